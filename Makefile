@@ -1,0 +1,237 @@
+# ngx_http_ratelimit_module.  "make help" says what there is.
+
+MODULE      := ngx_http_ratelimit_module
+
+# where nginx is: the headers of the installed one, or a full source tree
+NGINX_DEV   ?= /usr/share/nginx/src
+NGINX_SRC   ?=
+
+# how a source tree is configured
+NGINX_FLAGS ?= --with-compat --with-debug --with-threads \
+               --with-http_ssl_module --with-http_v2_module \
+               --with-http_realip_module --with-http_auth_request_module \
+               --with-http_addition_module --with-http_sub_module \
+               --with-http_stub_status_module
+
+CFLAGS      ?= -O2 -g -fstack-protector-strong \
+               -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 \
+               -Wformat -Werror=format-security
+LDFLAGS     ?= -Wl,-z,relro -Wl,-z,now
+
+TESTS       ?=
+PROVEFLAGS  ?=
+PORT        ?=
+EXAMPLE     ?= simple
+DESTDIR     ?=
+MODULESDIR  ?=
+
+# plain, or what "make asan" and "make valgrind" set
+FLAVOUR     ?= plain
+
+# variables reach a make of our own through the environment, and nginx's
+# Makefile, which has a CFLAGS too, not at all
+export NGINX_DEV NGINX_SRC NGINX_FLAGS CFLAGS LDFLAGS TESTS PROVEFLAGS PORT \
+       EXAMPLE FLAVOUR
+MAKEOVERRIDES :=
+
+# for the module's own sources; warnings are errors
+WARNINGS    := -Wall -Wextra -Wno-unused-parameter -Wmissing-prototypes \
+               -Wstrict-prototypes -Wshadow -Werror
+
+ifneq ($(words $(CURDIR)),1)
+$(error nginx can only be built in a path without spaces)
+endif
+
+
+ifneq ($(NGINX_SRC),)
+tree    := $(abspath $(NGINX_SRC))
+group   := source
+else
+tree    := $(NGINX_DEV)
+group   := build
+endif
+
+version := $(shell sed -n 's/^.define NGINX_VERSION  *"\(.*\)".*/\1/p' \
+                   $(tree)/src/core/nginx.h 2>/dev/null)
+
+cc_opt  := $(CFLAGS)
+ld_opt  := $(LDFLAGS)
+own     := $(WARNINGS)
+add     := --add-dynamic-module=$(CURDIR)
+
+ifeq ($(FLAVOUR),asan)
+
+# nginx core is checked by AddressSanitizer alone, the module by both
+dir     := build/asan-$(version)
+cc_opt  := -O1 -g -fsanitize=address -fno-omit-frame-pointer \
+           -DNGX_DEBUG_PALLOC=1
+ld_opt  := -fsanitize=address,undefined
+own     += -fsanitize=undefined -fno-sanitize-recover=undefined
+add     := --add-module=$(CURDIR)
+product := $(dir)/objs/nginx
+
+else ifeq ($(FLAVOUR),valgrind)
+
+dir     := build/valgrind-$(version)
+cc_opt  := -O1 -g -DNGX_DEBUG_PALLOC=1
+ld_opt  :=
+add     := --add-module=$(CURDIR)
+product := $(dir)/objs/nginx
+
+else ifneq ($(NGINX_SRC),)
+
+dir     := build/nginx-src-$(version)
+so      := $(dir)/$(MODULE).so
+product := $(so)
+
+else
+
+dir     := build/nginx-dev
+so      := build/$(MODULE).so
+product := $(so)
+nginx    = $(or $(shell command -v nginx),/usr/sbin/nginx)
+
+endif
+
+ifneq ($(NGINX_SRC),)
+nginx   := $(CURDIR)/$(dir)/objs/nginx
+flags   := $(NGINX_FLAGS)
+goals   := binary $(if $(so),modules)
+else
+goals   := modules
+endif
+
+configure = --with-cc-opt='$(cc_opt)' --with-ld-opt='$(ld_opt)' $(flags) $(add)
+
+nginx_make = $(MAKE) $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) \
+                 -C $(dir) -f objs/Makefile --no-print-directory
+
+
+.PHONY: all unit install clean lint test run asan valgrind help force
+
+all: $(product) ## build the module for the installed nginx or for NGINX_SRC=DIR
+
+
+# --- nginx and the module ----------------------------------------------------
+
+$(tree)/src/core/nginx.h:
+ifneq ($(NGINX_SRC),)
+	@echo "no nginx source tree in NGINX_SRC=$(NGINX_SRC)" >&2; exit 1
+else
+	@echo "the headers of nginx are missing: tools/setup.sh build" >&2; exit 1
+endif
+
+# changes when what configure is told changes
+$(dir)/arguments: $(tree)/src/core/nginx.h force
+	@mkdir -p $(@D)
+	@printf '%s\n' "$(version) $(tree) $(own) $(configure)" > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+$(dir)/objs/Makefile: $(dir)/arguments config config.make tools/configure.sh
+	@echo "configuring nginx $(version)"
+	@ASAN_OPTIONS=detect_leaks=0 tools/configure.sh $(dir) $(tree) $(configure)
+	@echo 'objs/addon/src/$(MODULE:_module=)_%.o: CFLAGS += $(own)' >> $@
+
+$(product): $(dir)/objs/Makefile force
+	@$(nginx_make) -q $(goals) > /dev/null 2>&1 \
+	 || echo "building $@ (nginx $(version))"
+	@$(nginx_make) -s $(goals)
+ifneq ($(so),)
+	@cmp -s $(dir)/objs/$(MODULE).so $@ || cp $(dir)/objs/$(MODULE).so $@
+endif
+
+
+install: $(product) ## copy the module to nginx's modules folder (DESTDIR=)
+	@dir='$(MODULESDIR)'; \
+	 test -n "$$dir" || dir=$$($(nginx) -V 2>&1 \
+	     | sed -n 's/.*--modules-path=\([^ ]*\).*/\1/p'); \
+	 test -n "$$dir" || dir=$$($(nginx) -V 2>&1 \
+	     | sed -n 's/.*--prefix=\([^ ]*\).*/\1\/modules/p'); \
+	 test -n "$$dir" || dir=/usr/local/nginx/modules; \
+	 install -d "$(DESTDIR)$$dir" && \
+	 install -m 644 $(so) "$(DESTDIR)$$dir/" && \
+	 echo "installed $(DESTDIR)$$dir/$(MODULE).so"
+
+
+clean: ## remove everything that was built
+	@rm -rf build t/servroot t/servroot_*
+
+
+# --- tests -------------------------------------------------------------------
+
+# the sources that do without nginx, see tools/layers
+pure       := $(shell awk '$$1 == "pure" || $$1 == "script" \
+                  { for (i = 2; i <= NF; i++) print $$i }' tools/layers)
+pure_objs  := $(patsubst src/%.c,build/unit/%.o,$(wildcard \
+                  $(pure:%=src/ngx_http_ratelimit_%.c)))
+unit_tests := $(patsubst t/unit/%.c,build/unit/%,$(wildcard t/unit/*.c))
+
+unit_cc     = $(CC) $$(cat build/unit/flags) -MMD -MP -I src -I build/unit
+
+unit: $(unit_tests) ## build the unit tests of the parts that need no nginx
+
+build/unit/flags: Makefile
+	@mkdir -p $(@D)
+	@flags="-fsanitize=address,undefined -fno-sanitize-recover=undefined"; \
+	 echo 'int main(void) { return 0; }' \
+	 | $(CC) $$flags -x c -o build/unit/sanitize - 2>/dev/null || flags=; \
+	 rm -f build/unit/sanitize; \
+	 echo "-O1 -g -fno-omit-frame-pointer" \
+	      "$(WARNINGS) $$flags $$(pkg-config --cflags hiredis)" > $@
+
+build/unit/ngx_http_ratelimit_lua.h: tools/embed-lua.sh $(wildcard lua/*.lua)
+	@mkdir -p $(@D)
+	@tools/embed-lua.sh $@ $(wildcard lua/*.lua)
+
+build/unit/%.o: src/%.c build/unit/flags build/unit/ngx_http_ratelimit_lua.h
+	@$(unit_cc) -c -o $@ $<
+
+build/unit/%: t/unit/%.c $(pure_objs)
+	@echo "building $@"
+	@$(unit_cc) -o $@ $< $(pure_objs) $$(pkg-config --libs hiredis) -lm
+
+.SECONDARY: $(pure_objs)
+
+-include $(wildcard build/unit/*.d)
+
+
+test: ## install what is needed, build, run the tests (TESTS='t/001-*.t')
+	@tools/setup.sh $(group) run test
+	@$(MAKE) --no-print-directory prove
+
+
+asan: ## all tests with AddressSanitizer and UBSan in a source build of nginx
+	@tools/setup.sh asan run test
+	@NGINX_SRC=$${NGINX_SRC:-$$(tools/nginx-source.sh)} FLAVOUR=asan \
+	 $(MAKE) --no-print-directory prove
+
+
+valgrind: ## the core tests under valgrind, with a source build of nginx
+	@tools/setup.sh valgrind run test
+	@NGINX_SRC=$${NGINX_SRC:-$$(tools/nginx-source.sh)} FLAVOUR=valgrind \
+	 $(MAKE) --no-print-directory prove
+
+
+.PHONY: prove
+prove: $(product) $(unit_tests)
+	@TEST_NGINX_BINARY=$(nginx) RATELIMIT_MODULE=$(if $(so),$(CURDIR)/$(so)) \
+	 tools/test.sh $(FLAVOUR) $(TESTS)
+
+
+lint: ## check style, layers, symbols; run cppcheck and luacheck
+	@tools/setup.sh $(group) lint
+	@$(MAKE) --no-print-directory all
+	@tools/lint.sh $(so) $(dir)
+
+
+# --- a try -------------------------------------------------------------------
+
+run: ## start nginx and three Redis shards to play with, until Ctrl-C (PORT=)
+	@tools/setup.sh $(group) run
+	@$(MAKE) --no-print-directory all
+	@tools/run.sh $(nginx) $(CURDIR)/$(so)
+
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' \
+	     Makefile

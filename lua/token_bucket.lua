@@ -1,0 +1,76 @@
+-- Token bucket: takes the cost of a request from one bucket, or nothing.
+--
+-- KEYS[1]  the bucket, a hash:
+--            tokens      tokens there were at lastRefill, six decimals
+--            lastRefill  microseconds since the epoch, by this server's clock
+-- ARGV[1]  capacity, in tokens
+-- ARGV[2]  refill in tokens a second is the fraction ARGV[2] / ARGV[3]
+-- ARGV[3]
+-- ARGV[4]  cost, in tokens
+-- ARGV[5]  time to live in milliseconds, not less than an empty bucket needs
+--          to become full: a bucket that is gone counts as full
+--
+-- Reply: an integer. t >= 0: taken, t microtokens are left.
+--        t < 0: denied, nothing was taken, -1 - t microtokens are there.
+--
+-- All numbers are whole microtokens and microseconds, exact below 2^53. As a
+-- token has as many microtokens as a second has microseconds, the refill
+-- fraction also counts microtokens a microsecond.
+
+local bucket = redis.call('HMGET', KEYS[1], 'tokens', 'lastRefill')
+local time = redis.call('TIME')
+
+local now = time[1] * 1000000 + time[2]
+local full = ARGV[1] * 1000000
+local cost = ARGV[4] * 1000000
+
+local tokens = tonumber(bucket[1])
+local last = tonumber(bucket[2])
+local elapsed = 0
+
+if tokens and last then
+    tokens = math.floor(tokens * 1000000 + 0.5)
+    elapsed = now - last
+
+    if elapsed > 0 then
+        local num, den = tonumber(ARGV[2]), tonumber(ARGV[3])
+        local refill = math.floor(elapsed * num / den)
+
+        -- time that made no whole microtoken yet is left to the next call
+        if refill > 0 then
+            tokens = tokens + refill
+            last = math.min(now, last + math.ceil(refill * den / num))
+        end
+    else
+        -- the clock stepped back: nothing is refilled, it goes on from here
+        last = now
+    end
+
+    if tokens > full then
+        tokens = full
+    end
+else
+    tokens = full
+    last = now
+end
+
+local taken = tokens >= cost
+
+if taken then
+    tokens = tokens - cost
+end
+
+-- a denied call changes nothing, unless the clock has to be set right: else
+-- the bucket would stand still until the old time comes round again
+if taken or elapsed < 0 then
+    redis.call('HSET', KEYS[1],
+               'tokens', string.format('%.6f', tokens / 1000000),
+               'lastRefill', string.format('%.0f', last))
+    redis.call('PEXPIRE', KEYS[1], ARGV[5])
+end
+
+if taken then
+    return tokens
+end
+
+return -1 - tokens

@@ -1,0 +1,155 @@
+
+#include <string.h>
+
+#include "ngx_http_ratelimit_failure.h"
+
+
+typedef struct {
+    const char                    *word;
+    ngx_http_ratelimit_failure_e   failure;
+} ngx_http_ratelimit_failure_word_t;
+
+
+static const ngx_http_ratelimit_failure_word_t
+    ngx_http_ratelimit_failure_words[] =
+{
+    { "NOSCRIPT", NGX_HTTP_RATELIMIT_NOSCRIPT },
+    { "NOAUTH", NGX_HTTP_RATELIMIT_AUTH },
+    { "WRONGPASS", NGX_HTTP_RATELIMIT_AUTH },
+    { "NOPERM", NGX_HTTP_RATELIMIT_AUTH },
+    { "DENIED", NGX_HTTP_RATELIMIT_AUTH },
+    { "LOADING", NGX_HTTP_RATELIMIT_LOADING },
+    { "READONLY", NGX_HTTP_RATELIMIT_READONLY },
+    { "OOM", NGX_HTTP_RATELIMIT_OOM },
+    { "BUSY", NGX_HTTP_RATELIMIT_BUSY },
+    { "UNKILLABLE", NGX_HTTP_RATELIMIT_BUSY },
+    { "TRYAGAIN", NGX_HTTP_RATELIMIT_BUSY },
+    { "MOVED", NGX_HTTP_RATELIMIT_MOVED },
+    { "ASK", NGX_HTTP_RATELIMIT_MOVED },
+    { "CROSSSLOT", NGX_HTTP_RATELIMIT_MOVED },
+    { "CLUSTERDOWN", NGX_HTTP_RATELIMIT_MOVED },
+    { "MASTERDOWN", NGX_HTTP_RATELIMIT_MASTERDOWN },
+    { "NOREPLICAS", NGX_HTTP_RATELIMIT_MASTERDOWN },
+    { "MISCONF", NGX_HTTP_RATELIMIT_MISCONF },
+    { "WRONGTYPE", NGX_HTTP_RATELIMIT_WRONGTYPE }
+};
+
+
+/* error replies that only their text tells apart from other "ERR" ones */
+
+static const ngx_http_ratelimit_failure_word_t
+    ngx_http_ratelimit_failure_texts[] =
+{
+    { "ERR max number of clients", NGX_HTTP_RATELIMIT_CLIENTS },
+    { "ERR invalid password", NGX_HTTP_RATELIMIT_AUTH },
+    { "ERR Client sent AUTH", NGX_HTTP_RATELIMIT_AUTH },
+    { "ERR AUTH ", NGX_HTTP_RATELIMIT_AUTH },
+    { "ERR The user executing the script", NGX_HTTP_RATELIMIT_AUTH }
+};
+
+
+static const char  *ngx_http_ratelimit_failure_names[] = {
+    "ok",
+    "timeout",
+    "refused",
+    "closed",
+    "protocol",
+    "overload",
+    "auth",
+    "loading",
+    "readonly",
+    "oom",
+    "busy",
+    "noscript",
+    "moved",
+    "masterdown",
+    "misconf",
+    "clients",
+    "wrongtype",
+    "error",
+    "config"
+};
+
+
+#define ngx_http_ratelimit_nelts(a)  (sizeof(a) / sizeof((a)[0]))
+
+
+/* how servers before Redis 7 wrap an error that a script met */
+static const char  ngx_http_ratelimit_failure_wrapped[] =
+    "ERR Error running script";
+
+
+ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_failure(const char *text, size_t len)
+{
+    size_t                                    i, n, first;
+    const ngx_http_ratelimit_failure_word_t  *w;
+
+    n = sizeof(ngx_http_ratelimit_failure_wrapped) - 1;
+
+    if (len > n && memcmp(text, ngx_http_ratelimit_failure_wrapped, n) == 0) {
+
+        for (i = n; i + 3 < len; i++) {
+
+            if (memcmp(&text[i], ": -", 3) == 0) {
+                text += i + 3;
+                len -= i + 3;
+                break;
+            }
+        }
+    }
+
+    for (first = 0; first < len && text[first] != ' '; first++) {
+        /* void */
+    }
+
+    w = ngx_http_ratelimit_failure_words;
+
+    for (i = 0; i < ngx_http_ratelimit_nelts(ngx_http_ratelimit_failure_words);
+         i++)
+    {
+        n = strlen(w[i].word);
+
+        if (n == first && memcmp(w[i].word, text, n) == 0) {
+            return w[i].failure;
+        }
+    }
+
+    w = ngx_http_ratelimit_failure_texts;
+
+    for (i = 0; i < ngx_http_ratelimit_nelts(ngx_http_ratelimit_failure_texts);
+         i++)
+    {
+        n = strlen(w[i].word);
+
+        if (n <= len && memcmp(w[i].word, text, n) == 0) {
+            return w[i].failure;
+        }
+    }
+
+    return NGX_HTTP_RATELIMIT_ERROR;
+}
+
+
+const char *
+ngx_http_ratelimit_failure_name(ngx_http_ratelimit_failure_e f)
+{
+    return ngx_http_ratelimit_failure_names[f];
+}
+
+
+const char *
+ngx_http_ratelimit_failure_reason(ngx_http_ratelimit_failure_e f)
+{
+    switch (f) {
+
+    case NGX_HTTP_RATELIMIT_TIMEOUT:
+        return "timeout";
+
+    case NGX_HTTP_RATELIMIT_CONFIG:
+        return "invalid_limit";
+
+    default:
+        return "storage_unavailable";
+    }
+}

@@ -1,0 +1,41 @@
+
+/*
+ * The access phase, and the context in which a request's decision is kept.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_HANDLER_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_HANDLER_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "ngx_http_ratelimit_conf.h"
+#include "ngx_http_ratelimit_store.h"
+
+
+typedef struct {
+    ngx_http_request_t               *request;
+    ngx_http_ratelimit_loc_conf_t    *conf;     /* of where it was decided */
+    ngx_http_ratelimit_take_t         take;
+    ngx_http_ratelimit_decision_t     decision;
+    uint64_t                          start;    /* us, monotonic */
+    uint64_t                          latency;  /* us */
+    time_t                            time;     /* of the decision */
+    unsigned                          done:1;
+    unsigned                          told:1;   /* the verdict was returned */
+} ngx_http_ratelimit_ctx_t;
+
+
+ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r);
+
+/*
+ * The context of a main request, also after an internal redirect; NULL if
+ * there is none
+ */
+ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_get_ctx(ngx_http_request_t *r);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_HANDLER_H_INCLUDED_ */

@@ -1,0 +1,31 @@
+
+/*
+ * Which shard a key belongs to.  Pure: no nginx, no state.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_HASH_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_HASH_H_INCLUDED_
+
+
+#include <stddef.h>
+#include <stdint.h>
+
+
+/* FNV-1a, 64 bits */
+uint64_t ngx_http_ratelimit_hash(const void *data, size_t len);
+
+/*
+ * Rendezvous hashing: the shard with the highest score for this key wins.
+ * "shards" are the hashes of the shards' names, so neither the order of the
+ * list nor the addresses behind the names matter, and adding the n-th shard
+ * takes 1/n of the keys from all others alike.
+ */
+size_t ngx_http_ratelimit_hash_consistent(uint64_t key,
+    const uint64_t *shards, size_t n);
+
+/* the plain rule of other clients: FNV-1a mod n */
+size_t ngx_http_ratelimit_hash_modulo(uint64_t key, size_t n);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_HASH_H_INCLUDED_ */

@@ -1,0 +1,261 @@
+
+/*
+ * Directives and registration.
+ */
+
+
+#include "ngx_http_ratelimit_conf.h"
+#include "ngx_http_ratelimit_handler.h"
+#include "ngx_http_ratelimit_headers.h"
+#include "ngx_http_ratelimit_store.h"
+#include "ngx_http_ratelimit_variables.h"
+
+
+#define NGX_HTTP_RATELIMIT_ANYWHERE                                           \
+    (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF)
+
+#define ngx_http_ratelimit_offset(field)                                      \
+    offsetof(ngx_http_ratelimit_loc_conf_t, field)
+
+
+static ngx_int_t ngx_http_ratelimit_init(ngx_conf_t *cf);
+static ngx_int_t ngx_http_ratelimit_init_process(ngx_cycle_t *cycle);
+static void ngx_http_ratelimit_exit_process(ngx_cycle_t *cycle);
+
+
+static ngx_conf_enum_t  ngx_http_ratelimit_log_levels[] = {
+    { ngx_string("debug"), NGX_LOG_DEBUG },
+    { ngx_string("info"), NGX_LOG_INFO },
+    { ngx_string("notice"), NGX_LOG_NOTICE },
+    { ngx_string("warn"), NGX_LOG_WARN },
+    { ngx_string("error"), NGX_LOG_ERR },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_conf_enum_t  ngx_http_ratelimit_on_error[] = {
+    { ngx_string("open"), NGX_HTTP_RATELIMIT_ON_ERROR_OPEN },
+    { ngx_string("closed"), NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_conf_enum_t  ngx_http_ratelimit_headers[] = {
+    { ngx_string("legacy"), NGX_HTTP_RATELIMIT_HEADERS_LEGACY },
+    { ngx_string("off"), NGX_HTTP_RATELIMIT_HEADERS_OFF },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_command_t  ngx_http_ratelimit_commands[] = {
+
+    { ngx_string("ratelimit_shards"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_ratelimit_conf_shards,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_key"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_set_complex_value_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(key),
+      NULL },
+
+    { ngx_string("ratelimit_capacity"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_capacity,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(capacity),
+      NULL },
+
+    { ngx_string("ratelimit_rate"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_rate,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(rate),
+      NULL },
+
+    { ngx_string("ratelimit_cost"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_cost,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(cost),
+      NULL },
+
+    { ngx_string("ratelimit_status"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_status,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(status),
+      NULL },
+
+    { ngx_string("ratelimit_headers"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_enum_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(headers),
+      &ngx_http_ratelimit_headers },
+
+    { ngx_string("ratelimit_log_level"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_enum_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(log_level),
+      &ngx_http_ratelimit_log_levels },
+
+    { ngx_string("ratelimit_dry_run"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(dry_run),
+      NULL },
+
+    { ngx_string("ratelimit_prefix"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_prefix,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_on_error"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_enum_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(on_error),
+      &ngx_http_ratelimit_on_error },
+
+    { ngx_string("ratelimit_error_status"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_status,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(error_status),
+      NULL },
+
+    { ngx_string("ratelimit_redis_timeout"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_timeout,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(timeout),
+      NULL },
+
+    { ngx_string("ratelimit_redis_connect_timeout"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_timeout,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.connect_timeout),
+      NULL },
+
+    { ngx_string("ratelimit_redis_user"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.user),
+      NULL },
+
+    { ngx_string("ratelimit_redis_password"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_password,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_redis_password_file"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_password_file,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_redis_database"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_database,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+      ngx_null_command
+};
+
+
+static ngx_http_module_t  ngx_http_ratelimit_module_ctx = {
+    ngx_http_ratelimit_add_variables,      /* preconfiguration */
+    ngx_http_ratelimit_init,               /* postconfiguration */
+
+    ngx_http_ratelimit_create_main_conf,   /* create main configuration */
+    ngx_http_ratelimit_init_main_conf,     /* init main configuration */
+
+    NULL,                                  /* create server configuration */
+    NULL,                                  /* merge server configuration */
+
+    ngx_http_ratelimit_create_loc_conf,    /* create location configuration */
+    ngx_http_ratelimit_merge_loc_conf      /* merge location configuration */
+};
+
+
+ngx_module_t  ngx_http_ratelimit_module = {
+    NGX_MODULE_V1,
+    &ngx_http_ratelimit_module_ctx,        /* module context */
+    ngx_http_ratelimit_commands,           /* module directives */
+    NGX_HTTP_MODULE,                       /* module type */
+    NULL,                                  /* init master */
+    NULL,                                  /* init module */
+    ngx_http_ratelimit_init_process,       /* init process */
+    NULL,                                  /* init thread */
+    NULL,                                  /* exit thread */
+    ngx_http_ratelimit_exit_process,       /* exit process */
+    NULL,                                  /* exit master */
+    NGX_MODULE_V1_PADDING
+};
+
+
+static ngx_int_t
+ngx_http_ratelimit_init(ngx_conf_t *cf)
+{
+    ngx_http_handler_pt        *h;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_ratelimit_handler;
+
+    ngx_http_ratelimit_headers_init();
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_init_process(ngx_cycle_t *cycle)
+{
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    /* cache managers and loaders answer no requests */
+
+    if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)
+    {
+        return NGX_OK;
+    }
+
+    rmcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                               ngx_http_ratelimit_module);
+
+    if (rmcf == NULL || rmcf->peers.nelts == 0) {
+        return NGX_OK;
+    }
+
+    return ngx_http_ratelimit_store_init(cycle, &rmcf->peers);
+}
+
+
+static void
+ngx_http_ratelimit_exit_process(ngx_cycle_t *cycle)
+{
+    ngx_http_ratelimit_store_exit();
+}

@@ -1,0 +1,225 @@
+
+#include "ngx_http_ratelimit_rate.h"
+
+
+/* digits after the point; keeps num below 2^53, where Lua is exact */
+#define NGX_HTTP_RATELIMIT_RATE_DIGITS  6
+
+
+static const unsigned char *ngx_http_ratelimit_number_parse(
+    const unsigned char *p, const unsigned char *last, uint64_t max,
+    uint64_t *number);
+static uint64_t ngx_http_ratelimit_gcd(uint64_t a, uint64_t b);
+
+
+static const char  ngx_http_ratelimit_rate_allowed[] =
+    "it must be a number followed by \"r/s\", \"r/m\", \"r/h\" or \"r/d\", "
+    "for example \"10r/s\" or \"0.5r/m\", "
+    "at most 1000000000 with at most 6 digits after the point";
+
+static const char  ngx_http_ratelimit_capacity_allowed[] =
+    "it must be a whole number from 1 to 1000000000";
+
+static const char  ngx_http_ratelimit_cost_allowed[] =
+    "it must be a whole number from 1 to 100000";
+
+static const char  ngx_http_ratelimit_rate_too_fast[] =
+    "the rate must be at most 1000 times the capacity per second";
+
+
+const char *
+ngx_http_ratelimit_rate_parse(const void *data, size_t len,
+    ngx_http_ratelimit_rate_t *rate)
+{
+    uint64_t              num, den, gcd, seconds;
+    unsigned              digits;
+    const unsigned char  *p, *last;
+
+    p = data;
+    last = p + len;
+
+    p = ngx_http_ratelimit_number_parse(p, last, NGX_HTTP_RATELIMIT_MAX_RATE,
+                                        &num);
+    if (p == NULL) {
+        return ngx_http_ratelimit_rate_allowed;
+    }
+
+    den = 1;
+
+    if (p < last && *p == '.') {
+        p++;
+
+        for (digits = 0; p < last && *p >= '0' && *p <= '9'; p++, digits++) {
+
+            if (digits == NGX_HTTP_RATELIMIT_RATE_DIGITS) {
+                return ngx_http_ratelimit_rate_allowed;
+            }
+
+            num = num * 10 + (*p - '0');
+            den *= 10;
+        }
+
+        if (digits == 0) {
+            return ngx_http_ratelimit_rate_allowed;
+        }
+    }
+
+    if (last - p != 3 || p[0] != 'r' || p[1] != '/') {
+        return ngx_http_ratelimit_rate_allowed;
+    }
+
+    switch (p[2]) {
+
+    case 's':
+        seconds = 1;
+        break;
+
+    case 'm':
+        seconds = 60;
+        break;
+
+    case 'h':
+        seconds = 3600;
+        break;
+
+    case 'd':
+        seconds = 86400;
+        break;
+
+    default:
+        return ngx_http_ratelimit_rate_allowed;
+    }
+
+    rate->count = (num + den - 1) / den;
+
+    den *= seconds;
+    gcd = ngx_http_ratelimit_gcd(num, den);
+
+    rate->num = num / gcd;
+    rate->den = den / gcd;
+
+    return NULL;
+}
+
+
+const char *
+ngx_http_ratelimit_capacity_parse(const void *data, size_t len,
+    uint64_t *capacity)
+{
+    const unsigned char  *p, *last;
+
+    p = data;
+    last = p + len;
+
+    p = ngx_http_ratelimit_number_parse(p, last,
+                                        NGX_HTTP_RATELIMIT_MAX_CAPACITY,
+                                        capacity);
+    if (p != last || *capacity == 0) {
+        return ngx_http_ratelimit_capacity_allowed;
+    }
+
+    return NULL;
+}
+
+
+const char *
+ngx_http_ratelimit_cost_parse(const void *data, size_t len, uint64_t *cost)
+{
+    const unsigned char  *p, *last;
+
+    p = data;
+    last = p + len;
+
+    p = ngx_http_ratelimit_number_parse(p, last, NGX_HTTP_RATELIMIT_MAX_COST,
+                                        cost);
+    if (p != last || *cost == 0) {
+        return ngx_http_ratelimit_cost_allowed;
+    }
+
+    return NULL;
+}
+
+
+const char *
+ngx_http_ratelimit_rate_check(const ngx_http_ratelimit_rate_t *rate,
+    uint64_t capacity)
+{
+    uint64_t  per_second;
+
+    per_second = rate->num / rate->den + (rate->num % rate->den ? 1 : 0);
+
+    if (per_second > capacity * 1000) {
+        return ngx_http_ratelimit_rate_too_fast;
+    }
+
+    return NULL;
+}
+
+
+uint64_t
+ngx_http_ratelimit_rate_wait(const ngx_http_ratelimit_rate_t *rate,
+    uint64_t microtokens)
+{
+#if defined(__SIZEOF_INT128__)
+    __extension__ unsigned __int128  us;
+#else
+    long double                      us;
+#endif
+
+    if (microtokens == 0) {
+        return 0;
+    }
+
+    if (rate->num == 0) {
+        return NGX_HTTP_RATELIMIT_NEVER;
+    }
+
+    us = microtokens;
+    us = (us * rate->den + rate->num - 1) / rate->num;
+
+    if (us >= NGX_HTTP_RATELIMIT_NEVER) {
+        return NGX_HTTP_RATELIMIT_NEVER;
+    }
+
+    return (uint64_t) us;
+}
+
+
+/* returns the first byte after the digits, NULL if there is no number */
+
+static const unsigned char *
+ngx_http_ratelimit_number_parse(const unsigned char *p,
+    const unsigned char *last, uint64_t max, uint64_t *number)
+{
+    uint64_t              n;
+    const unsigned char  *start;
+
+    start = p;
+
+    for (n = 0; p < last && *p >= '0' && *p <= '9'; p++) {
+        n = n * 10 + (*p - '0');
+
+        if (n > max) {
+            return NULL;
+        }
+    }
+
+    *number = n;
+
+    return p == start ? NULL : p;
+}
+
+
+static uint64_t
+ngx_http_ratelimit_gcd(uint64_t a, uint64_t b)
+{
+    uint64_t  t;
+
+    while (b) {
+        t = a % b;
+        a = b;
+        b = t;
+    }
+
+    return a;
+}

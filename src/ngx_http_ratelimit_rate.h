@@ -1,0 +1,53 @@
+
+/*
+ * Numbers that a user writes: rates, capacities, costs.  Pure.
+ *
+ * A rate is kept as a reduced fraction of tokens per second, so "1r/d" and
+ * "100000r/s" are both exact.  As a token is 1000000 microtokens and a second
+ * 1000000 microseconds, the same fraction counts microtokens per microsecond.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_RATE_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_RATE_H_INCLUDED_
+
+
+#include <stddef.h>
+#include <stdint.h>
+
+
+#define NGX_HTTP_RATELIMIT_MAX_CAPACITY  1000000000
+#define NGX_HTTP_RATELIMIT_MAX_COST      100000
+#define NGX_HTTP_RATELIMIT_MAX_RATE      1000000000
+#define NGX_HTTP_RATELIMIT_NEVER         UINT64_MAX
+
+
+typedef struct {
+    uint64_t    num;
+    uint64_t    den;
+    uint64_t    count;       /* the number as written, rounded up */
+} ngx_http_ratelimit_rate_t;
+
+
+/* these return NULL, or a sentence that says what is allowed */
+
+const char *ngx_http_ratelimit_rate_parse(const void *data, size_t len,
+    ngx_http_ratelimit_rate_t *rate);
+const char *ngx_http_ratelimit_capacity_parse(const void *data, size_t len,
+    uint64_t *capacity);
+const char *ngx_http_ratelimit_cost_parse(const void *data, size_t len,
+    uint64_t *cost);
+
+/* whether a rate and a capacity make sense together */
+const char *ngx_http_ratelimit_rate_check(
+    const ngx_http_ratelimit_rate_t *rate, uint64_t capacity);
+
+/*
+ * microseconds until so many microtokens have come, rounded up;
+ * NGX_HTTP_RATELIMIT_NEVER for a rate of zero
+ */
+uint64_t ngx_http_ratelimit_rate_wait(const ngx_http_ratelimit_rate_t *rate,
+    uint64_t microtokens);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_RATE_H_INCLUDED_ */

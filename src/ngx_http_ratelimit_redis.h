@@ -1,0 +1,79 @@
+
+/*
+ * A multiplexed, pipelined connection to one Redis server.  Knows no requests
+ * and no limits: it sends commands and hands back their replies.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_REDIS_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_REDIS_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+#include <ngx_event_connect.h>
+
+#include "ngx_http_ratelimit_failure.h"
+#include "ngx_http_ratelimit_reply.h"
+
+
+typedef struct ngx_http_ratelimit_redis_s  ngx_http_ratelimit_redis_t;
+typedef struct ngx_http_ratelimit_slot_s   ngx_http_ratelimit_slot_t;
+
+
+/* a command that every new connection sends before anything else */
+
+typedef struct {
+    ngx_str_t     command;           /* as it goes over the wire */
+    ngx_str_t     name;              /* for the log */
+    unsigned      required:1;        /* no use of the server without it */
+} ngx_http_ratelimit_greeting_t;
+
+
+/* what a connection needs to know; outlives it */
+
+typedef struct {
+    ngx_str_t     name;              /* host:port, without credentials */
+    ngx_addr_t   *addrs;             /* tried in turn */
+    ngx_uint_t    naddrs;
+    ngx_array_t   greeting;          /* ngx_http_ratelimit_greeting_t */
+    ngx_msec_t    connect_timeout;   /* for connect and greeting together */
+} ngx_http_ratelimit_redis_conf_t;
+
+
+/* reply is NULL when there is a failure; it is valid during the call only */
+typedef void (*ngx_http_ratelimit_redis_pt)(void *data,
+    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
+
+
+/* NULL if there is no memory; connects at once */
+ngx_http_ratelimit_redis_t *ngx_http_ratelimit_redis_create(ngx_pool_t *pool,
+    ngx_log_t *log, ngx_http_ratelimit_redis_conf_t *conf);
+
+/*
+ * NGX_HTTP_RATELIMIT_OK: *slot is set, and the handler will be called exactly
+ * once, not before this function has returned, at the latest after "timeout",
+ * unless the slot is cancelled.  Otherwise nothing was sent, and the handler
+ * will not be called.
+ */
+ngx_http_ratelimit_failure_e ngx_http_ratelimit_redis_send(
+    ngx_http_ratelimit_redis_t *redis, ngx_str_t *command, ngx_msec_t timeout,
+    ngx_http_ratelimit_redis_pt handler, void *data,
+    ngx_http_ratelimit_slot_t **slot);
+
+/* the handler will not be called; a command that was sent may still run */
+void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_slot_t *slot);
+
+/*
+ * Whether a failure of this class is to be logged now: its first occurrence,
+ * and then once a minute
+ */
+ngx_uint_t ngx_http_ratelimit_redis_loud(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_failure_e failure);
+
+/* for the end of the process: closes the socket, calls no handlers */
+void ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_REDIS_H_INCLUDED_ */

@@ -1,0 +1,287 @@
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ngx_http_ratelimit_reply.h"
+
+
+struct ngx_http_ratelimit_reader_s {
+    redisReader  *reader;
+    size_t        used;                      /* of the arena */
+    union {
+        char        bytes[NGX_HTTP_RATELIMIT_REPLY_ARENA];
+        void       *align;
+        long long   align_integer;
+    } arena;
+};
+
+
+#if (HIREDIS_MAJOR >= 1)
+#define NGX_HTTP_RATELIMIT_ELEMENTS  size_t
+#else
+#define NGX_HTTP_RATELIMIT_ELEMENTS  int
+#endif
+
+
+static void *ngx_http_ratelimit_reply_string(const redisReadTask *task,
+    char *str, size_t len);
+static void *ngx_http_ratelimit_reply_array(const redisReadTask *task,
+    NGX_HTTP_RATELIMIT_ELEMENTS elements);
+static void *ngx_http_ratelimit_reply_integer(const redisReadTask *task,
+    long long integer);
+static void *ngx_http_ratelimit_reply_nil(const redisReadTask *task);
+#if (HIREDIS_MAJOR >= 1)
+static void *ngx_http_ratelimit_reply_double(const redisReadTask *task,
+    double value, char *str, size_t len);
+static void *ngx_http_ratelimit_reply_bool(const redisReadTask *task,
+    int value);
+#endif
+static void ngx_http_ratelimit_reply_free(void *reply);
+static ngx_http_ratelimit_reply_t *ngx_http_ratelimit_reply_create(
+    const redisReadTask *task);
+static void *ngx_http_ratelimit_reply_alloc(ngx_http_ratelimit_reader_t *r,
+    size_t size);
+
+
+static redisReplyObjectFunctions  ngx_http_ratelimit_reply_functions = {
+    .createString = ngx_http_ratelimit_reply_string,
+    .createArray = ngx_http_ratelimit_reply_array,
+    .createInteger = ngx_http_ratelimit_reply_integer,
+    .createNil = ngx_http_ratelimit_reply_nil,
+#if (HIREDIS_MAJOR >= 1)
+    .createDouble = ngx_http_ratelimit_reply_double,
+    .createBool = ngx_http_ratelimit_reply_bool,
+#endif
+    .freeObject = ngx_http_ratelimit_reply_free
+};
+
+
+ngx_http_ratelimit_reader_t *
+ngx_http_ratelimit_reader_create(void)
+{
+    ngx_http_ratelimit_reader_t  *r;
+
+    r = malloc(sizeof(ngx_http_ratelimit_reader_t));
+    if (r == NULL) {
+        return NULL;
+    }
+
+    r->used = 0;
+
+    r->reader = redisReaderCreateWithFunctions(
+                    &ngx_http_ratelimit_reply_functions);
+    if (r->reader == NULL) {
+        free(r);
+        return NULL;
+    }
+
+    r->reader->privdata = r;
+
+    return r;
+}
+
+
+void
+ngx_http_ratelimit_reader_free(ngx_http_ratelimit_reader_t *r)
+{
+    redisReaderFree(r->reader);
+    free(r);
+}
+
+
+int
+ngx_http_ratelimit_reader_feed(ngx_http_ratelimit_reader_t *r,
+    const void *data, size_t len)
+{
+    if (r->reader->len - r->reader->pos > NGX_HTTP_RATELIMIT_REPLY_MAX) {
+        return -1;
+    }
+
+    return redisReaderFeed(r->reader, data, len) == REDIS_OK ? 0 : -1;
+}
+
+
+int
+ngx_http_ratelimit_reader_next(ngx_http_ratelimit_reader_t *r,
+    ngx_http_ratelimit_reply_t **reply)
+{
+    void  *obj;
+
+    obj = NULL;
+
+    if (redisReaderGetReply(r->reader, &obj) != REDIS_OK) {
+        return -1;
+    }
+
+    *reply = obj;
+
+    return obj != NULL;
+}
+
+
+int
+ngx_http_ratelimit_reader_pending(ngx_http_ratelimit_reader_t *r)
+{
+    return r->reader->len != r->reader->pos || r->reader->ridx != -1;
+}
+
+
+static void *
+ngx_http_ratelimit_reply_string(const redisReadTask *task, char *str,
+    size_t len)
+{
+    ngx_http_ratelimit_reply_t  *reply;
+
+    reply = ngx_http_ratelimit_reply_create(task);
+    if (reply == NULL) {
+        return NULL;
+    }
+
+    reply->str = ngx_http_ratelimit_reply_alloc(task->privdata, len + 1);
+    if (reply->str == NULL) {
+        return NULL;
+    }
+
+    memcpy(reply->str, str, len);
+    reply->str[len] = '\0';
+    reply->len = len;
+
+    return reply;
+}
+
+
+static void *
+ngx_http_ratelimit_reply_array(const redisReadTask *task,
+    NGX_HTTP_RATELIMIT_ELEMENTS elements)
+{
+    ngx_http_ratelimit_reply_t  *reply;
+
+    /* checked first: the size in bytes must not wrap around */
+
+    if ((size_t) elements > NGX_HTTP_RATELIMIT_REPLY_ARENA / sizeof(void *)) {
+        return NULL;
+    }
+
+    reply = ngx_http_ratelimit_reply_create(task);
+    if (reply == NULL) {
+        return NULL;
+    }
+
+    reply->element = ngx_http_ratelimit_reply_alloc(task->privdata,
+                                                  elements * sizeof(void *));
+    if (reply->element == NULL) {
+        return NULL;
+    }
+
+    reply->elements = elements;
+
+    return reply;
+}
+
+
+static void *
+ngx_http_ratelimit_reply_integer(const redisReadTask *task, long long integer)
+{
+    ngx_http_ratelimit_reply_t  *reply;
+
+    reply = ngx_http_ratelimit_reply_create(task);
+
+    if (reply) {
+        reply->integer = integer;
+    }
+
+    return reply;
+}
+
+
+static void *
+ngx_http_ratelimit_reply_nil(const redisReadTask *task)
+{
+    return ngx_http_ratelimit_reply_create(task);
+}
+
+
+#if (HIREDIS_MAJOR >= 1)
+
+/* types of RESP3, which is never asked for */
+
+static void *
+ngx_http_ratelimit_reply_double(const redisReadTask *task, double value,
+    char *str, size_t len)
+{
+    (void) value;
+
+    return ngx_http_ratelimit_reply_string(task, str, len);
+}
+
+
+static void *
+ngx_http_ratelimit_reply_bool(const redisReadTask *task, int value)
+{
+    return ngx_http_ratelimit_reply_integer(task, value);
+}
+
+#endif
+
+
+static void
+ngx_http_ratelimit_reply_free(void *reply)
+{
+    /* replies live in the arena */
+
+    (void) reply;
+}
+
+
+static ngx_http_ratelimit_reply_t *
+ngx_http_ratelimit_reply_create(const redisReadTask *task)
+{
+    ngx_http_ratelimit_reply_t   *reply, *parent;
+    ngx_http_ratelimit_reader_t  *r;
+
+    r = task->privdata;
+
+    if (task->parent == NULL) {
+        r->used = 0;
+    }
+
+    reply = ngx_http_ratelimit_reply_alloc(r, sizeof(*reply));
+    if (reply == NULL) {
+        return NULL;
+    }
+
+    reply->type = task->type;
+
+    if (task->parent) {
+        parent = task->parent->obj;
+        parent->element[task->idx] = reply;
+    }
+
+    return reply;
+}
+
+
+/* zeroed, aligned */
+
+static void *
+ngx_http_ratelimit_reply_alloc(ngx_http_ratelimit_reader_t *r, size_t size)
+{
+    void  *p;
+
+    if (size > sizeof(r->arena) - r->used) {
+        return NULL;
+    }
+
+    p = &r->arena.bytes[r->used];
+
+    r->used += (size + sizeof(r->arena.align_integer) - 1)
+               & ~(sizeof(r->arena.align_integer) - 1);
+
+    if (r->used > sizeof(r->arena)) {
+        r->used = sizeof(r->arena);
+    }
+
+    memset(p, 0, size);
+
+    return p;
+}

@@ -1,0 +1,59 @@
+
+/*
+ * Replies of a Redis server, read from bytes that arrive in any portions.
+ * Pure: no I/O; the protocol is parsed by hiredis.
+ *
+ * A server is not trusted with memory.  All of a reply lives in an arena of
+ * fixed size that the next reply overwrites, so arrays of any announced length
+ * and any depth cost nothing beyond it, and reading allocates nothing.  What
+ * the reader has to buffer until a reply is complete is bounded as well.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_REPLY_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_REPLY_H_INCLUDED_
+
+
+#include <stddef.h>
+#include <stdint.h>
+#include <hiredis/hiredis.h>
+
+
+#define NGX_HTTP_RATELIMIT_REPLY_MAX     65536   /* bytes not yet parsed */
+#define NGX_HTTP_RATELIMIT_REPLY_ARENA   16384   /* bytes of one reply */
+
+
+typedef struct ngx_http_ratelimit_reply_s    ngx_http_ratelimit_reply_t;
+typedef struct ngx_http_ratelimit_reader_s   ngx_http_ratelimit_reader_t;
+
+
+struct ngx_http_ratelimit_reply_s {
+    int                           type;      /* REDIS_REPLY_... */
+    long long                     integer;
+    size_t                        len;
+    char                         *str;       /* zero-terminated as well */
+    size_t                        elements;
+    ngx_http_ratelimit_reply_t  **element;
+};
+
+
+/* NULL if there is no memory */
+ngx_http_ratelimit_reader_t *ngx_http_ratelimit_reader_create(void);
+void ngx_http_ratelimit_reader_free(ngx_http_ratelimit_reader_t *reader);
+
+/* 0, or -1: no memory, or more than a reply may have */
+int ngx_http_ratelimit_reader_feed(ngx_http_ratelimit_reader_t *reader,
+    const void *data, size_t len);
+
+/*
+ * 1: a reply, valid until the next call; 0: not complete yet; -1: not RESP or
+ * over the bounds, and the reader is of no use any more
+ */
+int ngx_http_ratelimit_reader_next(ngx_http_ratelimit_reader_t *reader,
+    ngx_http_ratelimit_reply_t **reply);
+
+/* whether there are bytes of a reply that is not complete */
+int ngx_http_ratelimit_reader_pending(ngx_http_ratelimit_reader_t *reader);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_REPLY_H_INCLUDED_ */

@@ -1,0 +1,504 @@
+package RateLimit::Nginx;
+
+# An nginx of its own, apart from Test::Nginx's: for tests that need several at
+# once, a reload, several workers, a killed worker, or a look at exit.
+#
+#   my $nginx = RateLimit::Nginx->start(
+#       server  => 'location / { return 200 ok; }',  # inside one server block
+#       conf    => 'map $uri $x { ... }',            # before it, inside http
+#       main    => 'worker_rlimit_nofile 100;',
+#       events  => 'worker_connections 1024;',       # default as shown
+#       workers => 2,                                # default 2
+#       master  => 0,                                # default 1
+#       log     => 'debug',                          # default info
+#       load    => ['other.so'],    # default: RATELIMIT_MODULE, if set
+#   );
+#
+# Texts may hold %%PORT%% (the listening port; %%PORT2%%, %%PORT3%%, ... are
+# further free ones) and %%DIR%% (the temporary folder, prefix of the nginx).
+# Without "server" the text of "conf" brings its own server blocks.
+#
+#   $nginx->port;  $nginx->port(2);  $nginx->url('/x');  $nginx->dir;
+#   $nginx->pid;   $nginx->workers;              # pids of the current workers
+#   $nginx->reload;  $nginx->reload(server => '...');   # true: new workers run;
+#                               # false: nginx refused the configuration
+#   $nginx->old_workers_gone(5);                 # after a reload
+#   $nginx->kill_worker('KILL');                 # one worker; awaits the next
+#   $nginx->error_log;  $nginx->log_like(qr/x/); $nginx->log_count(qr/x/);
+#   $nginx->wait_log(qr/x/, 5);  $nginx->access_log;
+#   $nginx->stop;               # QUIT, awaited; true if it left by itself
+#   $nginx->start;              # again, same ports and folder
+#   $nginx->alerts;             # lines that are [alert], [emerg], [crit], or
+#                               # come from a sanitizer or valgrind
+#   $nginx->no_alerts;          # a test: ok if there are none; best after stop
+#   $nginx->no_alerts('name', except => qr/exited on signal 9/);
+#
+#   my ($code, $output) = RateLimit::Nginx->test_config(conf => '...');
+#
+# The binary is TEST_NGINX_BINARY or nginx.  With TEST_NGINX_USE_VALGRIND it
+# runs under valgrind (valgrind.suppress of the current folder applies), and
+# "alerts" includes the reports.  nginx never goes to the background: it is our
+# child, and ends with the object or at the end of the Perl process that made
+# it, never in a forked child.
+
+use strict;
+use warnings;
+
+use File::Path ();
+use File::Spec ();
+use IO::Socket::INET ();
+use Scalar::Util ();
+use Test::Builder ();
+
+use RateLimit::Util qw(
+    free_port wait_until slurp temp_dir spawn reap alive keep_files log_trouble
+);
+
+my %all;
+
+
+sub new {
+    my ($class, %opt) = @_;
+
+    my $self = bless {
+        owner  => $$,
+        dir    => temp_dir('nginx'),
+        binary => $ENV{TEST_NGINX_BINARY} || 'nginx',
+        ports  => {},
+    }, $class;
+
+    chmod 0755, $self->{dir};
+    mkdir "$self->{dir}/$_" for qw(conf logs html);
+
+    $self->{fixed} = defined $opt{port};
+    $self->{ports}{1} = $opt{port} if $self->{fixed};
+
+    $self->_configure(%opt);
+
+    $all{Scalar::Util::refaddr($self)} = $self;
+    Scalar::Util::weaken($all{Scalar::Util::refaddr($self)});
+
+    return $self;
+}
+
+
+# Class method: a new nginx.  Object method: start it again after stop.
+
+sub start {
+    my ($self, @opt) = @_;
+
+    $self = $self->new(@opt) unless ref $self;
+
+    die "nginx already runs\n" if $self->{pid};
+
+    for my $try (1 .. 5) {
+        my $from = length $self->error_log;
+
+        $self->_write_config;
+        unlink "$self->{dir}/nginx.pid";
+
+        $self->{pid} = spawn([$self->_command], out => "$self->{dir}/stderr",
+                             death => 'TERM');
+
+        my $status;
+        my $ready = wait_until(sub {
+            $status = reap($self->{pid}, 0);
+            return 1 if defined $status;
+            return $self->_is_up;
+        }, 15);
+
+        return $self if $ready && !defined $status;
+
+        my $log = slurp("$self->{dir}/stderr")
+                  . substr $self->error_log, $from;
+
+        if (!defined $status) {
+            kill 'KILL', $self->workers, $self->{pid};
+            reap($self->{pid}, 5);
+        }
+
+        undef $self->{pid};
+
+        # a port taken meanwhile: choose others, unless the test chose it
+
+        if ($log =~ /Address already in use/ && !$self->{fixed}) {
+            $self->{ports} = {};
+            unlink "$self->{dir}/logs/error.log", "$self->{dir}/stderr";
+            next;
+        }
+
+        die "nginx did not start:\n$log\n";
+    }
+
+    die "nginx found no free port\n";
+}
+
+
+sub pid { $_[0]{pid} }
+sub dir { $_[0]{dir} }
+
+
+sub port {
+    my ($self, $n) = @_;
+
+    return $self->{ports}{$n // 1} //= free_port();
+}
+
+
+sub url {
+    my ($self, $path) = @_;
+
+    return 'http://127.0.0.1:' . $self->port . ($path // '/');
+}
+
+
+# Workers are the children of the master that took their title and were not
+# told to leave; under valgrind there are no titles, so all children count.
+
+sub workers {
+    my ($self) = @_;
+
+    return () unless $self->{pid};
+    return ($self->{pid}) unless $self->{opt}{master};
+
+    my @children = _children($self->{pid});
+
+    if (!$self->_valgrind) {
+        @children = grep {
+            my $title = slurp("/proc/$_/cmdline");
+            $title =~ /worker process/ && $title !~ /shutting down/
+        } @children;
+    }
+
+    return grep { !$self->{old}{$_} } @children;
+}
+
+
+sub reload {
+    my ($self, %change) = @_;
+
+    my @old = $self->workers;
+    my $from = length $self->error_log;
+
+    my $before = $self->{opt};
+
+    if (%change) {
+        $self->_configure(%{ $self->{opt} }, %change);
+    }
+
+    $self->_write_config;
+
+    kill 'HUP', $self->{pid};
+
+    my $refused;
+    my $up = wait_until(sub {
+        return 1 if $refused = substr($self->error_log, $from) =~ /\[emerg\]/;
+
+        my %old = map { $_ => 1 } @old;
+        my @new = grep { !$old{$_} } $self->workers;
+
+        return @new >= $self->{opt}{workers};
+    }, 15);
+
+    if ($refused) {
+        $self->{opt} = $before;
+        $self->_write_config;
+        return 0;
+    }
+
+    die "nginx did not reload:\n" . substr($self->error_log, $from) unless $up;
+
+    $self->{old}{$_} = 1 for @old;
+
+    return 1;
+}
+
+
+sub old_workers_gone {
+    my ($self, $timeout) = @_;
+
+    return wait_until(sub {
+        delete @{ $self->{old} }{ grep { !alive($_) } keys %{ $self->{old} } };
+        return !%{ $self->{old} };
+    }, $timeout // 5);
+}
+
+
+# Ends one worker and waits until the master has replaced it.
+
+sub kill_worker {
+    my ($self, $signal, $pid) = @_;
+
+    $pid //= ($self->workers)[0];
+
+    kill $signal // 'KILL', $pid;
+
+    return wait_until(sub {
+        !alive($pid) && $self->workers >= $self->{opt}{workers}
+    }, 10);
+}
+
+
+sub error_log  { slurp("$_[0]{dir}/logs/error.log") }
+sub access_log { slurp("$_[0]{dir}/logs/access.log") }
+
+
+sub log_like {
+    my ($self, $regex) = @_;
+
+    return $self->error_log =~ $regex;
+}
+
+
+sub log_count {
+    my ($self, $regex) = @_;
+
+    return scalar grep { $_ =~ $regex } split /\n/, $self->error_log;
+}
+
+
+sub wait_log {
+    my ($self, $regex, $timeout) = @_;
+
+    return wait_until(sub { $self->log_like($regex) }, $timeout);
+}
+
+
+# True if it left by itself within the timeout.
+
+sub stop {
+    my ($self, $timeout) = @_;
+
+    return 1 unless $self->{pid} && $self->{owner} == $$;
+
+    my $graceful = 1;
+
+    kill 'QUIT', $self->{pid};
+
+    if (!defined reap($self->{pid}, $timeout // 10)) {
+        $graceful = 0;
+        kill 'TERM', $self->{pid};
+
+        if (!defined reap($self->{pid}, 3)) {
+            kill 'KILL', _children($self->{pid}), $self->{pid};
+            reap($self->{pid}, 5);
+        }
+    }
+
+    undef $self->{pid};
+    $self->{old} = {};
+
+    return $graceful;
+}
+
+
+sub alerts {
+    my ($self, %opt) = @_;
+
+    my $text = join "\n", map { slurp($_) }
+               "$self->{dir}/logs/error.log", "$self->{dir}/stderr",
+               glob "$self->{dir}/valgrind.*";
+
+    my $except = $opt{except};
+    my %seen;
+
+    return grep { !$seen{$_}++ && !(defined $except && $_ =~ $except) }
+           log_trouble($text);
+}
+
+
+sub no_alerts {
+    my ($self, $name, %opt) = @_;
+
+    my @alerts = $self->alerts(%opt);
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    my $test = Test::Builder->new;
+    my $ok = $test->ok(!@alerts, $name // 'nothing alarming in the log');
+
+    $test->diag($_) for @alerts > 40 ? @alerts[0 .. 39] : @alerts;
+
+    return $ok;
+}
+
+
+sub test_config {
+    my ($class, %opt) = @_;
+
+    my $self = $class->new(%opt);
+
+    $self->_write_config;
+
+    my $pid = spawn([$self->_command('-t')], out => "$self->{dir}/stderr");
+    my $status = reap($pid, 15);
+
+    if (!defined $status) {
+        kill 'KILL', $pid;
+        reap($pid, 5);
+        die "nginx -t did not end\n";
+    }
+
+    my $output = slurp("$self->{dir}/stderr");
+
+    return ($status & 127 ? 128 + ($status & 127) : $status >> 8, $output);
+}
+
+
+sub _configure {
+    my ($self, %opt) = @_;
+
+    $opt{http} = delete $opt{conf} if defined $opt{conf};
+    $opt{http} //= '';
+
+    if (!defined $opt{load}) {
+        $opt{load} = [grep { length } $ENV{RATELIMIT_MODULE} // ''];
+    }
+
+    $opt{master}  //= 1;
+    $opt{workers} //= 2;
+    $opt{log}     //= 'info';
+    $opt{events}  //= 'worker_connections 1024;';
+    $opt{main}    //= '';
+
+    $opt{workers} = 1 unless $opt{master};
+
+    $self->{opt} = \%opt;
+}
+
+
+sub _write_config {
+    my ($self) = @_;
+
+    my $opt = $self->{opt};
+    my $load = join '', map { 'load_module ' . File::Spec->rel2abs($_) . ";\n" }
+                        @{ $opt->{load} };
+    my $user = $> == 0 ? 'user root;' : '';
+    my $master = $opt->{master} ? 'on' : 'off';
+    my $server = !defined $opt->{server} ? '' : <<"EOC";
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        server_name localhost;
+
+$opt->{server}
+    }
+EOC
+
+    my $text = <<"EOC";
+$load
+daemon off;
+master_process $master;
+worker_processes $opt->{workers};
+pid %%DIR%%/nginx.pid;
+error_log %%DIR%%/logs/error.log $opt->{log};
+$user
+$opt->{main}
+
+events {
+    $opt->{events}
+}
+
+http {
+    access_log %%DIR%%/logs/access.log;
+    default_type text/plain;
+    root %%DIR%%/html;
+
+    client_body_temp_path %%DIR%%/client_body_temp;
+    proxy_temp_path %%DIR%%/proxy_temp;
+    fastcgi_temp_path %%DIR%%/fastcgi_temp;
+    uwsgi_temp_path %%DIR%%/uwsgi_temp;
+    scgi_temp_path %%DIR%%/scgi_temp;
+
+$opt->{http}
+
+$server
+}
+EOC
+
+    $text =~ s/%%DIR%%/$self->{dir}/g;
+    $text =~ s/%%PORT(\d*)%%/$self->port($1 || 1)/ge;
+
+    my $file = "$self->{dir}/conf/nginx.conf";
+
+    open my $out, '>', $file or die "$file: $!\n";
+    print $out $text;
+    close $out or die "$file: $!\n";
+}
+
+
+sub _valgrind {
+    return $ENV{TEST_NGINX_USE_VALGRIND} ? 1 : 0;
+}
+
+
+sub _command {
+    my ($self, @args) = @_;
+
+    my $dir = $self->{dir};
+    my $binary = $self->{binary};
+    my @command = ($binary, '-p', "$dir/", '-c', "$dir/conf/nginx.conf",
+                   '-e', "$dir/logs/error.log", @args);
+
+    if ($self->_valgrind && !@args) {
+        my @suppress = -f 'valgrind.suppress'
+            ? '--suppressions=' . File::Spec->rel2abs('valgrind.suppress') : ();
+
+        unshift @command, 'valgrind', '-q', '--leak-check=full',
+                '--show-possibly-lost=no', '--num-callers=50',
+                '--keep-debuginfo=yes', "--log-file=$dir/valgrind.%p",
+                @suppress;
+
+        # valgrind needs a path
+        my ($at) = grep { $command[$_] eq $binary } 0 .. $#command;
+        $command[$at] = RateLimit::Util::find_program($binary) // $binary;
+    }
+
+    return @command;
+}
+
+
+# The pid file is written after the sockets are open, the workers start after
+# it.
+
+sub _is_up {
+    my ($self) = @_;
+
+    return slurp("$self->{dir}/nginx.pid") =~ /^\d+/
+           && $self->workers >= $self->{opt}{workers};
+}
+
+
+sub _children {
+    my ($parent) = @_;
+
+    my @children;
+
+    for my $file (glob '/proc/[0-9]*/stat') {
+        if (slurp($file) =~ /^(\d+) \(.*\) ([A-Z]) (\d+) /s) {
+            push @children, $1 if $3 == $parent && $2 !~ /[ZX]/;
+        }
+    }
+
+    return sort { $a <=> $b } @children;
+}
+
+
+sub DESTROY {
+    my ($self) = @_;
+
+    return if $self->{owner} != $$ || $self->{ended}++;
+
+    local ($?, $!, $@);
+
+    delete $all{Scalar::Util::refaddr($self)};
+    $self->stop(3);
+    File::Path::remove_tree($self->{dir}) unless keep_files($self->{dir});
+}
+
+
+END {
+    $_->DESTROY for grep { defined } values %all;
+}
+
+
+1;

@@ -1,0 +1,245 @@
+package RateLimit::Test;
+
+# Glue between Test::Nginx and this project.  Use it BEFORE Test::Nginx::Socket,
+# which reads the environment when it is loaded:
+#
+#   use lib 't/lib';
+#   use RateLimit::Test;
+#   use Test::Nginx::Socket 'no_plan';
+#
+#   our $redis = start_redis();
+#
+#   run_tests();
+#
+#   __DATA__
+#
+#   === TEST 1: the second request of two is rejected
+#   --- http_config
+#   ratelimit_shards 127.0.0.1:$TEST_NGINX_REDIS_PORT;
+#   --- config
+#   location /t { ratelimit_rate 1r/m; ratelimit_capacity 1; return 204; }
+#   --- init
+#   $::redis->cmd('SET', 'x', 1);              # Perl, before the requests
+#   --- request eval
+#   ["GET /t", "GET /t"]
+#   ...
+#
+# What it does: loads the module named by RATELIMIT_MODULE; picks a free port
+# and a server root in a temporary folder, unless TEST_NGINX_PORT,
+# TEST_NGINX_SERVROOT or TEST_NGINX_RANDOMIZE say otherwise (RATELIMIT_KEEP=1
+# keeps the folder); log level info, no shuffling, no long strings, no repeats,
+# 1024 connections.  Call log_level, workers, master_on, ... to differ.
+#
+# Exported, with the variables that they set for use in the sections of a test:
+#   start_redis(%opt)      a RateLimit::Redis    $TEST_NGINX_REDIS_PORT, _SOCK,
+#                          (name => 'B': $TEST_NGINX_REDIS_B_PORT ...)   _ADDR
+#   start_shards($n, %opt) a list of them        $TEST_NGINX_SHARDS (addresses),
+#                                                $TEST_NGINX_SHARD1_PORT, ...
+#   start_fake(%opt)       a RateLimit::FakeRedis    $TEST_NGINX_FAKE_PORT ...
+#   wait_until, slurp, free_port                 of RateLimit::Util
+# Always set: $TEST_NGINX_DEAD_PORT and $TEST_NGINX_DEAD_SOCK, where nobody
+# listens.
+#
+# Redis servers are ended after nginx, also when a test dies.  Each block starts
+# with empty ones (FLUSHALL), unless it has a section "--- keep_redis".
+#
+# A block fails when its nginx, up to its exit, logged an [alert], [emerg] or
+# [crit], or something from a sanitizer or valgrind; in a "must_die" block only
+# the latter.  Expected lines: "--- allow_alerts", a regex on each line.  This
+# adds no test as long as nothing is found.
+
+use strict;
+use warnings;
+
+use Test::Builder ();           # first, so that its END comes last
+use Exporter 'import';
+use File::Path ();
+use File::Spec ();
+
+use RateLimit::FakeRedis ();
+use RateLimit::Redis ();
+use RateLimit::Util qw(
+    free_port wait_until slurp temp_dir patience keep_files log_trouble
+);
+
+our @EXPORT = qw(
+    start_redis start_shards start_fake wait_until slurp free_port
+);
+
+my $owner = $$;
+my $dir;
+my @redis;
+my @fakes;
+
+
+sub start_redis {
+    my (%opt) = @_;
+
+    my $name = delete $opt{name};
+    my $redis = RateLimit::Redis->start(%opt);
+
+    push @redis, $redis;
+    _export(join('_', 'REDIS', grep { defined } $name), $redis);
+
+    return $redis;
+}
+
+
+sub start_shards {
+    my ($n, %opt) = @_;
+
+    my @shards = RateLimit::Redis->start_many($n, %opt);
+
+    push @redis, @shards;
+    _export("SHARD$_", $shards[$_ - 1]) for 1 .. $n;
+    $ENV{TEST_NGINX_SHARDS} = join ' ', map { $_->addr } @shards;
+
+    return @shards;
+}
+
+
+sub start_fake {
+    my (%opt) = @_;
+
+    my $name = delete $opt{name};
+    my $fake = RateLimit::FakeRedis->start(unix => 1, %opt);
+
+    push @fakes, $fake;
+    _export(join('_', 'FAKE', grep { defined } $name), $fake);
+
+    return $fake;
+}
+
+
+sub _export {
+    my ($name, $server) = @_;
+
+    $ENV{"TEST_NGINX_${name}_PORT"} = $server->port;
+    $ENV{"TEST_NGINX_${name}_ADDR"} = $server->addr;
+    $ENV{"TEST_NGINX_${name}_SOCK"} = $server->socket // '';
+}
+
+
+# ---- Test::Nginx's environment, before it is loaded
+
+sub _environment {
+    $dir = temp_dir('test');
+
+    my $module = $ENV{RATELIMIT_MODULE} // '';
+
+    if (length $module) {
+        $module = File::Spec->rel2abs($module);
+        my @others = grep { $_ ne $module }
+                     split ' ', $ENV{TEST_NGINX_LOAD_MODULES} // '';
+        $ENV{TEST_NGINX_LOAD_MODULES} = join ' ', @others, $module;
+    }
+
+    if (!$ENV{TEST_NGINX_RANDOMIZE}) {
+        $ENV{TEST_NGINX_PORT} ||= free_port()
+            unless $ENV{TEST_NGINX_SERVER_PORT};
+        $ENV{TEST_NGINX_SERVROOT} ||= "$dir/servroot";
+    }
+
+    $ENV{TEST_NGINX_DEAD_PORT} = free_port();
+    $ENV{TEST_NGINX_DEAD_SOCK} = "$dir/dead.sock";
+
+    if ($ENV{TEST_NGINX_USE_VALGRIND}) {
+        $ENV{TEST_NGINX_SLEEP} ||= 0.25;
+        $ENV{VALGRIND_OPTS} = join ' ', grep { defined } $ENV{VALGRIND_OPTS},
+                                        "--log-file=$dir/valgrind.%p";
+    }
+}
+
+
+sub _defaults {
+    no warnings 'once';
+
+    Test::Nginx::Util::repeat_each(1);
+    Test::Nginx::Util::no_shuffle();
+    Test::Nginx::Util::no_long_string();
+    Test::Nginx::Util::worker_connections(1024);
+    Test::Nginx::Util::log_level($ENV{TEST_NGINX_LOG_LEVEL} || 'info');
+    Test::Nginx::Util::timeout(patience(5)) unless $ENV{TEST_NGINX_TIMEOUT};
+
+    Test::Nginx::Util::add_block_preprocessor(\&_before_block);
+
+    # called when a block's nginx has ended and its log is still there
+
+    my $check = $Test::Nginx::Util::CheckShutdownErrorLog;
+
+    $Test::Nginx::Util::CheckShutdownErrorLog = sub {
+        my ($block, $dry_run) = @_;
+
+        $check->($block, $dry_run);
+        _after_block($block) unless $dry_run;
+    };
+}
+
+
+sub _before_block {
+    my ($block) = @_;
+
+    if (!defined $block->keep_redis) {
+        for my $redis (@redis) {
+            eval { $redis->cmd('FLUSHALL') } if $redis->pid;
+        }
+    }
+
+    # an empty list: makes Test::Nginx call the check above for this block
+
+    if (!defined $block->shutdown_error_log
+        && !defined $block->no_shutdown_error_log)
+    {
+        $block->set_value('no_shutdown_error_log', '');
+    }
+}
+
+
+sub _after_block {
+    my ($block) = @_;
+
+    no warnings 'once';
+
+    my @reports = glob "$dir/valgrind.*";
+    my $text = join "\n", map { slurp($_) }
+                          $Test::Nginx::Util::ErrLogFile, @reports;
+    unlink @reports;
+
+    my @lines = log_trouble($text);
+
+    if (defined $block->must_die) {
+        @lines = grep { !/\[(?:alert|emerg|crit)\]/ } @lines;
+    }
+
+    for my $regex (grep { length } split /\n/, $block->allow_alerts // '') {
+        @lines = grep { $_ !~ /$regex/ } @lines;
+    }
+
+    return unless @lines;
+
+    my $test = Test::Builder->new;
+
+    $test->ok(0, $block->name . ' - nothing alarming in error.log');
+    $test->diag($_) for @lines > 40 ? @lines[0 .. 39] : @lines;
+}
+
+
+# Compiled before Test::Nginx's END, so it runs after nginx has ended.
+
+END {
+    if ($$ == $owner && defined $dir) {
+        local ($?, $!, $@);
+
+        @fakes = ();
+        @redis = ();
+        File::Path::remove_tree($dir) unless keep_files($dir);
+    }
+}
+
+
+_environment();
+require Test::Nginx::Socket;
+_defaults();
+
+
+1;

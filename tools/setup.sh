@@ -1,0 +1,266 @@
+#!/bin/sh
+
+# Installs the packages of one or more groups, as far as they are missing:
+#
+#     tools/setup.sh build run test lint source asan valgrind
+#
+# Debian and its relatives only.  No service is started, and an nginx or a
+# Redis that this machine has already is neither upgraded nor restarted.
+
+set -eu
+
+tools=$(cd "$(dirname "$0")" && pwd)
+
+. "$tools/apt-private.sh"
+
+
+die()
+{
+    echo "setup: $*" >&2
+    exit 1
+}
+
+
+# the packages of a group
+
+packages_of()
+{
+    case $1 in
+
+    build)
+        echo gcc libc6-dev make pkgconf nginx nginx-dev libhiredis-dev
+        ;;
+
+    source)
+        echo gcc libc6-dev make pkgconf libhiredis-dev \
+             libpcre2-dev libssl-dev zlib1g-dev
+        ;;
+
+    run)
+        echo redis-server redis-tools curl
+        ;;
+
+    test)
+        echo perl libtest-nginx-perl redis-server redis-tools curl \
+             nghttp2-client openssl procps psmisc
+        ;;
+
+    lint)
+        echo perl binutils cppcheck lua-check
+        ;;
+
+    asan)
+        packages_of source
+        echo dpkg-dev
+        ;;
+
+    valgrind)
+        packages_of source
+        echo dpkg-dev valgrind libc6-dbg
+        ;;
+
+    *)
+        die "no group \"$1\": build, source, run, test, lint, asan, valgrind"
+        ;;
+    esac
+}
+
+
+# prints those of its arguments that are not installed
+
+missing_of()
+{
+    dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null \
+    | awk -v wanted="$*" '
+        $2 == "installed" { have[$1] = 1 }
+
+        END {
+            n = split(wanted, name, " ")
+
+            for (i = 1; i <= n; i++) {
+                if (!have[name[i]]) {
+                    have[name[i]] = 1
+                    printf "%s ", name[i]
+                }
+            }
+        }'
+}
+
+
+# apt-get with all its output in a log that is shown only when it fails
+
+apt()
+{
+    if ! apt-get -q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=600 "$@" \
+             < /dev/null > "$temp/log" 2>&1
+    then
+        cat "$temp/log" >&2
+        die "apt-get $1 failed"
+    fi
+}
+
+
+# apt-get install, unless it would change an nginx or a Redis in use
+
+apt_install()
+{
+    apt install --simulate --no-install-recommends --no-remove "$@"
+
+    changed=$(awk '$1 == "Inst" && $3 ~ /^\[/ \
+                   && $2 ~ /^(nginx|libnginx|redis|valkey)/ { print $2 }' \
+                  "$temp/log")
+
+    if [ -n "$changed" ]; then
+        die "installing $* would also upgrade what this machine runs:
+       $(echo $changed)
+       Upgrade that yourself when it suits you, or build against a source
+       tree of nginx with NGINX_SRC=..."
+    fi
+
+    apt install -y --no-install-recommends --no-remove "$@"
+}
+
+
+# Debian 12 has no libtest-nginx-perl, Debian testing has: the one .deb comes
+# from there, what it depends on from the system's own sources
+
+test_nginx_install()
+{
+    if [ -n "$(apt-cache madison libtest-nginx-perl)" ]; then
+        apt_install libtest-nginx-perl
+        return
+    fi
+
+    mkdir "$temp/private"
+
+    private_apt_open "$temp/private" deb testing \
+    || die "cannot read the package lists of Debian testing;
+       install Test::Nginx by hand: cpan Test::Nginx"
+
+    mkdir "$temp/private/deb"
+
+    if getent passwd _apt > /dev/null; then
+        chown _apt "$temp/private/deb"
+    fi
+
+    cd "$temp/private/deb"
+    private_apt download libtest-nginx-perl > /dev/null
+    apt_install ./libtest-nginx-perl_*.deb
+    cd "$tools"
+}
+
+
+# What came with this run is a tool here, not a service to start at boot.
+
+services=
+
+services_disable()
+{
+    for name in $services; do
+
+        if [ -n "$(missing_of $name)" ]; then
+            continue
+        fi
+
+        if command -v systemctl > /dev/null; then
+            systemctl --quiet disable "$name" || true
+
+        else
+            deb-systemd-helper disable "$name.service" || true
+            update-rc.d "$name" disable || true
+        fi > /dev/null 2>&1
+    done
+}
+
+
+# packages that start a service when they are installed ask policy-rc.d first
+
+policy=/usr/sbin/policy-rc.d
+policy_ours=
+temp=
+
+cleanup()
+{
+    services_disable
+
+    if [ -n "$policy_ours" ]; then
+        rm -f "$policy"
+    fi
+
+    if [ -n "$temp" ]; then
+        rm -rf "$temp"
+    fi
+}
+
+
+if [ $# -eq 0 ]; then
+    die "usage: tools/setup.sh GROUP..."
+fi
+
+wanted=$(for group in "$@"; do packages_of "$group"; done)
+
+if ! command -v apt-get > /dev/null || ! command -v dpkg-query > /dev/null; then
+    die "this system has no apt; install what corresponds to:" $wanted
+fi
+
+missing=$(missing_of $wanted)
+
+if [ -z "$missing" ]; then
+    exit 0
+fi
+
+if [ "$(id -u)" -ne 0 ]; then
+    die "these packages are missing, and only root can install them:
+       $missing"
+fi
+
+
+trap cleanup EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+temp=$(mktemp -d)
+
+# one at a time: the policy file of one run must outlive nobody else's install
+exec 9< /var/lib/dpkg
+flock 9
+
+missing=$(missing_of $missing)
+
+if [ -z "$missing" ]; then
+    exit 0
+fi
+
+echo "setup: installing $missing"
+
+export DEBIAN_FRONTEND=noninteractive
+export NEEDRESTART_SUSPEND=1
+
+apt update
+
+if [ ! -e "$policy" ]; then
+    policy_ours=yes
+    printf '#!/bin/sh\nexit 101\n' > "$policy"
+    chmod 755 "$policy"
+fi
+
+services=$(missing_of nginx redis-server)
+
+others=
+test_nginx=
+
+for name in $missing; do
+    case $name in
+        libtest-nginx-perl) test_nginx=yes ;;
+        *)                  others="$others $name" ;;
+    esac
+done
+
+if [ -n "$others" ]; then
+    apt_install $others
+fi
+
+if [ -n "$test_nginx" ]; then
+    test_nginx_install
+fi

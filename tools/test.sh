@@ -1,0 +1,81 @@
+#!/bin/bash
+
+# Runs the tests with prove:
+#
+#     tools/test.sh plain|asan|valgrind [TEST...]
+#
+# TEST is a t/*.t or a t/unit/*.c, by default all of them (for valgrind: what
+# tools/valgrind.tests lists).  The environment names the nginx to test,
+# TEST_NGINX_BINARY, and the module to load into it, RATELIMIT_MODULE, which
+# is empty when the module is compiled in.
+#
+# Under a memory checker each report goes to a file of its own; any report
+# fails the run, whatever the tests say.
+
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+
+mode=$1
+shift
+
+tests=("$@")
+reports=
+
+shopt -s nullglob
+
+if [ ${#tests[@]} -eq 0 ]; then
+    if [ "$mode" = valgrind ]; then
+        mapfile -t tests < <(sed -e 's/#.*//' -e '/^ *$/d' tools/valgrind.tests)
+    else
+        tests=(t/unit/*.c t/*.t)
+    fi
+fi
+
+# a unit test is named by its source, run as a program
+tests=("${tests[@]/#t\/unit\//build/unit/}")
+tests=("${tests[@]/%.c/}")
+
+case $mode in
+
+asan)
+    reports=$PWD/build/asan-reports
+    # commas: Test::Nginx puts the name of the test into log_path
+    export ASAN_OPTIONS=detect_stack_use_after_return=1,log_path=$reports/report
+    export UBSAN_OPTIONS=print_stacktrace=1,log_path=$reports/report
+    export LSAN_OPTIONS=suppressions=$PWD/tools/lsan.suppress,print_suppressions=0
+    export RATELIMIT_PATIENCE=${RATELIMIT_PATIENCE:-5}
+    ;;
+
+valgrind)
+    reports=$PWD/build/valgrind-reports
+    TEST_NGINX_USE_VALGRIND="--num-callers=40 --leak-check=full \
+--show-leak-kinds=definite --errors-for-leak-kinds=definite \
+--gen-suppressions=all --suppressions=$PWD/tools/valgrind.suppress \
+--log-file=$reports/report.%p"
+    export TEST_NGINX_USE_VALGRIND
+    ;;
+esac
+
+if [ -n "$reports" ]; then
+    rm -rf "$reports"
+    mkdir -p "$reports"
+fi
+
+status=0
+
+prove -I t/lib ${PROVEFLAGS:-} "${tests[@]}" < /dev/null || status=1
+
+if [ -n "$reports" ]; then
+    mapfile -t found < <(find "$reports" -type f -size +0)
+
+    if [ ${#found[@]} -gt 0 ]; then
+        head -n 60 "${found[@]}" >&2
+        echo "$mode: ${#found[@]} reports in ${reports#"$PWD"/}" >&2
+        status=1
+    else
+        echo "$mode: nothing found"
+    fi
+fi
+
+exit $status
