@@ -26,11 +26,13 @@ local cost = ARGV[4] * 1000000
 
 local tokens = tonumber(bucket[1])
 local last = tonumber(bucket[2])
-local elapsed = 0
+local repair = false
 
 if tokens and last then
-    tokens = math.floor(tokens * 1000000 + 0.5)
-    elapsed = now - last
+    local elapsed = now - last
+
+    -- not below zero, nor "nan", should somebody else have written that
+    tokens = math.max(0, math.floor(tokens * 1000000 + 0.5))
 
     if elapsed > 0 then
         local num, den = tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -43,11 +45,14 @@ if tokens and last then
         end
     else
         -- the clock stepped back: nothing is refilled, it goes on from here
+        repair = elapsed ~= 0
         last = now
     end
 
-    if tokens > full then
+    -- a full bucket saves up no time
+    if tokens >= full then
         tokens = full
+        last = now
     end
 else
     tokens = full
@@ -62,7 +67,7 @@ end
 
 -- a denied call changes nothing, unless the clock has to be set right: else
 -- the bucket would stand still until the old time comes round again
-if taken or elapsed < 0 then
+if taken or repair then
     redis.call('HSET', KEYS[1],
                'tokens', string.format('%.6f', tokens / 1000000),
                'lastRefill', string.format('%.0f', last))

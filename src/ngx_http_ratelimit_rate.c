@@ -59,7 +59,7 @@ ngx_http_ratelimit_rate_parse(const void *data, size_t len,
             den *= 10;
         }
 
-        if (digits == 0) {
+        if (digits == 0 || num > NGX_HTTP_RATELIMIT_MAX_RATE * den) {
             return ngx_http_ratelimit_rate_allowed;
         }
     }

@@ -63,8 +63,8 @@ long long
 ngx_http_ratelimit_script_load(char **command)
 {
     return ngx_http_ratelimit_script_command(command, "SCRIPT", "LOAD",
-                                             NGX_HTTP_RATELIMIT_LUA_TOKEN_BUCKET,
-                                             NULL);
+                                           NGX_HTTP_RATELIMIT_LUA_TOKEN_BUCKET,
+                                           NULL);
 }
 
 
@@ -167,7 +167,7 @@ ngx_http_ratelimit_script_ttl(const ngx_http_ratelimit_bucket_t *bucket)
                               bucket->capacity * NGX_HTTP_RATELIMIT_MICRO)
          / 1000;
 
-    if (ms > NGX_HTTP_RATELIMIT_TTL_MAX) {
+    if (ms > NGX_HTTP_RATELIMIT_TTL_MAX - 1000) {
         return NGX_HTTP_RATELIMIT_TTL_MAX;
     }
 

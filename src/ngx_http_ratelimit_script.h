@@ -14,7 +14,7 @@
 #include "ngx_http_ratelimit_reply.h"
 
 
-/* longest time to live given to a key: 100 years, for rates that never refill */
+/* longest time to live of a key: 100 years, for rates that never refill */
 #define NGX_HTTP_RATELIMIT_TTL_MAX  3155760000000ULL        /* ms */
 
 
