@@ -10,6 +10,10 @@ typedef struct {
 } ngx_http_ratelimit_failure_word_t;
 
 
+static ngx_http_ratelimit_failure_e ngx_http_ratelimit_failure_match(
+    const char *text, size_t len);
+
+
 static const ngx_http_ratelimit_failure_word_t
     ngx_http_ratelimit_failure_words[] =
 {
@@ -44,7 +48,8 @@ static const ngx_http_ratelimit_failure_word_t
     { "ERR invalid password", NGX_HTTP_RATELIMIT_AUTH },
     { "ERR Client sent AUTH", NGX_HTTP_RATELIMIT_AUTH },
     { "ERR AUTH ", NGX_HTTP_RATELIMIT_AUTH },
-    { "ERR The user executing the script", NGX_HTTP_RATELIMIT_AUTH }
+    { "ERR The user executing the script", NGX_HTTP_RATELIMIT_AUTH },
+    { "The user executing the script", NGX_HTTP_RATELIMIT_AUTH }
 };
 
 
@@ -74,7 +79,12 @@ static const char  *ngx_http_ratelimit_failure_names[] = {
 #define ngx_http_ratelimit_nelts(a)  (sizeof(a) / sizeof((a)[0]))
 
 
-/* how servers before Redis 7 wrap an error that a script met */
+/*
+ * Servers before Redis 7 wrap an error that a script met, with or without the
+ * "-" of the reply, behind the place in the script, once or twice:
+ * "ERR Error running script (call to f_...): @user_script:1: -OOM ..."
+ */
+
 static const char  ngx_http_ratelimit_failure_wrapped[] =
     "ERR Error running script";
 
@@ -82,22 +92,41 @@ static const char  ngx_http_ratelimit_failure_wrapped[] =
 ngx_http_ratelimit_failure_e
 ngx_http_ratelimit_failure(const char *text, size_t len)
 {
-    size_t                                    i, n, first;
-    const ngx_http_ratelimit_failure_word_t  *w;
+    size_t                        i, n;
+    ngx_http_ratelimit_failure_e  failure;
 
     n = sizeof(ngx_http_ratelimit_failure_wrapped) - 1;
 
-    if (len > n && memcmp(text, ngx_http_ratelimit_failure_wrapped, n) == 0) {
+    if (len <= n || memcmp(text, ngx_http_ratelimit_failure_wrapped, n) != 0) {
+        return ngx_http_ratelimit_failure_match(text, len);
+    }
 
-        for (i = n; i + 3 < len; i++) {
+    for (i = n + 2; i < len; i++) {
 
-            if (memcmp(&text[i], ": -", 3) == 0) {
-                text += i + 3;
-                len -= i + 3;
-                break;
-            }
+        if (text[i - 2] != ':' || text[i - 1] != ' ') {
+            continue;
+        }
+
+        if (text[i] == '-') {
+            i++;
+        }
+
+        failure = ngx_http_ratelimit_failure_match(&text[i], len - i);
+
+        if (failure != NGX_HTTP_RATELIMIT_ERROR) {
+            return failure;
         }
     }
+
+    return NGX_HTTP_RATELIMIT_ERROR;
+}
+
+
+static ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_failure_match(const char *text, size_t len)
+{
+    size_t                                    i, n, first;
+    const ngx_http_ratelimit_failure_word_t  *w;
 
     for (first = 0; first < len && text[first] != ' '; first++) {
         /* void */

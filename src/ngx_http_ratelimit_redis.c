@@ -17,9 +17,10 @@
  * order of the commands, so a slot stays in the queue until its reply has been
  * read or the connection is closed, even if its caller has timed out or gone:
  * it is then an orphan, whose reply is read and dropped.  Nothing is ever
- * resynchronised: a reply without a slot, or bytes that are no reply, close the
- * connection.  So does a server that still owes a reply a while after the
- * caller has given up, or TCP would keep a stuck server's pipe open.
+ * resynchronised: a reply without a slot, one that its command can't have, or
+ * bytes that are no reply, close the connection.  So does a server that still
+ * owes a reply a while after the caller has given up, or TCP would keep a stuck
+ * server's pipe open.
  *
  * All slots are failed in one place, redis_close(), after they were taken off
  * the connection.  A handler may send again from there, and may find itself on
@@ -103,6 +104,7 @@ struct ngx_http_ratelimit_redis_s {
     ngx_log_t                          *cycle_log;
     time_t                              logged[NGX_HTTP_RATELIMIT_FAILURES];
     unsigned                            trouble:1;  /* logged, not yet over */
+    unsigned                            served:1;   /* a call was answered */
 };
 
 
@@ -300,6 +302,7 @@ ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis)
     redis->state = NGX_HTTP_RATELIMIT_REDIS_CONNECTING;
     redis->generation++;
     redis->greeted = 0;
+    redis->served = 0;
 
     addr = &redis->conf->addrs[redis->address++ % redis->conf->naddrs];
 
@@ -442,9 +445,15 @@ ngx_http_ratelimit_redis_greeting(ngx_http_ratelimit_redis_t *redis,
                 || (failure != NGX_HTTP_RATELIMIT_ERROR
                     && ngx_strncmp(reply->str, "NOPERM", 6) != 0);
 
-        len = ngx_http_ratelimit_escape(text, reply->str,
-                                        ngx_min(reply->len,
-                                             NGX_HTTP_RATELIMIT_REDIS_TEXT));
+        len = ngx_min(reply->len, NGX_HTTP_RATELIMIT_REDIS_TEXT);
+
+        /* a server that does not know a command may repeat what it was told */
+
+        if (greeting->secret && failure == NGX_HTTP_RATELIMIT_ERROR) {
+            len = ngx_min(len, strcspn(reply->str, " "));
+        }
+
+        len = ngx_http_ratelimit_escape(text, reply->str, len);
 
         if (fatal) {
 
@@ -705,8 +714,14 @@ ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_t *redis,
 
     ngx_http_ratelimit_redis_free_slot(slot);
 
-    if (handler) {
-        handler(data, reply, NGX_HTTP_RATELIMIT_OK);
+    if (reply->type != REDIS_REPLY_ERROR) {
+        redis->served = 1;
+    }
+
+    if (handler
+        && handler(data, reply, NGX_HTTP_RATELIMIT_OK) != NGX_OK)
+    {
+        ngx_http_ratelimit_redis_close(redis, NGX_HTTP_RATELIMIT_PROTOCOL);
     }
 }
 
@@ -743,7 +758,7 @@ ngx_http_ratelimit_redis_slot_handler(ngx_event_t *ev)
     }
 
     if (handler) {
-        handler(data, NULL, NGX_HTTP_RATELIMIT_TIMEOUT);
+        (void) handler(data, NULL, NGX_HTTP_RATELIMIT_TIMEOUT);
     }
 }
 
@@ -797,7 +812,13 @@ ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
         break;
     }
 
-    if (ngx_http_ratelimit_redis_loud(redis, NGX_HTTP_RATELIMIT_TIMEOUT)) {
+    /* not by the class of the late calls, or this would never be told */
+
+    if (ngx_http_ratelimit_redis_loud(redis,
+                              redis->state == NGX_HTTP_RATELIMIT_REDIS_READY
+                              ? NGX_HTTP_RATELIMIT_CLOSED
+                              : NGX_HTTP_RATELIMIT_REFUSED))
+    {
         ngx_log_error(NGX_LOG_ERR, &redis->log, NGX_ETIMEDOUT, "redis %s",
                       redis->state == NGX_HTTP_RATELIMIT_REDIS_READY
                       ? "does not answer any more, connection closed"
@@ -818,15 +839,24 @@ ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis,
 {
     void                         *data;
     ngx_msec_t                    delay;
-    ngx_uint_t                    again;
+    ngx_uint_t                    stable;
     ngx_queue_t                   failed, *q;
     ngx_http_ratelimit_slot_t    *slot;
     ngx_http_ratelimit_redis_pt   handler;
 
-    again = redis->state == NGX_HTTP_RATELIMIT_REDIS_READY
-            && failure == NGX_HTTP_RATELIMIT_CLOSED
-            && ngx_current_msec - redis->ready
-               >= NGX_HTTP_RATELIMIT_REDIS_STABLE;
+    stable = redis->state == NGX_HTTP_RATELIMIT_REDIS_READY
+             && ngx_current_msec - redis->ready
+                >= NGX_HTTP_RATELIMIT_REDIS_STABLE;
+
+    if (stable) {
+        redis->attempt = 0;
+
+        /* what comes now is another outage, which is told anew */
+
+        if (redis->served) {
+            ngx_memzero(redis->logged, sizeof(redis->logged));
+        }
+    }
 
     if (redis->timer.timer_set) {
         ngx_del_timer(&redis->timer);
@@ -852,8 +882,7 @@ ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis,
         /* from now on a connection is made only when one is needed */
         redis->state = NGX_HTTP_RATELIMIT_REDIS_IDLE;
 
-    } else if (again) {
-        redis->attempt = 0;
+    } else if (stable && failure == NGX_HTTP_RATELIMIT_CLOSED) {
         ngx_http_ratelimit_redis_connect(redis);
 
     } else {
@@ -876,7 +905,7 @@ ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis,
         ngx_http_ratelimit_redis_free_slot(slot);
 
         if (handler) {
-            handler(data, NULL, failure);
+            (void) handler(data, NULL, failure);
         }
     }
 }

@@ -28,6 +28,7 @@ typedef struct {
     ngx_str_t     command;           /* as it goes over the wire */
     ngx_str_t     name;              /* for the log */
     unsigned      required:1;        /* no use of the server without it */
+    unsigned      secret:1;          /* must not get into the log */
 } ngx_http_ratelimit_greeting_t;
 
 
@@ -42,8 +43,12 @@ typedef struct {
 } ngx_http_ratelimit_redis_conf_t;
 
 
-/* reply is NULL when there is a failure; it is valid during the call only */
-typedef void (*ngx_http_ratelimit_redis_pt)(void *data,
+/*
+ * reply is NULL when there is a failure; it is valid during the call only.
+ * NGX_ERROR says that it is none that the command could have: then nobody knows
+ * whose the next ones are, and the connection is closed.
+ */
+typedef ngx_int_t (*ngx_http_ratelimit_redis_pt)(void *data,
     ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
 
 

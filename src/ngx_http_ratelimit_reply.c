@@ -119,13 +119,6 @@ ngx_http_ratelimit_reader_next(ngx_http_ratelimit_reader_t *r,
 }
 
 
-int
-ngx_http_ratelimit_reader_pending(ngx_http_ratelimit_reader_t *r)
-{
-    return r->reader->len != r->reader->pos || r->reader->ridx != -1;
-}
-
-
 static void *
 ngx_http_ratelimit_reply_string(const redisReadTask *task, char *str,
     size_t len)
@@ -197,7 +190,16 @@ ngx_http_ratelimit_reply_integer(const redisReadTask *task, long long integer)
 static void *
 ngx_http_ratelimit_reply_nil(const redisReadTask *task)
 {
-    return ngx_http_ratelimit_reply_create(task);
+    ngx_http_ratelimit_reply_t  *reply;
+
+    reply = ngx_http_ratelimit_reply_create(task);
+
+    if (reply) {
+        /* the task's type is that of the string or array it is not */
+        reply->type = REDIS_REPLY_NIL;
+    }
+
+    return reply;
 }
 
 

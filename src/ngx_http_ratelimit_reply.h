@@ -52,8 +52,5 @@ int ngx_http_ratelimit_reader_feed(ngx_http_ratelimit_reader_t *reader,
 int ngx_http_ratelimit_reader_next(ngx_http_ratelimit_reader_t *reader,
     ngx_http_ratelimit_reply_t **reply);
 
-/* whether there are bytes of a reply that is not complete */
-int ngx_http_ratelimit_reader_pending(ngx_http_ratelimit_reader_t *reader);
-
 
 #endif /* _NGX_HTTP_RATELIMIT_REPLY_H_INCLUDED_ */

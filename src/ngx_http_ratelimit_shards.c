@@ -10,6 +10,8 @@
 
 static ngx_int_t ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
     ngx_http_ratelimit_shard_t *shard);
+static ngx_int_t ngx_http_ratelimit_shard_no_password(ngx_conf_t *cf,
+    u_char *p, u_char *last);
 static ngx_int_t ngx_http_ratelimit_shard_decode(ngx_conf_t *cf,
     ngx_str_t *text, u_char *start, u_char *end);
 static ngx_http_ratelimit_peer_t *ngx_http_ratelimit_peer(ngx_conf_t *cf,
@@ -96,6 +98,7 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
 
     static ngx_str_t  scheme = ngx_string("redis://");
     static ngx_str_t  tls = ngx_string("rediss://");
+    static ngx_str_t  unix_socket = ngx_string("unix:");
 
     if (word->len >= tls.len
         && ngx_strncasecmp(word->data, tls.data, tls.len) == 0)
@@ -110,7 +113,14 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
     if (word->len < scheme.len
         || ngx_strncasecmp(word->data, scheme.data, scheme.len) != 0)
     {
-        return NGX_OK;
+        if (ngx_strncasecmp(word->data, unix_socket.data, unix_socket.len)
+            == 0)
+        {
+            return NGX_OK;
+        }
+
+        return ngx_http_ratelimit_shard_no_password(cf, word->data,
+                                                    word->data + word->len);
     }
 
     host = word->data + scheme.len;
@@ -122,6 +132,10 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
         if (*p == '@') {
             at = p;
         }
+    }
+
+    if (ngx_http_ratelimit_shard_no_password(cf, p, last) != NGX_OK) {
+        return NGX_ERROR;
     }
 
     if (p < last) {
@@ -173,6 +187,27 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
     shard->url.len = last - host;
 
     return NGX_OK;
+}
+
+
+/*
+ * An "@" where none belongs may follow a password, so what stands there is not
+ * shown, and does not get as far as to nginx's own complaints
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_shard_no_password(ngx_conf_t *cf, u_char *p, u_char *last)
+{
+    if (ngx_strlchr(p, last, '@') == NULL) {
+        return NGX_OK;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "an address with \"@\" in \"ratelimit_shards\" is no "
+                       "URL: write redis://user:password@host, "
+                       "with \"%%2F\" for \"/\" in a password");
+
+    return NGX_ERROR;
 }
 
 
@@ -408,6 +443,7 @@ ngx_http_ratelimit_peer_greet(ngx_conf_t *cf, ngx_http_ratelimit_peer_t *peer,
         greeting->name.data = (u_char *) name;
         greeting->name.len = ngx_strlen(name);
         greeting->required = required;
+        greeting->secret = (ngx_strcmp(name, "AUTH") == 0);
         greeting->command.len = len;
         greeting->command.data = ngx_pnalloc(cf->pool, len);
 

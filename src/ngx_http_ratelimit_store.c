@@ -9,7 +9,7 @@
 
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_store_call(
     ngx_http_ratelimit_take_t *take, ngx_msec_t timeout);
-static void ngx_http_ratelimit_store_reply(void *data,
+static ngx_int_t ngx_http_ratelimit_store_reply(void *data,
     ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_store_again(
     ngx_http_ratelimit_take_t *take);
@@ -127,7 +127,7 @@ ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
 }
 
 
-static void
+static ngx_int_t
 ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
     ngx_http_ratelimit_failure_e failure)
 {
@@ -146,7 +146,7 @@ ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
         failure = ngx_http_ratelimit_store_again(take);
 
         if (failure == NGX_HTTP_RATELIMIT_OK) {
-            return;
+            return NGX_OK;
         }
     }
 
@@ -157,6 +157,10 @@ ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
     }
 
     take->handler(take);
+
+    /* the take may be gone */
+
+    return (failure == NGX_HTTP_RATELIMIT_PROTOCOL) ? NGX_ERROR : NGX_OK;
 }
 
 
