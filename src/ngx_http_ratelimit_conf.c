@@ -19,6 +19,7 @@
 
 #define NGX_HTTP_RATELIMIT_PASSWORD_MAX  4096
 #define NGX_HTTP_RATELIMIT_TIMEOUT_MAX   60000      /* ms */
+#define NGX_HTTP_RATELIMIT_ALLOWED_LEN   128        /* of an error message */
 
 
 typedef const char *(*ngx_http_ratelimit_parse_pt)(const void *data,
@@ -39,8 +40,10 @@ static char *ngx_http_ratelimit_check_limit(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *conf);
 static ngx_int_t ngx_http_ratelimit_limit_name(ngx_conf_t *cf,
     ngx_str_t *name);
-static char *ngx_http_ratelimit_merge_shards(ngx_conf_t *cf,
+static ngx_uint_t ngx_http_ratelimit_merge_access(
     ngx_http_ratelimit_loc_conf_t *prev, ngx_http_ratelimit_loc_conf_t *conf);
+static char *ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
+    ngx_http_ratelimit_shards_t *shared, ngx_http_ratelimit_loc_conf_t *conf);
 static ngx_int_t ngx_http_ratelimit_key_prefix(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *conf);
 
@@ -131,7 +134,9 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_ratelimit_loc_conf_t *prev = parent;
     ngx_http_ratelimit_loc_conf_t *conf = child;
 
-    char  *rv;
+    char                      *rv;
+    ngx_uint_t                 own;
+    ngx_http_core_srv_conf_t  *cscf;
 
     ngx_conf_merge_uint_value(conf->status, prev->status,
                               NGX_HTTP_TOO_MANY_REQUESTS);
@@ -150,22 +155,24 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->cost = prev->cost;
     }
 
-    rv = ngx_http_ratelimit_merge_shards(cf, prev, conf);
-    if (rv != NGX_CONF_OK) {
-        return rv;
-    }
+    own = ngx_http_ratelimit_merge_access(prev, conf);
 
     rv = ngx_http_ratelimit_merge_limit(cf, prev, conf);
     if (rv != NGX_CONF_OK || conf->limit == NULL) {
         return rv;
     }
 
-    if (conf->shards == NULL) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "limit \"%V\" has no place to live: "
-                      "\"ratelimit_rate\" needs \"ratelimit_shards\"",
-                      &conf->limit->name);
-        return NGX_CONF_ERROR;
+    /* no request is served at the http level: what lacks there may follow */
+
+    cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+
+    if (cscf->ctx == NULL) {
+        return NGX_CONF_OK;
+    }
+
+    rv = ngx_http_ratelimit_make_shards(cf, own ? NULL : prev->shards, conf);
+    if (rv != NGX_CONF_OK) {
+        return rv;
     }
 
     rv = ngx_http_ratelimit_check_limit(cf, conf);
@@ -319,7 +326,7 @@ static ngx_int_t
 ngx_http_ratelimit_limit_name(ngx_conf_t *cf, ngx_str_t *name)
 {
     char                            *kind;
-    u_char                          *p;
+    u_char                          *p, *last;
     size_t                           len;
     ngx_str_t                       *names, *slot, *server;
     ngx_uint_t                       i, n;
@@ -362,8 +369,20 @@ ngx_http_ratelimit_limit_name(ngx_conf_t *cf, ngx_str_t *name)
     }
 
     name->data = p;
-    p = ngx_sprintf(p, "%V%s%V", server, kind, &clcf->name);
-    name->len = p - name->data;
+    last = ngx_sprintf(p, "%V%s%V", server, kind, &clcf->name);
+    name->len = last - name->data;
+
+    /* the braces of a regex would move the hash tag of a cluster's keys */
+
+    for ( /* void */ ; p < last; p++) {
+
+        if (*p == '{') {
+            *p = '(';
+
+        } else if (*p == '}') {
+            *p = ')';
+        }
+    }
 
     n = 1;
 
@@ -392,12 +411,13 @@ again:
 }
 
 
-static char *
-ngx_http_ratelimit_merge_shards(ngx_conf_t *cf,
-    ngx_http_ratelimit_loc_conf_t *prev, ngx_http_ratelimit_loc_conf_t *conf)
+/* whether this level says anything about the shards */
+
+static ngx_uint_t
+ngx_http_ratelimit_merge_access(ngx_http_ratelimit_loc_conf_t *prev,
+    ngx_http_ratelimit_loc_conf_t *conf)
 {
-    ngx_uint_t                       own;
-    ngx_http_ratelimit_main_conf_t  *rmcf;
+    ngx_uint_t  own;
 
     own = conf->addresses || conf->access.user.data
           || conf->access.password.data
@@ -415,13 +435,29 @@ ngx_http_ratelimit_merge_shards(ngx_conf_t *cf,
     ngx_conf_merge_msec_value(conf->access.connect_timeout,
                               prev->access.connect_timeout, 100);
 
-    if (!own) {
-        conf->shards = prev->shards;
+    return own;
+}
+
+
+/* made where a limit uses them, so that nobody connects to unused servers */
+
+static char *
+ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
+    ngx_http_ratelimit_shards_t *shared, ngx_http_ratelimit_loc_conf_t *conf)
+{
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    if (shared) {
+        conf->shards = shared;
         return NGX_CONF_OK;
     }
 
     if (conf->addresses == NULL) {
-        return NGX_CONF_OK;
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "limit \"%V\" has no place to live: "
+                      "\"ratelimit_rate\" needs \"ratelimit_shards\"",
+                      &conf->limit->name);
+        return NGX_CONF_ERROR;
     }
 
     if (conf->access.user.len && conf->access.password.len == 0) {
@@ -680,6 +716,52 @@ ngx_http_ratelimit_conf_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* unlike nginx's own, names the directive and what is allowed */
+
+char *
+ngx_http_ratelimit_conf_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char             *comma;
+    u_char           *p, *last;
+    u_char            allowed[NGX_HTTP_RATELIMIT_ALLOWED_LEN];
+    ngx_str_t        *value;
+    ngx_uint_t        i, *np;
+    ngx_conf_enum_t  *e;
+
+    np = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
+
+    if (*np != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    e = cmd->post;
+
+    p = allowed;
+    last = allowed + NGX_HTTP_RATELIMIT_ALLOWED_LEN;
+    comma = "";
+
+    for (i = 0; e[i].name.len; i++) {
+
+        if (e[i].name.len == value[1].len
+            && ngx_strcasecmp(e[i].name.data, value[1].data) == 0)
+        {
+            *np = e[i].value;
+            return NGX_CONF_OK;
+        }
+
+        p = ngx_slprintf(p, last, "%s\"%V\"", comma, &e[i].name);
+        comma = e[i + 1].name.len && e[i + 2].name.len ? ", " : " or ";
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"%V\": it must be %*s",
+                       &value[1], &cmd->name, (size_t) (p - allowed), allowed);
+
+    return NGX_CONF_ERROR;
+}
+
+
 char *
 ngx_http_ratelimit_conf_timeout(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -821,7 +903,8 @@ ngx_http_ratelimit_conf_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
 
     if (fd == NGX_INVALID_FILE) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
-                           ngx_open_file_n " \"%V\" failed", &value[1]);
+                           ngx_open_file_n " \"%V\" of \"%V\" failed",
+                           &value[1], &cmd->name);
         return NGX_CONF_ERROR;
     }
 
@@ -831,7 +914,8 @@ ngx_http_ratelimit_conf_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
 
     if (n == -1) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
-                           ngx_read_fd_n " \"%V\" failed", &value[1]);
+                           ngx_read_fd_n " \"%V\" of \"%V\" failed",
+                           &value[1], &cmd->name);
     }
 
     if (ngx_close_file(fd) == NGX_FILE_ERROR) {

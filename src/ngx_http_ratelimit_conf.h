@@ -99,6 +99,8 @@ char *ngx_http_ratelimit_conf_cost(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_conf_status(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+char *ngx_http_ratelimit_conf_enum(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_ratelimit_conf_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_conf_prefix(ngx_conf_t *cf, ngx_command_t *cmd,

@@ -14,7 +14,8 @@
  * A request is charged once.  Internal redirects wipe the contexts of modules
  * and run the phases again; the context is then found through the cleanup, and
  * the limits of the new location are not applied to a request that has been
- * decided before, as with limit_req.
+ * decided before, as with limit_req.  A limit that was skipped for its empty
+ * key has decided nothing.
  *
  * To pass is NGX_DECLINED: NGX_OK would grant access under "satisfy any".
  */
@@ -76,19 +77,22 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r)
             return NGX_AGAIN;
         }
 
-        if (ctx->told) {
+        if (!ctx->told) {
+
+            /* the same two lines that end a delay of limit_req */
+
+            if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
+                return NGX_HTTP_INTERNAL_SERVER_ERROR;
+            }
+
+            r->read_event_handler = ngx_http_block_reading;
+
+            return ngx_http_ratelimit_verdict(r, ctx);
+        }
+
+        if (ctx->decision.outcome != NGX_HTTP_RATELIMIT_SKIPPED) {
             return NGX_DECLINED;
         }
-
-        /* the same two lines that end a delay of limit_req */
-
-        if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
-
-        r->read_event_handler = ngx_http_block_reading;
-
-        return ngx_http_ratelimit_verdict(r, ctx);
     }
 
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
@@ -97,11 +101,17 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    ctx = ngx_http_ratelimit_create_ctx(r);
     if (ctx == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        ctx = ngx_http_ratelimit_create_ctx(r);
+        if (ctx == NULL) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+    } else {
+        ngx_memzero(ctx, sizeof(ngx_http_ratelimit_ctx_t));
     }
 
+    ctx->request = r;
     ctx->conf = rlcf;
     ctx->start = ngx_http_ratelimit_clock();
 
@@ -163,8 +173,6 @@ ngx_http_ratelimit_create_ctx(ngx_http_request_t *r)
 
     ctx = cln->data;
     ngx_memzero(ctx, sizeof(ngx_http_ratelimit_ctx_t));
-
-    ctx->request = r;
 
     cln->handler = ngx_http_ratelimit_cleanup;
 

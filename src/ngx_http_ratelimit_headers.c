@@ -1,8 +1,12 @@
 
 /*
  * Headers are set when a response is sent, not when it is decided: what a
- * handler pushes gets lost in error_page and other internal redirects.  A
- * header of the same name that a backend sent is replaced.
+ * handler pushes gets lost in error_page and other internal redirects.
+ *
+ * A backend may have a limiter too.  All headers of the family that it sent go,
+ * also those that we have no value for: its numbers must not stand beside ours
+ * as if they told of one limit.  Its Retry-After stays unless there is one of
+ * ours, as it may be about something else.
  */
 
 
@@ -10,29 +14,42 @@
 #include "ngx_http_ratelimit_handler.h"
 
 
+/* the family, and Retry-After as the last one */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_H_LIMIT = 0,
+    NGX_HTTP_RATELIMIT_H_REMAINING,
+    NGX_HTTP_RATELIMIT_H_RESET,
+    NGX_HTTP_RATELIMIT_H_RETRY,
+    NGX_HTTP_RATELIMIT_H_DEGRADED,
+    NGX_HTTP_RATELIMIT_H_REASON,
+    NGX_HTTP_RATELIMIT_H_FAMILY,           /* how many they are */
+    NGX_HTTP_RATELIMIT_H_RETRY_AFTER = NGX_HTTP_RATELIMIT_H_FAMILY,
+    NGX_HTTP_RATELIMIT_H_ALL
+} ngx_http_ratelimit_header_e;
+
+
 static ngx_int_t ngx_http_ratelimit_header_filter(ngx_http_request_t *r);
+static void ngx_http_ratelimit_headers_remove(ngx_http_request_t *r,
+    ngx_uint_t n);
 static ngx_int_t ngx_http_ratelimit_header_number(ngx_http_request_t *r,
-    ngx_str_t *name, uint64_t number);
+    ngx_http_ratelimit_header_e name, uint64_t number);
 static ngx_int_t ngx_http_ratelimit_header_set(ngx_http_request_t *r,
-    ngx_str_t *name, ngx_str_t *value);
-static void ngx_http_ratelimit_header_remove(ngx_http_request_t *r,
-    ngx_str_t *name);
+    ngx_http_ratelimit_header_e name, const char *value, size_t len);
 
 
 static ngx_http_output_header_filter_pt  ngx_http_next_header_filter;
 
 
-static ngx_str_t  ngx_http_ratelimit_h_limit = ngx_string("X-RateLimit-Limit");
-static ngx_str_t  ngx_http_ratelimit_h_remaining =
-    ngx_string("X-RateLimit-Remaining");
-static ngx_str_t  ngx_http_ratelimit_h_reset = ngx_string("X-RateLimit-Reset");
-static ngx_str_t  ngx_http_ratelimit_h_retry =
-    ngx_string("X-RateLimit-Retry-After");
-static ngx_str_t  ngx_http_ratelimit_h_retry_after = ngx_string("Retry-After");
-static ngx_str_t  ngx_http_ratelimit_h_degraded =
-    ngx_string("X-RateLimit-Degraded");
-static ngx_str_t  ngx_http_ratelimit_h_reason =
-    ngx_string("X-RateLimit-Degraded-Reason");
+static ngx_str_t  ngx_http_ratelimit_header_names[] = {
+    ngx_string("X-RateLimit-Limit"),
+    ngx_string("X-RateLimit-Remaining"),
+    ngx_string("X-RateLimit-Reset"),
+    ngx_string("X-RateLimit-Retry-After"),
+    ngx_string("X-RateLimit-Degraded"),
+    ngx_string("X-RateLimit-Degraded-Reason"),
+    ngx_string("Retry-After")
+};
 
 
 void
@@ -46,11 +63,10 @@ ngx_http_ratelimit_headers_init(void)
 static ngx_int_t
 ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
 {
-    ngx_str_t                       value;
+    ngx_uint_t                      retry;
+    const char                     *reason;
     ngx_http_ratelimit_ctx_t       *ctx;
     ngx_http_ratelimit_decision_t  *d;
-
-    static ngx_str_t  yes = ngx_string("true");
 
     if (r != r->main) {
         return ngx_http_next_header_filter(r);
@@ -59,6 +75,7 @@ ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
     ctx = ngx_http_ratelimit_get_ctx(r);
 
     if (ctx == NULL || !ctx->done
+        || ctx->decision.outcome == NGX_HTTP_RATELIMIT_SKIPPED
         || ctx->conf->headers == NGX_HTTP_RATELIMIT_HEADERS_OFF)
     {
         return ngx_http_next_header_filter(r);
@@ -66,43 +83,44 @@ ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
 
     d = &ctx->decision;
 
-    switch (d->outcome) {
+    /* a dry run tells nobody to wait */
 
-    case NGX_HTTP_RATELIMIT_SKIPPED:
-        break;
+    retry = d->retry_after && d->retry_after != NGX_HTTP_RATELIMIT_NEVER
+            && d->outcome != NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
 
-    case NGX_HTTP_RATELIMIT_DEGRADED:
+    ngx_http_ratelimit_headers_remove(r,
+                                      retry ? NGX_HTTP_RATELIMIT_H_ALL
+                                            : NGX_HTTP_RATELIMIT_H_FAMILY);
 
-        value.data = (u_char *) ngx_http_ratelimit_failure_reason(d->failure);
-        value.len = ngx_strlen(value.data);
+    if (d->outcome == NGX_HTTP_RATELIMIT_DEGRADED) {
 
-        if (ngx_http_ratelimit_header_set(r, &ngx_http_ratelimit_h_degraded,
-                                          &yes)
+        reason = ngx_http_ratelimit_failure_reason(d->failure);
+
+        if (ngx_http_ratelimit_header_set(r, NGX_HTTP_RATELIMIT_H_DEGRADED,
+                                          "true", sizeof("true") - 1)
             != NGX_OK
-            || ngx_http_ratelimit_header_set(r, &ngx_http_ratelimit_h_reason,
-                                             &value)
+            || ngx_http_ratelimit_header_set(r, NGX_HTTP_RATELIMIT_H_REASON,
+                                             reason, ngx_strlen(reason))
                != NGX_OK)
         {
             return NGX_ERROR;
         }
 
-        break;
+    } else {
 
-    default:
-
-        if (ngx_http_ratelimit_header_number(r, &ngx_http_ratelimit_h_limit,
+        if (ngx_http_ratelimit_header_number(r, NGX_HTTP_RATELIMIT_H_LIMIT,
                                              d->limit)
             != NGX_OK
             || ngx_http_ratelimit_header_number(r,
-                                  &ngx_http_ratelimit_h_remaining,
-                                  d->remaining)
+                                                NGX_HTTP_RATELIMIT_H_REMAINING,
+                                                d->remaining)
                != NGX_OK)
         {
             return NGX_ERROR;
         }
 
         if (d->reset != NGX_HTTP_RATELIMIT_NEVER
-            && ngx_http_ratelimit_header_number(r, &ngx_http_ratelimit_h_reset,
+            && ngx_http_ratelimit_header_number(r, NGX_HTTP_RATELIMIT_H_RESET,
                                                 ctx->time + d->reset)
                != NGX_OK)
         {
@@ -110,82 +128,33 @@ ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
         }
     }
 
-    /* a dry run tells nobody to wait */
-
-    if (d->retry_after && d->retry_after != NGX_HTTP_RATELIMIT_NEVER
-        && d->outcome != NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN)
-    {
-        if (ngx_http_ratelimit_header_number(r,
-                                  &ngx_http_ratelimit_h_retry_after,
-                                  d->retry_after)
+    if (retry
+        && (ngx_http_ratelimit_header_number(r,
+                                             NGX_HTTP_RATELIMIT_H_RETRY_AFTER,
+                                             d->retry_after)
             != NGX_OK
-            || ngx_http_ratelimit_header_number(r, &ngx_http_ratelimit_h_retry,
+            || ngx_http_ratelimit_header_number(r, NGX_HTTP_RATELIMIT_H_RETRY,
                                                 d->retry_after)
-               != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
+               != NGX_OK))
+    {
+        return NGX_ERROR;
     }
 
     return ngx_http_next_header_filter(r);
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_header_number(ngx_http_request_t *r, ngx_str_t *name,
-    uint64_t number)
-{
-    ngx_str_t  value;
-
-    value.data = ngx_pnalloc(r->pool, NGX_INT64_LEN);
-    if (value.data == NULL) {
-        return NGX_ERROR;
-    }
-
-    value.len = ngx_sprintf(value.data, "%uL", number) - value.data;
-
-    return ngx_http_ratelimit_header_set(r, name, &value);
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_header_set(ngx_http_request_t *r, ngx_str_t *name,
-    ngx_str_t *value)
-{
-    ngx_table_elt_t  *h;
-
-    ngx_http_ratelimit_header_remove(r, name);
-
-    h = ngx_list_push(&r->headers_out.headers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    h->hash = 1;
-    h->key = *name;
-    h->value = *value;
-#if (nginx_version >= 1023000)
-    h->next = NULL;
-#endif
-
-    h->lowcase_key = ngx_pnalloc(r->pool, name->len);
-    if (h->lowcase_key == NULL) {
-        h->hash = 0;
-        return NGX_ERROR;
-    }
-
-    ngx_strlow(h->lowcase_key, name->data, name->len);
-
-    return NGX_OK;
-}
-
+/* the first n of the names, however a backend spelt them */
 
 static void
-ngx_http_ratelimit_header_remove(ngx_http_request_t *r, ngx_str_t *name)
+ngx_http_ratelimit_headers_remove(ngx_http_request_t *r, ngx_uint_t n)
 {
-    ngx_uint_t        i;
+    ngx_str_t        *name;
+    ngx_uint_t        i, k;
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
+
+    name = ngx_http_ratelimit_header_names;
 
     part = &r->headers_out.headers.part;
     h = part->elts;
@@ -202,10 +171,63 @@ ngx_http_ratelimit_header_remove(ngx_http_request_t *r, ngx_str_t *name)
             i = 0;
         }
 
-        if (h[i].hash && h[i].key.len == name->len
-            && ngx_strncasecmp(h[i].key.data, name->data, name->len) == 0)
-        {
-            h[i].hash = 0;
+        for (k = 0; k < n; k++) {
+            if (h[i].key.len == name[k].len
+                && ngx_strncasecmp(h[i].key.data, name[k].data, name[k].len)
+                   == 0)
+            {
+                h[i].hash = 0;
+                break;
+            }
         }
     }
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_header_number(ngx_http_request_t *r,
+    ngx_http_ratelimit_header_e name, uint64_t number)
+{
+    u_char  *p;
+
+    p = ngx_pnalloc(r->pool, NGX_INT64_LEN);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_header_set(r, name, (char *) p,
+                                         ngx_sprintf(p, "%uL", number) - p);
+}
+
+
+/* the value is not copied */
+
+static ngx_int_t
+ngx_http_ratelimit_header_set(ngx_http_request_t *r,
+    ngx_http_ratelimit_header_e name, const char *value, size_t len)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 1;
+    h->key = ngx_http_ratelimit_header_names[name];
+    h->value.data = (u_char *) value;
+    h->value.len = len;
+#if (nginx_version >= 1023000)
+    h->next = NULL;
+#endif
+
+    h->lowcase_key = ngx_pnalloc(r->pool, h->key.len);
+    if (h->lowcase_key == NULL) {
+        h->hash = 0;
+        return NGX_ERROR;
+    }
+
+    ngx_strlow(h->lowcase_key, h->key.data, h->key.len);
+
+    return NGX_OK;
 }

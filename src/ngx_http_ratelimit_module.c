@@ -93,14 +93,14 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
 
     { ngx_string("ratelimit_headers"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_conf_set_enum_slot,
+      ngx_http_ratelimit_conf_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_http_ratelimit_offset(headers),
       &ngx_http_ratelimit_headers },
 
     { ngx_string("ratelimit_log_level"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_conf_set_enum_slot,
+      ngx_http_ratelimit_conf_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_http_ratelimit_offset(log_level),
       &ngx_http_ratelimit_log_levels },
@@ -121,7 +121,7 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
 
     { ngx_string("ratelimit_on_error"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_conf_set_enum_slot,
+      ngx_http_ratelimit_conf_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_http_ratelimit_offset(on_error),
       &ngx_http_ratelimit_on_error },
