@@ -1,0 +1,410 @@
+# Wrong values are errors of "nginx -t" that name the directive, the value and
+# what is allowed; good values of every form load.  Nothing is run here, so the
+# blocks of Test::Nginx would only hide what is one line per case.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Test::More;
+
+use RateLimit::Nginx;
+use RateLimit::Util qw(temp_dir);
+
+use File::Path ();
+
+my $SECRET = 'Pa55-w0rd';
+my $dir = temp_dir('directives');
+
+END {
+    File::Path::remove_tree($dir) if defined $dir;
+}
+
+
+# Text for the http block, and for a location of a server in it; undef: no
+# server.
+
+sub try_config {
+    my ($http, $location) = @_;
+
+    my @server = defined $location ? (server => "location /t { $location }")
+                                   : ();
+
+    return RateLimit::Nginx->test_config(conf => $http, @server);
+}
+
+
+# The one complaint of nginx holds all these texts or regexes.
+
+sub refused {
+    my ($name, $http, $location, @texts) = @_;
+
+    my ($code, $output) = try_config($http, $location);
+    my ($line) = $output =~ /^(nginx: \[emerg\].*)$/m;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    subtest $name => sub {
+        is $code, 1, 'nginx -t fails';
+
+        for my $text (@texts) {
+            like $line // $output, ref $text ? $text : qr/\Q$text\E/,
+                 ref $text ? 'complaint' : "says: $text";
+        }
+
+        unlike $output, qr/\Q$SECRET\E/, 'tells no secret';
+        unlike $output, qr/\[(?:alert|crit)\]|Sanitizer|runtime error/,
+               'nothing worse';
+    };
+}
+
+
+sub accepted {
+    my ($name, $http, $location) = @_;
+
+    my ($code, $output) = try_config($http, $location);
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    ok $code == 0 && $output !~ /\[(?:warn|error|alert|crit|emerg)\]/, $name
+        or diag $output;
+}
+
+
+my $SHARDS = 'ratelimit_shards 127.0.0.1:6379;';
+
+# a good value of each, which stands alone in a location with a limit
+
+my %GOOD = (
+    ratelimit_shards                => '127.0.0.1:6379',
+    ratelimit_key                   => '$remote_addr',
+    ratelimit_capacity              => '10',
+    ratelimit_rate                  => '10r/s',
+    ratelimit_cost                  => '1',
+    ratelimit_status                => '429',
+    ratelimit_error_status          => '503',
+    ratelimit_on_error              => 'open',
+    ratelimit_headers               => 'legacy',
+    ratelimit_log_level             => 'error',
+    ratelimit_dry_run               => 'on',
+    ratelimit_prefix                => 'ratelimit',
+    ratelimit_redis_timeout         => '50ms',
+    ratelimit_redis_connect_timeout => '100ms',
+    ratelimit_redis_user            => 'nginx',
+    ratelimit_redis_password        => $SECRET,
+    ratelimit_redis_password_file   => "$dir/password",
+    ratelimit_redis_database        => '1',
+);
+
+# a user needs a password, a capacity and a key need a rate
+
+sub companions {
+    my ($directive) = @_;
+
+    my $text = '';
+
+    $text .= 'ratelimit_rate 10r/s;' unless $directive eq 'ratelimit_rate';
+    $text .= "ratelimit_redis_password $SECRET;"
+        if $directive eq 'ratelimit_redis_user';
+
+    return $text;
+}
+
+sub save {
+    my ($name, $text) = @_;
+
+    open my $out, '>', "$dir/$name" or die "$dir/$name: $!\n";
+    print $out $text;
+    close $out;
+}
+
+save('password', "$SECRET\n");
+save('empty', '');
+save('blank', "\n$SECRET\n");
+
+
+# ---- values that are wrong by themselves
+
+my $CAPACITY = 'it must be a whole number from 1 to 1000000000';
+my $COST     = 'it must be a whole number from 1 to 100000';
+my $RATE     = 'it must be a number followed by "r/s", "r/m", "r/h" or "r/d", '
+               . 'for example "10r/s" or "0.5r/m", '
+               . 'at most 1000000000 with at most 6 digits after the point';
+my $STATUS   = 'it must be a status from 400 to 599 '
+               . 'other than 401, 403 and 407';
+my $TIME     = 'it must be a time from 1ms to 60s';
+my $PREFIX   = 'it must be printable ASCII without spaces and braces';
+my $DATABASE = 'it must be a number from 0 to 65535';
+
+my @WRONG = (
+    [ratelimit_capacity => $CAPACITY,
+     qw(0 -1 +1 abc 10x 1.5 1k 0x10 1000000001 99999999999999999999999999), ''],
+    [ratelimit_rate => $RATE,
+     qw(abc 10 10r 10r/ r/s 10/s 10r/x 10r/S 10r/sec 10rps -1r/s +1r/s 1.r/s
+        .5r/s 1..5r/s 1.1234567r/s 1e3r/s 0x1r/s 1000000001r/s
+        99999999999999999999r/s), '10 r/s', ''],
+    [ratelimit_cost => $COST,
+     qw(0 -1 x 1x 1.5 100001 99999999999999999999999999), ''],
+    [ratelimit_status => $STATUS,
+     qw(200 399 401 403 407 600 -429 4290 abc 429x), ''],
+    [ratelimit_error_status => $STATUS, qw(302 401 403 407 600 abc)],
+    [ratelimit_redis_timeout => $TIME, qw(0 0ms abc 2m 61s 60001ms -1 1x), ''],
+    [ratelimit_redis_connect_timeout => $TIME, qw(0 abc 2m 61s)],
+    [ratelimit_prefix => $PREFIX, 'a{b', 'a}b', 'a b', "a\tb", "caf\xc3\xa9",
+     ''],
+    [ratelimit_redis_database => $DATABASE, qw(-1 abc 1x 65536 99999999999999),
+     ''],
+    [ratelimit_on_error => 'it must be "open" or "closed"',
+     qw(foo closedx), ''],
+    [ratelimit_headers => 'it must be "legacy" or "off"', qw(foo on), ''],
+    [ratelimit_log_level =>
+         'it must be "debug", "info", "notice", "warn" or "error"',
+     qw(loud err crit), ''],
+    [ratelimit_dry_run => 'it must be "on" or "off"', qw(yes 1)],
+);
+
+for my $case (@WRONG) {
+    my ($directive, $allowed, @values) = @$case;
+
+    for my $value (@values) {
+        refused("$directive \"$value\"", $SHARDS,
+                companions($directive) . " $directive \"$value\";",
+                $directive, "\"$value\"", $allowed,
+                qr/ in \S+nginx\.conf:\d+$/);
+    }
+}
+
+refused('a wrong value in http', "ratelimit_capacity 0; $SHARDS", undef,
+        'ratelimit_capacity', '"0"', $CAPACITY);
+refused('a variable that nobody knows', $SHARDS,
+        'ratelimit_rate $no_such_rate;', 'unknown "no_such_rate" variable');
+refused('a key of a variable that nobody knows', $SHARDS,
+        'ratelimit_rate 1r/s; ratelimit_key $no_such_key;',
+        'unknown "no_such_key" variable');
+refused('a rate of two words', $SHARDS, 'ratelimit_rate 10 r/s;',
+        'invalid number of arguments in "ratelimit_rate"');
+
+
+# ---- values that don't fit each other
+
+my $FAST = 'the rate must be at most 1000 times the capacity per second';
+
+for my $pair (['1001r/s', 1], ['60001r/m', 1], ['3000.1r/s', 3],
+              ['1000000000r/s', 999999])
+{
+    my ($rate, $capacity) = @$pair;
+
+    refused("rate $rate, capacity $capacity", $SHARDS,
+            "ratelimit_rate $rate; ratelimit_capacity $capacity;",
+            'ratelimit_rate', "\"$rate\"", "capacity $capacity", $FAST,
+            'limit "localhost/t"');
+}
+
+for my $pair (['1000r/s', 1], ['60000r/m', 1], ['1000000000r/s', 1000000],
+              ['0.000001r/d', 1000000000], ['0r/s', 1], ['0.0r/d', 5])
+{
+    my ($rate, $capacity) = @$pair;
+
+    accepted("rate $rate, capacity $capacity", $SHARDS,
+             "ratelimit_rate $rate; ratelimit_capacity $capacity;");
+}
+
+refused('0r/s without a capacity', $SHARDS, 'ratelimit_rate 0r/s;',
+        'ratelimit_rate', '"0r/s"', 'never refills', 'ratelimit_capacity');
+refused('a cost above the capacity', $SHARDS,
+        'ratelimit_rate 1r/s; ratelimit_capacity 10; ratelimit_cost 11;',
+        'ratelimit_cost', '"11"', 'capacity 10', 'no request could ever pass');
+refused('a cost above the number in the rate', $SHARDS,
+        'ratelimit_rate 5r/s; ratelimit_cost 6;',
+        'ratelimit_cost', '"6"', 'capacity 5');
+refused('an inherited cost above the capacity', "$SHARDS ratelimit_cost 7;",
+        'ratelimit_rate 5r/s;', 'ratelimit_cost', '"7"', 'capacity 5');
+accepted('a cost as high as the capacity', $SHARDS,
+         'ratelimit_rate 1r/s; ratelimit_capacity 10; ratelimit_cost 10;');
+refused('a limit without shards', '', 'ratelimit_rate 1r/s;',
+        'ratelimit_rate', 'needs "ratelimit_shards"', 'limit "localhost/t"');
+refused('a limit of http without shards', 'ratelimit_rate 1r/s;', '',
+        'ratelimit_rate', 'needs "ratelimit_shards"', 'limit "http"');
+refused('a capacity without a rate', $SHARDS, 'ratelimit_capacity 5;',
+        'ratelimit_capacity', 'without "ratelimit_rate"', 'location "/t"');
+refused('a key without a rate', $SHARDS, 'ratelimit_key $uri;',
+        'ratelimit_key', 'without "ratelimit_rate"', 'location "/t"');
+
+# no request is served at the http level: what is wrong or missing there may
+# be put right below
+
+accepted('a limit in http that only the servers complete',
+         "ratelimit_rate 0r/s; ratelimit_cost 5; server {"
+         . "listen 127.0.0.1:%%PORT2%%; $SHARDS ratelimit_capacity 5; }");
+accepted('a user in http, the password in the location',
+         "$SHARDS ratelimit_redis_user bob;",
+         "ratelimit_rate 1r/s; ratelimit_redis_password $SECRET;");
+
+
+# ---- shards
+
+my @SHARDS_WRONG = (
+    ['nothing'          => '', 'invalid number of arguments'],
+    ['no address'       => 'hash=modulo', 'no address'],
+    ['hash=foo'         => '127.0.0.1 hash=foo', '"hash=foo"',
+                           '"hash=consistent" or "hash=modulo"'],
+    ['hash='            => '127.0.0.1 hash=', '"hash="'],
+    ['port 0'           => '127.0.0.1:0', 'invalid port', '"127.0.0.1:0"'],
+    ['port 65536'       => '127.0.0.1:65536', 'invalid port'],
+    ['port abc'         => '127.0.0.1:abc', 'invalid port'],
+    ['a range of ports' => '127.0.0.1:6379-6380', 'invalid port'],
+    ['no host'          => ':6379', 'no host'],
+    ['an empty word'    => '""', 'no host'],
+    ['a path'           => '127.0.0.1:6379/1', 'invalid host'],
+    ['IPv6, no bracket' => '[::1:6379', 'invalid host'],
+    ['IPv6, bad'        => '[::zz]:6379', 'invalid IPv6 address'],
+    ['unix, no path'    => 'unix:', 'no path in the unix domain socket'],
+    ['unix, too long'   => 'unix:/' . 'x' x 120, 'too long path'],
+    ['an unknown host'  => 'no-such-host.invalid:6379', 'host not found',
+                           '"no-such-host.invalid:6379"'],
+    ['twice the same'   => '127.0.0.1:6379 127.0.0.1:6379',
+                           'duplicate shard "127.0.0.1:6379"'],
+    ['twice, one by default port' => '127.0.0.1:6379 127.0.0.1',
+                           'duplicate shard "127.0.0.1:6379"'],
+    ['twice, one by URL' => "127.0.0.1:6379 redis://:$SECRET\@127.0.0.1",
+                           'duplicate shard "127.0.0.1:6379"'],
+    ['twice the socket' => 'unix:/a unix:/a', 'duplicate shard "unix:/a"'],
+    ['TLS'              => "rediss://u:$SECRET\@127.0.0.1",
+                           '"rediss://"', 'not supported'],
+    ['URL, no host'     => 'redis://', 'no host'],
+    ['URL, only db'     => 'redis:///1', 'no host'],
+    ['URL, bad port'    => "redis://u:$SECRET\@127.0.0.1:x",
+                           'invalid port', '"127.0.0.1:x"'],
+    ['URL, bad host'    => "redis://u:$SECRET\@no-such-host.invalid",
+                           'host not found', '"no-such-host.invalid"'],
+    ['URL, bad db'      => "redis://u:$SECRET\@127.0.0.1/x",
+                           'invalid database "x"',
+                           'a number from 0 to 65535'],
+    ['URL, db too high' => 'redis://127.0.0.1/65536', '"65536"'],
+    ['URL, db negative' => 'redis://127.0.0.1/-1', '"-1"'],
+    ['URL, user alone'  => 'redis://bob@127.0.0.1', 'no password',
+                           '"@127.0.0.1"', 'redis://user:password@host'],
+    ['URL, a password for a user' => "redis://$SECRET\@127.0.0.1",
+                           'no password'],
+    ['URL, slash in the password' => "redis://bob:x/$SECRET\@127.0.0.1",
+                           'redis://user:password@host', '"%2F"'],
+    ['URL, slash in the password, db' =>
+                           "redis://bob:x/$SECRET\@127.0.0.1/1", '"%2F"'],
+    ['no scheme'        => "bob:$SECRET\@127.0.0.1:6379",
+                           'redis://user:password@host'],
+    ['another scheme'   => "http://bob:$SECRET\@127.0.0.1:6379",
+                           'redis://user:password@host'],
+    ['a slip in the scheme' => "redis:/bob:$SECRET\@127.0.0.1",
+                           'redis://user:password@host'],
+);
+
+for my $case (@SHARDS_WRONG) {
+    my ($name, $value, @texts) = @$case;
+
+    refused("ratelimit_shards: $name", "ratelimit_shards $value;",
+            'ratelimit_rate 1r/s;', 'ratelimit_shards', @texts);
+}
+
+for my $value (
+    'localhost', 'localhost:6380', '127.0.0.1', '127.0.0.1:6379', '[::1]',
+    '[::1]:6380', 'unix:/run/redis/a.sock', 'redis://127.0.0.1',
+    'redis://127.0.0.1/', 'redis://127.0.0.1:6380/3', 'REDIS://127.0.0.1',
+    'redis://[::1]:6380/0', "redis://:$SECRET\@127.0.0.1",
+    "redis://bob:$SECRET\@127.0.0.1:6379/65535", 'redis://b%40b:a%2Fb@[::1]',
+    'redis://bob:p@ss@127.0.0.1',
+    '127.0.0.1:6379 127.0.0.1:6380 [::1]:6379 unix:/a unix:/b',
+    '127.0.0.1 hash=consistent', 'hash=modulo 127.0.0.1 127.0.0.2',
+    'redis://127.0.0.1/1 redis://127.0.0.1/2')
+{
+    accepted("ratelimit_shards $value", "ratelimit_shards $value;",
+             'ratelimit_rate 1r/s;');
+}
+
+
+# ---- credentials
+
+refused('a user without a password', "$SHARDS ratelimit_redis_user bob;",
+        'ratelimit_rate 1r/s;', 'ratelimit_redis_user', '"bob"',
+        'ratelimit_redis_password', 'ratelimit_redis_password_file');
+refused('a user with an empty password',
+        "$SHARDS ratelimit_redis_user bob; ratelimit_redis_password '';",
+        'ratelimit_rate 1r/s;', 'ratelimit_redis_user', '"bob"');
+refused('a password file that is missing', $SHARDS,
+        "ratelimit_rate 1r/s; ratelimit_redis_password_file $dir/none;",
+        "$dir/none", 'ratelimit_redis_password_file', 'No such file');
+refused('a password file that is a folder', $SHARDS,
+        "ratelimit_rate 1r/s; ratelimit_redis_password_file $dir;",
+        $dir, 'ratelimit_redis_password_file', 'Is a directory');
+refused("a password file with $_ first line", $SHARDS,
+        "ratelimit_rate 1r/s; ratelimit_redis_password_file $dir/$_;",
+        "$dir/$_", 'ratelimit_redis_password_file', 'first line')
+    for qw(empty blank);
+refused('a password and a password file', $SHARDS,
+        "ratelimit_redis_password $SECRET; "
+        . "ratelimit_redis_password_file $dir/password;",
+        '"ratelimit_redis_password_file" directive is duplicate');
+refused('a password file and a password', $SHARDS,
+        "ratelimit_redis_password_file $dir/password; "
+        . "ratelimit_redis_password $SECRET;",
+        '"ratelimit_redis_password" directive is duplicate');
+refused('a password of two words', $SHARDS,
+        "ratelimit_redis_password a $SECRET;",
+        'invalid number of arguments in "ratelimit_redis_password"');
+accepted('an empty user and password, as if there were none',
+         "$SHARDS ratelimit_redis_user ''; ratelimit_redis_password '';",
+         'ratelimit_rate 1r/s;');
+
+
+# ---- each directive: where it may stand, and how often
+
+for my $directive (sort keys %GOOD) {
+    my $text = "$directive $GOOD{$directive};";
+    my $beside = companions($directive);
+    my $shards = $directive eq 'ratelimit_shards' ? '' : $SHARDS;
+    my $twice = qr/"$directive" directive is duplicate/;
+
+    accepted("$directive in http", "$shards $beside $text", '');
+    accepted("$directive in server",
+             "$shards server { listen 127.0.0.1:%%PORT2%%; $beside $text }");
+    accepted("$directive in location", $shards, "$beside $text");
+
+    refused("$directive twice", $shards, "$beside $text $text", $twice);
+    refused("$directive in if", $shards, "$beside if (\$args) { $text }",
+            qr/"$directive" directive is not allowed here/);
+
+    refused("$directive without a value", $shards, "$beside $directive;",
+            qr/invalid number of arguments in "$directive"/);
+}
+
+
+# ---- good values of all forms
+
+my @RIGHT = (
+    [ratelimit_capacity      => qw(1 007 1000000000 $arg_c x$arg_c)],
+    [ratelimit_rate          => qw(1r/s 10r/m 5r/h 1r/d 0.5r/s 1.5r/m
+                                   0.000001r/s 1.0r/s $arg_r ${arg_r}r/s)],
+    [ratelimit_cost          => qw(1 10 $arg_cost)],
+    [ratelimit_status        => qw(400 404 429 444 499 503 599)],
+    [ratelimit_error_status  => qw(429 500 503)],
+    [ratelimit_redis_timeout => qw(1 1ms 250ms 60s 1m)],
+    [ratelimit_prefix        => qw(rl a:b:c app-1/x "~!")],
+    [ratelimit_redis_database => qw(0 15 65535)],
+    [ratelimit_on_error      => qw(open closed)],
+    [ratelimit_headers       => qw(legacy off)],
+    [ratelimit_log_level     => qw(debug info notice warn error)],
+    [ratelimit_dry_run       => qw(on off)],
+    [ratelimit_key           => qw("" static $http_x_api_key $remote_addr$uri)],
+);
+
+for my $case (@RIGHT) {
+    my ($directive, @values) = @$case;
+
+    my $capacity = $directive eq 'ratelimit_capacity'
+                   ? '' : 'ratelimit_capacity 100;';
+
+    accepted("$directive $_", $SHARDS,
+             companions($directive) . "$capacity $directive $_;") for @values;
+}
+
+
+done_testing();

@@ -1,0 +1,548 @@
+# The Lua scripts alone, against a real redis-server: what they reply, what they
+# store, and that tokens come exactly when they are due.
+#
+# Time is Redis's own in the first half.  Where a microsecond matters, the same
+# script runs behind a line that answers TIME with a time of the test's choice.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Test::More;
+
+use Digest::SHA qw(sha1_hex);
+use IO::Socket::UNIX ();
+use POSIX qw(ceil floor);
+
+use RateLimit::FakeRedis;
+use RateLimit::Load;
+use RateLimit::Nginx;
+use RateLimit::Redis;
+use RateLimit::Util qw(slurp wait_until);
+
+my $SCRIPT = slurp('lua/token_bucket.lua');
+my $SHA1 = sha1_hex($SCRIPT);
+
+my $CLOCKED = 'local real = redis; local redis = { call = function(name, ...) '
+              . 'if name == "TIME" then return { ARGV[6], ARGV[7] } end '
+              . 'return real.call(name, ...) end }; ' . $SCRIPT;
+
+my $NOON = 1_800_000_000_000_000;       # us, some day in 2027
+my $DAY = 86_400_000_000;
+
+my $redis = RateLimit::Redis->start;
+my $keys = 0;
+
+
+sub new_key { return 'ratelimit:script:{' . $keys++ . '}' }
+
+
+# Takes from the bucket "key"; "rate" is [numerator, denominator], "at" the time
+# in microseconds, Redis's own if missing.
+
+sub take {
+    my ($key, %opt) = @_;
+
+    my ($num, $den) = @{ $opt{rate} || [1, 3600] };
+    my $capacity = $opt{capacity} // 10;
+    my @args = (1, $key, $capacity, $num, $den, $opt{cost} // 1,
+                $opt{ttl} // ttl($capacity, $num, $den));
+
+    if (!defined $opt{at}) {
+        return $redis->try('EVAL', $SCRIPT, @args);
+    }
+
+    return $redis->try('EVAL', $CLOCKED, @args,
+                       int($opt{at} / 1_000_000), $opt{at} % 1_000_000);
+}
+
+
+# As the module computes it: the time to refill and a second.
+
+sub ttl {
+    my ($capacity, $num, $den) = @_;
+
+    return 100 * 365.25 * 86_400_000 if $num == 0;
+    return ceil($capacity * 1000 * $den / $num) + 1000;
+}
+
+
+sub state_of { return { @{ $redis->cmd('HGETALL', $_[0]) } } }
+
+
+sub redis_time {
+    my ($s, $us) = @{ $redis->cmd('TIME') };
+
+    return $s * 1_000_000 + $us;
+}
+
+
+subtest 'a reply is one integer: what is left, or below zero what is there'
+    => sub
+{
+    my $key = new_key();
+    my $socket = IO::Socket::UNIX->new(Peer => $redis->socket);
+
+    my @call = ('EVAL', $SCRIPT, 1, $key, 3, 1, 86400, 2, 259201000);
+    my $bytes = '*' . @call . "\r\n"
+                . join '', map { '$' . length($_) . "\r\n$_\r\n" } @call;
+
+    syswrite $socket, $bytes x 2;
+    like scalar(<$socket>), qr/^:1000000\r\n\z/, 'two of three: one is left';
+    like scalar(<$socket>), qr/^:-10000\d\d\r\n\z/,
+         'two more: denied, one token is there';
+};
+
+
+subtest 'a new bucket is full, and is emptied token by token' => sub {
+    my $key = new_key();
+
+    for my $left (reverse 0 .. 9) {
+        cmp_ok abs(take($key) - $left * 1_000_000), '<', 1000, "$left left";
+    }
+
+    cmp_ok take($key), '<', 0, 'denied';
+    cmp_ok take($key), '>', -1_000_000, 'less than a token there';
+};
+
+
+subtest 'the state is readable, and other servers need nothing else' => sub {
+    my $key = new_key();
+    my $before = redis_time();
+    take($key, capacity => 10, cost => 3);
+    my $after = redis_time();
+    my $state = state_of($key);
+
+    is $redis->cmd('TYPE', $key), 'hash', 'a hash';
+    is_deeply [sort keys %$state], ['lastRefill', 'tokens'], 'of two fields';
+    is $state->{tokens}, '7.000000', 'tokens, six decimals';
+    like $state->{lastRefill}, qr/^\d{16}\z/, 'lastRefill, microseconds';
+    cmp_ok $state->{lastRefill}, '>=', $before, 'not before the call';
+    cmp_ok $state->{lastRefill}, '<=', $after, 'nor after it';
+
+    my $other = new_key();
+    $redis->cmd('HSET', $other, tokens => '4.5', lastRefill => redis_time());
+    cmp_ok abs(take($other) - 3_500_000), '<', 1000,
+           'a state written by hand is taken as it is';
+};
+
+
+subtest 'a denied call takes nothing and changes nothing' => sub {
+    my $key = new_key();
+
+    take($key, cost => 8);
+
+    my $state = state_of($key);
+    $redis->cmd('PEXPIRE', $key, 77_000);
+
+    for (1 .. 5) {
+        my $reply = take($key, cost => 3);
+
+        cmp_ok $reply, '<=', -2_000_001, 'denied: two tokens there';
+        cmp_ok $reply, '>', -2_001_000, 'and not much more';
+        is_deeply state_of($key), $state, 'the hash is untouched';
+    }
+
+    cmp_ok $redis->cmd('PTTL', $key), '<=', 77_000, 'and so is its TTL';
+    cmp_ok take($key, cost => 2), '>=', 0, 'a smaller cost passes';
+
+    my $none = new_key();
+    is take($none, cost => 11), -10_000_001, 'above capacity: denied';
+    is $redis->cmd('EXISTS', $none), 0, 'and no bucket is made';
+};
+
+
+subtest 'a cost is taken as a whole or not at all' => sub {
+    my $key = new_key();
+
+    is take($key, at => $NOON, cost => 10), 0, 'all of a full bucket';
+    is take($key, at => $NOON, cost => 1), -1, 'nothing is left';
+
+    $key = new_key();
+    is take($key, at => $NOON, cost => 4), 6_000_000, 'four';
+    is take($key, at => $NOON, cost => 7), -6_000_001, 'seven of six: denied';
+    is take($key, at => $NOON, cost => 6), 0, 'six of six';
+
+    $key = new_key();
+    is take($key, at => $NOON, cost => 100_000, capacity => 1_000_000_000,
+            rate => [1_000_000_000, 1]), 999_900_000_000_000,
+       'the greatest cost of the greatest bucket';
+    is state_of($key)->{tokens}, '999900000.000000', 'no digit is lost';
+};
+
+
+subtest 'every write sets the TTL again, never below the time to refill'
+    => sub
+{
+    for my $limit ([10, 1, 1], [1, 1, 86400], [100000, 100000, 1],
+                   [1000, 7, 60], [5, 0, 1])
+    {
+        my ($capacity, $num, $den) = @$limit;
+        my %opt = (capacity => $capacity, rate => [$num, $den]);
+        my $ttl = ttl($capacity, $num, $den);
+        my $key = new_key();
+
+        my $left = sub { my $pttl = $redis->cmd('PTTL', $key);
+                         return $pttl <= $ttl && $pttl > $ttl - 1000 };
+
+        take($key, %opt);
+        ok $left->(), "$capacity tokens at $num/$den: set by the first take";
+
+        next if $capacity == 1;
+
+        $redis->cmd('PEXPIRE', $key, 5000);
+        take($key, %opt);
+        ok $left->(), 'set again by the second';
+
+        $redis->cmd('PERSIST', $key);
+        take($key, %opt);
+        ok $left->(), 'set again where it was lost';
+    }
+
+    # a clock set back is repaired by a denied call as well
+
+    my $key = new_key();
+    $redis->cmd('HSET', $key, tokens => 0, lastRefill => redis_time() + $DAY);
+    cmp_ok take($key), '<', 0, 'denied';
+    cmp_ok $redis->cmd('PTTL', $key), '>', 36_000_000, 'that write has one too';
+};
+
+
+subtest 'a bucket that is gone is full again, not before its TTL' => sub {
+    my $key = new_key();
+    my %opt = (capacity => 100, rate => [100_000, 1], ttl => 1);
+
+    take($key, %opt, cost => 100);
+    ok wait_until(sub { $redis->cmd('EXISTS', $key) == 0 }), 'it goes';
+    is take($key, %opt), 99_000_000, 'and comes back full';
+};
+
+
+subtest 'a capacity that shrinks clamps, one that grows gives nothing' => sub {
+    my $key = new_key();
+
+    is take($key, at => $NOON, capacity => 100), 99_000_000, '99 of 100';
+    is take($key, at => $NOON, capacity => 10), 9_000_000, 'now 10: 9 left';
+    is state_of($key)->{tokens}, '9.000000', 'the rest is gone for good';
+    is take($key, at => $NOON, capacity => 100), 8_000_000,
+       'and does not come back with the capacity';
+
+    is take($key, at => $NOON, capacity => 100, cost => 8), 0, 'emptied';
+    is take($key, at => $NOON, capacity => 1000), -1, 'larger, still empty';
+    is take($key, at => $NOON + 3_600_000_000, capacity => 1000), 0,
+       'filled by time alone';
+
+    $key = new_key();
+    take($key, at => $NOON, capacity => 100, cost => 50);
+    is take($key, at => $NOON, capacity => 10, cost => 11), -10_000_001,
+       'a denied call sees the clamped bucket';
+    is state_of($key)->{tokens}, '50.000000', 'and leaves it as it was';
+};
+
+
+subtest 'a changed rate counts from the last take on' => sub {
+    my $key = new_key();
+
+    take($key, at => $NOON, cost => 10, rate => [1, 1]);
+    is take($key, at => $NOON + 4_000_000, rate => [2, 1], cost => 8), 0,
+       'twice as fast: eight after four seconds';
+    is take($key, at => $NOON + 8_000_000, rate => [0, 1]), -1,
+       'none at a rate of zero';
+    is take($key, at => $NOON + 8_000_000, rate => [1, 1], cost => 4), 0,
+       'what came meanwhile is there when it refills again';
+};
+
+
+subtest 'a token comes when it is due, and not a microsecond early' => sub {
+    for my $case (['1r/d', 1, 86400], ['11r/d', 11, 86400],
+                  ['100000r/d', 125, 108], ['1r/h', 1, 3600],
+                  ['7r/m', 7, 60], ['0.5r/s', 1, 2], ['1r/s', 1, 1],
+                  ['3r/s', 3, 1], ['2.5r/s', 5, 2], ['999r/s', 999, 1],
+                  ['100000r/s', 100_000, 1])
+    {
+        my ($name, $num, $den) = @$case;
+
+        for my $cost (1, 3) {
+            my %opt = (rate => [$num, $den], capacity => 5, cost => $cost);
+            my $due = ceil($cost * 1_000_000 * $den / $num);
+            my $key = new_key();
+
+            take($key, %opt, at => $NOON, cost => 5);
+
+            my $there = floor(($due - 1) * $num / $den);
+            is take($key, %opt, at => $NOON + $due - 1), -1 - $there,
+               "$name, cost $cost: not $due us - 1 after the last";
+            is take($key, %opt, at => $NOON + $due),
+               floor($due * $num / $den) - $cost * 1_000_000,
+               'but the next microsecond';
+        }
+
+        # the whole bucket, and never more than it
+
+        my %opt = (rate => [$num, $den], capacity => 5);
+        my $full = ceil(5_000_000 * $den / $num);
+        my $key = new_key();
+
+        take($key, %opt, at => $NOON, cost => 5);
+        is take($key, %opt, at => $NOON + $full, cost => 5), 0,
+           "$name: full after $full us";
+        is take($key, %opt, at => $NOON + $full), -1, 'and empty again';
+        is take($key, %opt, at => $NOON + 10 * $full), 4_000_000,
+           'never more than full';
+    }
+};
+
+
+subtest 'a bucket that stood full keeps no credit of that time' => sub {
+    my $key = new_key();
+    my %opt = (capacity => 2, rate => [1, 86400]);
+
+    take($key, %opt, at => $NOON);
+
+    # full since noon + 1 day; emptied 86399 us after a whole microtoken
+
+    my $empty = $NOON + $DAY + 86_399;
+
+    is take($key, %opt, at => $empty, cost => 2), 0, 'emptied';
+    cmp_ok take($key, %opt, at => $empty + $DAY - 1), '<', 0,
+           'the next token comes a day after that, not before';
+    is take($key, %opt, at => $empty + $DAY), 0, 'and then it does';
+};
+
+
+# The same calls as a bucket of rational numbers, which never rounds: the script
+# may not pass what that one denies, and each take may lose it a microsecond or
+# a microtoken, whichever is less.
+
+subtest 'random traffic: never early, and no time is lost' => sub {
+    srand 42;
+
+    for my $case (['3r/s', 3, 1, 50], ['7r/m', 7, 60, 20],
+                  ['11r/d', 11, 86400, 3], ['2.5r/s', 5, 2, 10],
+                  ['100000r/s', 100_000, 1, 1000], ['13r/h', 13, 3600, 100])
+    {
+        my ($name, $num, $den, $capacity) = @$case;
+        my $full = $capacity * 1_000_000 * $den;       # microtokens * den
+        my $tokens = $full;
+        my $now = $NOON;
+        my $key = new_key();
+        my $grain = $num < $den ? $num : $den;
+        my ($taken, $early, $lost) = (0, 0, 0);
+
+        for (1 .. 1500) {
+            my $step = int exp rand log 3 * 1_000_000 * $den / $num;
+            my $cost = rand > 0.8 ? 1 + int rand 3 : 1;
+
+            $now += $step;
+            $tokens += $step * $num;
+            $tokens = $full if $tokens > $full;
+
+            my $reply = take($key, capacity => $capacity, cost => $cost,
+                             rate => [$num, $den], at => $now,
+                             ttl => 1_000_000);
+            my $price = $cost * 1_000_000 * $den;
+            my $passed = $reply >= 0;
+
+            $early++ if $passed && $tokens < $price;
+            $lost++ if !$passed && $tokens >= $price + $taken * $grain;
+
+            if ($passed) {
+                $tokens -= $price;
+                $taken++;
+            }
+
+            my $there = ($passed ? $reply : -1 - $reply) * $den;
+            $early++ if $there > $tokens;
+            $lost++ if $there < $tokens - $taken * $grain - $den;
+        }
+
+        is $early, 0, "$name: never more than there is ($taken taken)";
+        is $lost, 0, 'and hardly less';
+    }
+};
+
+
+subtest 'refills of less than a microtoken add up' => sub {
+    my $key = new_key();
+    my %opt = (capacity => 1000, rate => [1, 86400], ttl => 1_000_000);
+
+    # a thousand takes within one microtoken's time: its clock stands still
+
+    take($key, %opt, at => $NOON + 80 * $_) for 0 .. 999;
+    is state_of($key)->{lastRefill}, $NOON, 'the time is kept';
+    is take($key, %opt, at => $NOON + 86_399), -1, 'a microsecond before';
+    is take($key, %opt, at => $NOON + 86_400), -2, 'a microtoken has come';
+    is take($key, %opt, at => $NOON + $DAY), 0, 'the token comes in time';
+
+    # a steady client at exactly its rate is never denied
+
+    for my $case ([3, 1, 333_334], [7, 60, 8_571_430], [100_000, 1, 10]) {
+        my ($num, $den, $step) = @$case;
+        my $denied = 0;
+
+        $key = new_key();
+        %opt = (capacity => 1, rate => [$num, $den], ttl => 1_000_000);
+
+        for (0 .. 999) {
+            $denied++ if take($key, %opt, at => $NOON + $_ * $step) < 0;
+        }
+
+        is $denied, 0, "$num/$den: a thousand tokens in a thousand periods";
+    }
+};
+
+
+subtest 'a clock that is set back neither refills nor locks out' => sub {
+    my %opt = (capacity => 10, rate => [1, 1]);
+
+    # by Redis's own clock: the state is from the future
+
+    my $key = new_key();
+    $redis->cmd('HSET', $key, tokens => 5, lastRefill => redis_time() + $DAY);
+    is take($key, %opt), 4_000_000, 'taken from what is there, no refill';
+    cmp_ok state_of($key)->{lastRefill}, '<=', redis_time(), 'repaired';
+
+    # to the microsecond, for a passed and for a denied call
+
+    for my $case ([3, 2_000_000], [0, -1]) {
+        my ($tokens, $reply) = @$case;
+
+        $key = new_key();
+        $redis->cmd('HSET', $key, tokens => $tokens,
+                    lastRefill => $NOON + 3_600_000_000);
+
+        is take($key, %opt, at => $NOON), $reply, "$tokens tokens: no refill";
+        is state_of($key)->{lastRefill}, $NOON, 'it goes on from here';
+
+        my $left = $reply < 0 ? 0 : $reply;
+        is take($key, %opt, at => $NOON + 1_000_000), $left,
+           'a second later there is one more';
+    }
+
+    # back and forth again: the time between counts once
+
+    $key = new_key();
+    take($key, %opt, at => $NOON, cost => 10);
+    is take($key, %opt, at => $NOON - 5_000_000), -1, 'five seconds back';
+    is take($key, %opt, at => $NOON), 4_000_000, 'and forth: five came';
+
+    # the same microsecond twice
+
+    $key = new_key();
+    is take($key, %opt, at => $NOON), 9_000_000, 'one';
+    is take($key, %opt, at => $NOON), 8_000_000, 'two in one microsecond';
+};
+
+
+subtest 'a leap of the clock fills the bucket and no more' => sub {
+    for my $case ([10, 1, 1], [1_000_000_000, 1_000_000_000, 1],
+                  [1_000_000_000, 999_999_999, 86_400], [1, 1, 86_400])
+    {
+        my ($capacity, $num, $den) = @$case;
+        my %opt = (capacity => $capacity, rate => [$num, $den],
+                   ttl => 1_000_000);
+        my $key = new_key();
+
+        $redis->cmd('HSET', $key, tokens => 0, lastRefill => 0);
+        is take($key, %opt), ($capacity - 1) * 1_000_000,
+           "$capacity at $num/$den: full after fifty years";
+        cmp_ok abs(redis_time() - state_of($key)->{lastRefill}), '<',
+               60_000_000, 'it goes on from now';
+    }
+};
+
+
+# Whatever is in the hash: the reply is one that a bucket of ten can give, and
+# a client is served again after the time that a bucket needs to fill.
+
+subtest 'odd fields: no reply is wrong, nobody is locked out' => sub {
+    my @odd = ('', ' ', 'abc', 'nan', '-nan', 'inf', '-inf', '1e300', '-1e300',
+               '-5', '-0.000001', '0x5', '5 ', '1e3', "5\0",
+               '18446744073709551616', '99999999999999999999999',
+               '-99999999999999999999999');
+
+    my %opt = (capacity => 10, rate => [1, 1]);
+
+    for my $case ((map { [tokens => $_, lastRefill => $NOON] } @odd),
+                  (map { [tokens => 3, lastRefill => $_] } @odd),
+                  (map { [tokens => 0, lastRefill => $_] } @odd),
+                  (map { [tokens => $_, lastRefill => $_] } @odd),
+                  [tokens => 5], [lastRefill => $NOON], [other => 1])
+    {
+        my $key = new_key();
+        my $name = "@$case" =~ s/\0/\\0/r;
+
+        $redis->cmd('HSET', $key, @$case);
+
+        my $reply = take($key, %opt, at => $NOON);
+        ok $reply >= -1_000_000 && $reply <= 9_000_000, "{$name}"
+            or diag "replied $reply";
+
+        # twice, as the first one may only repair
+
+        take($key, %opt, at => $NOON, cost => 10);
+        $reply = take($key, %opt, at => $NOON + 10_000_000, cost => 10);
+        is $reply, 0, 'full ten seconds later';
+    }
+
+    my $key = new_key();
+    $redis->cmd('HSET', $key, tokens => 5, lastRefill => $NOON, note => 'x');
+    take($key, %opt, at => $NOON);
+    is state_of($key)->{note}, 'x', 'a field of somebody else is kept';
+
+    # a debt is no credit
+
+    $redis->cmd('HSET', $key, tokens => -5, lastRefill => $NOON);
+    is take($key, %opt, at => $NOON), -1, 'tokens below zero: denied';
+};
+
+
+subtest 'a key of another type is an error, and stays as it is' => sub {
+    for my $make (['SET', 'x'], ['LPUSH', 'x'], ['SADD', 'x'], ['ZADD', 1, 'x'])
+    {
+        my ($command, @value) = @$make;
+        my $key = new_key();
+
+        $redis->cmd($command, $key, @value);
+        my $reply = take($key);
+
+        isa_ok $reply, 'RateLimit::Redis::Error';
+        like "$reply", qr/\bWRONGTYPE\b/, "$command: WRONGTYPE";
+        is $redis->cmd('PTTL', $key), -1, 'no TTL was given to it';
+    }
+};
+
+
+subtest 'EVALSHA by the SHA-1 of the file is the module\'s call' => sub {
+    my $key = new_key();
+
+    $redis->cmd('SCRIPT', 'FLUSH');
+    like $redis->try('EVALSHA', $SHA1, 1, $key, 10, 1, 1, 1, 11000),
+         qr/^NOSCRIPT/, 'unknown at first';
+    is $redis->cmd('SCRIPT', 'LOAD', $SCRIPT), $SHA1, 'Redis computes the same';
+    is $redis->cmd('EVALSHA', $SHA1, 1, $key, 10, 1, 1, 1, 11000), 9_000_000,
+       'and knows it from then on';
+
+    my $fake = RateLimit::FakeRedis->start(
+        policy => { eval => ":9000000\r\n" });
+    my $nginx = RateLimit::Nginx->start(
+        workers => 1,
+        conf    => 'ratelimit_shards ' . $fake->addr . ';',
+        server  => 'location /t { ratelimit_key k; ratelimit_capacity 10;
+                    ratelimit_rate 7r/m; ratelimit_cost 3; }');
+
+    is RateLimit::Load::get($nginx->port, '/t')->{headers}
+       {'x-ratelimit-remaining'}, 9, 'nginx got its answer';
+
+    my ($load) = grep { uc $_->[1] eq 'LOAD' } $fake->commands('SCRIPT');
+    is $load->[2], $SCRIPT, 'nginx loads this file';
+    is_deeply [$fake->commands('EVALSHA')],
+              [['EVALSHA', $SHA1, 1, 'ratelimit:localhost/t:{k}', 10, 7, 60, 3,
+                86_714]], 'and calls it by its SHA-1';
+
+    $nginx->stop;
+    $nginx->no_alerts;
+};
+
+
+done_testing();

@@ -1,0 +1,768 @@
+# Error replies, of a fake server and of real ones.  None of them means "over
+# the limit": the failure policy decides, the log says once what it was, and
+# the next call tries again.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Test::More;
+
+use List::Util qw(sum0);
+use POSIX ();
+use Time::HiRes qw(time);
+
+use RateLimit::FakeRedis;
+use RateLimit::Load;
+use RateLimit::Nginx;
+use RateLimit::Redis;
+use RateLimit::Util qw(slurp wait_until);
+
+
+# "http" are the lines that name the shards.
+
+sub start {
+    my ($http, %opt) = @_;
+
+    my $server = delete $opt{server} // '';
+
+    return RateLimit::Nginx->start(
+        workers => 1,
+        %opt,
+        conf    => <<"EOC",
+            ratelimit_redis_timeout 20s;
+            ratelimit_redis_connect_timeout 20s;
+            $http
+EOC
+        server  => <<"EOC",
+            ratelimit_key      \$arg_k;
+            ratelimit_capacity 1000000;
+            ratelimit_rate     0r/s;
+            add_header         X-Source \$ratelimit_source always;
+
+            location /       { empty_gif; }
+            location /closed { ratelimit_on_error closed; empty_gif; }
+            $server
+EOC
+    );
+}
+
+
+# What became of a request, in three words: "200 redis 7", "429 redis 0",
+# "200 open timeout", "503 closed storage_unavailable".
+
+sub verdict {
+    my ($r) = @_;
+
+    my $h = $r->{headers};
+
+    return join ' ', $r->{status} || $r->{error}, $h->{'x-source'} // '-',
+                     $h->{'x-ratelimit-remaining'}
+                     // $h->{'x-ratelimit-degraded-reason'} // '-';
+}
+
+
+sub ask {
+    my ($nginx, $path) = @_;
+
+    return verdict(RateLimit::Load::get($nginx->port, $path));
+}
+
+
+sub works {
+    my ($nginx) = @_;
+
+    return wait_until(sub { ask($nginx, '/?k=w') =~ /^200 redis / }, 15);
+}
+
+
+# Both policies, and that the class of the failure is in the decision's line.
+
+sub fails {
+    my ($nginx, $class, $name, $path) = @_;
+
+    $path //= '';
+
+    my $from = length $nginx->error_log;
+    my $open = RateLimit::Load::get($nginx->port, "/$path?k=f");
+    my $closed = RateLimit::Load::get($nginx->port, "/closed$path?k=f");
+    my $log = substr $nginx->error_log, $from;
+
+    subtest $name => sub {
+        is verdict($open), '200 open storage_unavailable', 'open';
+        is verdict($closed), '503 closed storage_unavailable', 'closed';
+        is $closed->{headers}{'retry-after'}, 1, 'Retry-After';
+        is $_->{headers}{'x-ratelimit-degraded'}, 'true', 'degraded'
+            for $open, $closed;
+        is_deeply [$log =~ /DEGRADED.* failure: (\w+)/g], [$class, $class],
+                  'its class in the line of the decision';
+    };
+}
+
+
+sub finish {
+    my ($nginx, @except) = @_;
+
+    ok $nginx->stop, 'nginx left by itself';
+    $nginx->no_alerts(undef, @except);
+}
+
+
+# Does it in another process; the code that is returned waits for its end.
+
+sub background {
+    my ($code) = @_;
+
+    my $pid = fork() // die "fork() failed: $!\n";
+
+    if (!$pid) {
+        local $SIG{TERM} = 'DEFAULT';
+        eval { $code->() };
+        print STDERR "# background: $@" if $@;
+        POSIX::_exit($@ ? 1 : 0);
+    }
+
+    return sub {
+        kill $_[0], $pid if $_[0];
+        waitpid $pid, 0;
+        return $?;
+    };
+}
+
+
+# Our connections, as a server lists them.
+
+sub clients {
+    my ($redis) = @_;
+
+    return map { { /(\w+)=(\S*)/g } }
+           grep { /name=nginx-ratelimit@/ }
+           split /\n/, $redis->cmd('CLIENT', 'LIST');
+}
+
+
+subtest 'every class of error reply' => sub {
+    my $sha = 'c3d8ef73d8b4a5e1a9a8b1b1d3b8a2d7d1a5c4e0';
+    my @cases = (
+        [oom        => "OOM command not allowed when used memory > 'maxmemory'."],
+        [oom        => "OOM command not allowed when used memory > "
+                       . "'maxmemory'. script: $sha, on \@user_script:68."],
+        [oom        => "ERR Error running script (call to f_$sha): "
+                       . "\@user_script:68: \@user_script: 68: -OOM command "
+                       . "not allowed when used memory > 'maxmemory'."],
+        [readonly   => "READONLY You can't write against a read only replica."],
+        [loading    => 'LOADING Redis is loading the dataset in memory'],
+        [busy       => 'BUSY Redis is busy running a script. You can only call '
+                       . 'SCRIPT KILL or SHUTDOWN NOSAVE.'],
+        [busy       => 'TRYAGAIN Multiple keys request during rehashing'],
+        [masterdown => 'MASTERDOWN Link with MASTER is down and '
+                       . "replica-serve-stale-data is set to 'no'."],
+        [masterdown => 'NOREPLICAS Not enough good replicas to write.'],
+        [misconf    => 'MISCONF Redis is configured to save RDB snapshots, but '
+                       . "it's currently unable to persist to disk."],
+        [auth       => 'NOAUTH Authentication required.'],
+        [auth       => 'WRONGPASS invalid username-password pair or user is '
+                       . 'disabled.'],
+        [auth       => "NOPERM this user has no permissions to run the "
+                       . "'evalsha' command"],
+        [auth       => "ERR The user executing the script can't run this "
+                       . "command or subcommand script: $sha"],
+        [clients    => 'ERR max number of clients reached'],
+        [moved      => 'MOVED 3999 127.0.0.1:6381'],
+        [moved      => 'ASK 3999 127.0.0.1:6381'],
+        [moved      => 'CLUSTERDOWN Hash slot not served'],
+        [moved      => "CROSSSLOT Keys in request don't hash to the same slot"],
+        [wrongtype  => 'WRONGTYPE Operation against a key holding the wrong '
+                       . 'kind of value'],
+        [error      => 'ERR something else'],
+        [error      => 'ERR'],
+        [error      => ''],
+        [error      => 'OOMPH is another word'],
+        [error      => 'ERR an error of many words: ' . 'x' x 10_000],
+    );
+
+    # a place of each, with a connection of its own: each logs for itself
+
+    my $fake = RateLimit::FakeRedis->start(policy => {
+        eval => sub {
+            my ($args) = @_;
+            return $args->[3] =~ /\{case(\d+)\}/ ? "-$cases[$1][1]\r\n"
+                                                 : ":7000000\r\n";
+        },
+    });
+
+    my $places = join '', map {
+        my $timeout = 20_001 + $_;
+        "location /open$_/ { ratelimit_redis_connect_timeout ${timeout}ms; "
+        . "empty_gif; }\n"
+        . "location /closed$_/ { ratelimit_redis_connect_timeout "
+        . "${timeout}ms; ratelimit_on_error closed; empty_gif; }\n"
+    } 0 .. $#cases;
+
+    my $nginx = start('ratelimit_shards ' . $fake->addr . ';',
+                      server => $places);
+
+    for my $i (0 .. $#cases) {
+        my ($class, $text) = @{ $cases[$i] };
+
+        my $from = length $nginx->error_log;
+        my @got = map { ask($nginx, "/$_$i/?k=case$i") }
+                  ('open', 'closed') x 3;
+        my $log = substr $nginx->error_log, $from;
+
+        subtest "$class: " . substr($text, 0, 40) => sub {
+            is_deeply \@got, [('200 open storage_unavailable',
+                               '503 closed storage_unavailable') x 3],
+                      'the failure policy decides';
+            is_deeply [$log =~ /DEGRADED.* failure: (\w+)/g], [($class) x 6],
+                      'the class is in each line of a decision';
+
+            my @errors = $log =~ /\[error\] (.*)/g;
+            my $start = quotemeta substr $text, 0, 80;
+
+            is scalar @errors, 1, 'one line is an error';
+            like $errors[0], qr/ redis \S+ answered "$start/, 'with the text';
+            cmp_ok length $errors[0], '<', 400, 'of bearable length';
+
+            is ask($nginx, "/open$i/?k=7"), '200 redis 7',
+               'the next call is as good as any';
+        };
+    }
+
+    is $fake->connections->{accepted}, 1 + @cases, 'no connection was closed';
+
+    finish($nginx);
+};
+
+
+subtest 'what a server says can not forge the log' => sub {
+    my $fake = RateLimit::FakeRedis->start(policy => {
+        eval => qq{-ERR "evil"\n2026/01/01 [alert] \t\\ \x01\x7f\xe2\x80\xae\r\n},
+    });
+    my $nginx = start('ratelimit_shards ' . $fake->addr . ';');
+
+    is ask($nginx, '/?k=a'), '200 open storage_unavailable', 'a failure';
+    ok $nginx->log_like(qr/answered "ERR \\x22evil\\x22\\x0A2026\/01\/01 /),
+       'quotes and line feeds are escaped';
+    ok $nginx->log_like(qr/\\x09\\x5C \\x01\\x7F\\xE2\\x80\\xAE"/),
+       'so are all other odd bytes';
+
+    finish($nginx, except => qr/answered/);
+};
+
+
+subtest 'passwords' => sub {
+    my $secret = 'pa ss:w@rd/%41$#"x';
+    my $redis = RateLimit::Redis->start;
+
+    # by ACL, as no quoting is needed
+
+    $redis->cmd('ACL', 'SETUSER', 'web', 'on', ">$secret", '~*', '+@all');
+    $redis->cmd('ACL', 'SETUSER', 'default', ">$secret", 'resetkeys', '~*');
+    $redis->{auth} = [$secret];
+
+    my $addr = $redis->addr;
+    my $encoded = $secret =~ s/([^A-Za-z])/sprintf '%%%02X', ord $1/ger;
+    my $quoted = $secret =~ s/(["\\])/\\$1/gr;
+
+    my %good = (
+        directive     => qq{ratelimit_redis_password "$quoted";
+                            ratelimit_shards $addr;},
+        file          => 'ratelimit_redis_password_file %%FILE%%;'
+                         . "ratelimit_shards $addr;",
+        URL           => "ratelimit_shards redis://:$encoded\@$addr;",
+        'user by URL' => "ratelimit_shards redis://web:$encoded\@$addr;",
+        user          => qq{ratelimit_redis_user web;
+                            ratelimit_redis_password "$quoted";
+                            ratelimit_shards $addr;},
+        'URL before directive'
+                      => qq{ratelimit_redis_password wrong;
+                            ratelimit_redis_user nobody;
+                            ratelimit_shards redis://:$encoded\@$addr;},
+    );
+
+    my $file = $redis->dir . '/password';
+
+    open my $out, '>', $file or die "$file: $!\n";
+    print $out "$secret\r\nanother line\n";
+    close $out;
+
+    for my $how (sort keys %good) {
+        $redis->cmd('FLUSHALL');
+
+        my $nginx = start($good{$how} =~ s/%%FILE%%/$file/r, log => 'debug');
+
+        is ask($nginx, '/?k=a'), '200 redis 999999', "by $how";
+        is $redis->cmd('DBSIZE'), 1, 'in Redis';
+
+        my ($client) = clients($redis);
+        is $client->{user}, $how =~ /user/ ? 'web' : 'default', 'the user';
+
+        ok index($nginx->error_log, $secret) < 0
+           && index($nginx->error_log, $encoded) < 0,
+           'not in the log';
+
+        finish($nginx);
+    }
+
+    # wrong, missing, or for nobody
+
+    my %bad = (
+        missing => "ratelimit_shards $addr;",
+        wrong   => "ratelimit_redis_password wr0ng; ratelimit_shards $addr;",
+        url     => "ratelimit_shards redis://:wr0ng\@$addr;",
+        nobody  => "ratelimit_redis_user nobody; "
+                   . "ratelimit_redis_password wr0ng; "
+                   . "ratelimit_shards $addr;",
+    );
+
+    for my $how (sort keys %bad) {
+        my $nginx = start($bad{$how}, log => 'debug');
+
+        fails($nginx, 'auth', "password: $how");
+        fails($nginx, 'auth', 'and again');
+
+        my $words = $how eq 'missing' ? 'CLIENT SETNAME: "NOAUTH'
+                                      : 'AUTH: "WRONGPASS';
+
+        ok $nginx->log_like(qr/\[error\].*redis refused $words .*\Q$addr\E/),
+           'logged';
+        is $nginx->log_count(qr/\[error\]/), 1, 'once';
+        ok !$nginx->log_like(qr/wr0ng/), 'without the password';
+
+        finish($nginx);
+    }
+
+    # a password that the server does not want
+
+    my $open = RateLimit::Redis->start;
+    my $nginx = start('ratelimit_redis_password some; ratelimit_shards '
+                      . $open->addr . ';');
+
+    fails($nginx, 'auth', 'a password too many');
+
+    # it is put right on the server while nginx runs
+
+    $open->cmd('CONFIG', 'SET', 'requirepass', 'some');
+    ok works($nginx), 'set on the server: works';
+
+    finish($nginx);
+};
+
+
+subtest 'an ACL user' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $addr = $redis->addr;
+    my @needed = qw(evalsha eval hmget hset pexpire time);
+
+    my $user = sub {
+        $redis->cmd('ACL', 'SETUSER', 'web', 'reset', 'on', '>pw',
+                    '~ratelimit:*', @_);
+    };
+
+    # CLIENT SETNAME and SCRIPT LOAD are a service, not needed
+
+    $user->(map { "+$_" } @needed);
+
+    my $nginx = start("ratelimit_shards redis://web:pw\@$addr;");
+
+    is ask($nginx, '/?k=a'), '200 redis 999999', 'the six commands are enough';
+    is ask($nginx, '/?k=a'), '200 redis 999998', 'every time';
+    is $nginx->log_count(qr/\[info\].*refused CLIENT SETNAME, which is not/),
+       1, 'CLIENT SETNAME was refused';
+    is $nginx->log_count(qr/\[info\].*refused SCRIPT LOAD, which is not/),
+       1, 'so was SCRIPT LOAD';
+    is $nginx->log_count(qr/\[error\]/), 0, 'no error';
+
+    # one after the other is taken away; within a script it is an ERR
+
+    for my $lost (qw(evalsha hmget time hset pexpire)) {
+        $redis->cmd('FLUSHALL');
+        $user->(map { "+$_" } grep { $_ ne $lost } @needed);
+
+        # SETUSER closed the connection of that user
+
+        ok wait_until(sub { ask($nginx, '/?k=a');
+                            $nginx->log_like(qr/failure: auth\b/) }, 10),
+           "without $lost";
+        $nginx->reload;
+        fails($nginx, 'auth', "without $lost");
+
+        $user->(map { "+$_" } @needed);
+        ok works($nginx), 'given back: works';
+    }
+
+    # a key that it may not touch
+
+    $redis->cmd('ACL', 'SETUSER', 'web', 'resetkeys', '~other:*');
+    $nginx->reload;
+    fails($nginx, 'auth', 'no permission for the key');
+
+    ok $nginx->old_workers_gone(10), 'old workers left';
+    finish($nginx);
+
+    # SELECT, where one is asked for, is needed
+
+    $user->(map { "+$_" } @needed);
+    $nginx = start("ratelimit_shards redis://web:pw\@$addr/1;");
+
+    fails($nginx, 'auth', 'SELECT is refused');
+    ok $nginx->log_like(qr/\[error\].*redis refused SELECT: "NOPERM/), 'logged';
+
+    finish($nginx);
+};
+
+
+subtest 'databases' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $addr = $redis->addr;
+
+    my %where = (
+        "ratelimit_shards $addr;"                                  => 0,
+        "ratelimit_shards redis://$addr;"                          => 0,
+        "ratelimit_shards redis://$addr/0;"                        => 0,
+        "ratelimit_redis_database 3; ratelimit_shards $addr;"      => 3,
+        "ratelimit_shards redis://$addr/5;"                        => 5,
+        "ratelimit_redis_database 3; ratelimit_shards redis://$addr/6;" => 6,
+        "ratelimit_redis_database 3; ratelimit_shards redis://$addr/0;" => 0,
+        'ratelimit_redis_database 4; '
+        . 'ratelimit_shards unix:' . $redis->socket . ';'          => 4,
+    );
+
+    for my $http (sort keys %where) {
+        $redis->cmd('FLUSHALL');
+
+        my $nginx = start($http);
+
+        is ask($nginx, '/?k=a'), '200 redis 999999', 'answered';
+        is_deeply [$redis->cmd('INFO', 'keyspace') =~ /^db(\d+):/mg],
+                  [$where{$http}], "database $where{$http}";
+
+        finish($nginx);
+    }
+
+    my $nginx = start("ratelimit_shards redis://$addr/99;");
+
+    fails($nginx, 'error', 'a database that does not exist');
+    ok $nginx->log_like(qr/\[error\].*redis refused SELECT: "ERR DB index/),
+       'logged';
+    is $nginx->log_count(qr/\[error\]/), 1, 'once';
+
+    finish($nginx);
+};
+
+
+subtest 'a real replica, out of memory, busy, ...' => sub {
+    my $redis = RateLimit::Redis->start(
+        config => { 'lua-time-limit' => 20, dbfilename => 'folder' });
+    my $addr = $redis->addr;
+    my $nginx = start("ratelimit_shards $addr;");
+    my ($connection) = do { works($nginx); map { $_->{id} } clients($redis) };
+
+    $redis->cmd('CONFIG', 'SET', 'maxmemory', 1);
+    fails($nginx, 'oom', 'out of memory');
+    $redis->cmd('CONFIG', 'SET', 'maxmemory', 0);
+    like ask($nginx, '/?k=a'), qr/^200 redis /, 'works again at once';
+
+    $redis->cmd('CONFIG', 'SET', 'min-replicas-to-write', 1);
+    fails($nginx, 'masterdown', 'not enough replicas');
+    $redis->cmd('CONFIG', 'SET', 'min-replicas-to-write', 0);
+    like ask($nginx, '/?k=a'), qr/^200 redis /, 'works again at once';
+
+    # a snapshot can't be renamed to the name of a folder
+
+    mkdir $redis->dir . '/folder';
+    $redis->cmd('CONFIG', 'SET', 'save', '3600 1');
+    $redis->cmd('BGSAVE');
+    ok wait_until(sub {
+        $redis->info('persistence')->{rdb_last_bgsave_status} eq 'err'
+    }, 10), 'a failed snapshot';
+    fails($nginx, 'misconf', 'can not persist');
+    $redis->cmd('CONFIG', 'SET', 'save', '');
+    rmdir $redis->dir . '/folder';
+    like ask($nginx, '/?k=a'), qr/^200 redis /, 'works again at once';
+
+    # somebody else's data under our key
+
+    $redis->cmd('SET', 'ratelimit:localhost:{f}', 'x');
+    fails($nginx, 'wrongtype', 'a key of another type');
+    $redis->cmd('DEL', 'ratelimit:localhost:{f}');
+    is ask($nginx, '/?k=f'), '200 redis 999999', 'works again at once';
+
+    # a replica, with and without its master
+
+    my $master = RateLimit::Redis->start;
+
+    $redis->cmd('REPLICAOF', '127.0.0.1', $master->port);
+    ok wait_until(sub {
+        $redis->info('replication')->{master_link_status} eq 'up'
+    }, 15), 'a replica';
+    fails($nginx, 'readonly', 'read only');
+
+    $redis->cmd('CONFIG', 'SET', 'replica-serve-stale-data', 'no');
+    $master->stop;
+    ok wait_until(sub {
+        $redis->try('GET', 'x') =~ /^MASTERDOWN/
+    }, 15), 'master down';
+    fails($nginx, 'masterdown', 'a replica without a master');
+
+    $redis->cmd('REPLICAOF', 'NO', 'ONE');
+    like ask($nginx, '/?k=a'), qr/^200 redis /, 'promoted: works at once';
+
+    is_deeply [map { $_->{id} } clients($redis)], [$connection],
+              'on one and the same connection';
+
+    # a script without end: BUSY after 20 ms, until it is killed
+
+    my $busy = IO::Socket::UNIX->new(Peer => $redis->socket) or die;
+    my $script = 'while true do end';
+    syswrite $busy, "*3\r\n\$4\r\nEVAL\r\n\$" . length($script)
+                    . "\r\n$script\r\n\$1\r\n0\r\n";
+
+    ok wait_until(sub { $redis->try('PING') =~ /^BUSY/ }, 10), 'busy';
+    fails($nginx, 'busy', 'a script that never ends');
+
+    my $second = start("ratelimit_shards $addr;");
+    fails($second, 'busy', 'a new connection');
+    ok $second->log_like(qr/\[error\].*redis refused CLIENT SETNAME: "BUSY/),
+       'logged';
+
+    $redis->cmd('SCRIPT', 'KILL');
+    like ask($nginx, '/?k=a'), qr/^200 redis /, 'killed: works at once';
+    ok works($second), 'so does the new connection, soon';
+    ok $second->log_like(qr/\[notice\].*redis is back/), 'which is logged';
+
+    finish($_) for $nginx, $second;
+};
+
+
+subtest 'a real server that takes no more clients' => sub {
+    my $redis = RateLimit::Redis->start;
+
+    $redis->cmd('CONFIG', 'SET', 'maxclients', 1);
+
+    my $nginx = start('ratelimit_shards ' . $redis->addr . ';');
+
+    fails($nginx, 'clients', 'no room');
+    is $nginx->log_count(qr/\[error\]/), 1, 'logged once';
+    ok $nginx->log_like(qr/\[error\].*"ERR max number of clients/), 'as such';
+
+    $redis->cmd('CONFIG', 'SET', 'maxclients', 100);
+    ok works($nginx), 'room again';
+
+    finish($nginx);
+};
+
+
+subtest 'a real cluster node is no shard' => sub {
+    my $redis = RateLimit::Redis->start(
+        config => { 'cluster-enabled' => 'yes' });
+    my $nginx = start('ratelimit_shards ' . $redis->addr . ';');
+
+    fails($nginx, 'moved', 'without slots');
+    ok $nginx->log_like(qr/\[error\].* answered "CLUSTERDOWN Hash slot/),
+       'logged';
+
+    finish($nginx);
+};
+
+
+subtest 'a greeting that is refused' => sub {
+    my %cases = (
+        'LOADING Redis is loading the dataset in memory' => 'loading',
+        'MASTERDOWN Link with MASTER is down'            => 'masterdown',
+        'NOAUTH Authentication required.'                => 'auth',
+    );
+
+    for my $text (sort keys %cases) {
+        my $fake = RateLimit::FakeRedis->start(policy => {
+            handshake => { '*' => "-$text\r\n" },
+            eval      => ":7000000\r\n",
+        });
+        my $nginx = start('ratelimit_shards ' . $fake->addr . ';');
+
+        fails($nginx, $cases{$text}, $text);
+        is scalar $fake->commands('EVALSHA'), 0, 'no call was sent';
+
+        $fake->policy({ eval => ":7000000\r\n" });
+        ok works($nginx), 'recovers';
+
+        finish($nginx);
+    }
+
+    # commands that an old or a small server does not know
+
+    my $fake = RateLimit::FakeRedis->start(policy => {
+        handshake => { '*' => "-ERR unknown command\r\n" },
+        eval      => ":7000000\r\n",
+    });
+    my $nginx = start('ratelimit_shards ' . $fake->addr . ';');
+
+    is ask($nginx, '/?k=a'), '200 redis 7', 'unknown commands do no harm';
+    is $nginx->log_count(qr/\[error\]/), 0, 'no error';
+
+    finish($nginx);
+};
+
+
+# The delays before the attempts to connect double from 50 ms up to 10 s, less
+# a random part of at most one half.
+
+sub most_attempts {
+    my ($seconds) = @_;
+
+    my ($n, $delay) = (1, 0.025);
+
+    while (($seconds -= $delay) >= 0) {
+        $n++;
+        $delay = $delay >= 2.5 ? 5 : $delay * 2;
+    }
+
+    return $n;
+}
+
+
+subtest 'a refused password makes no storm' => sub {
+    my $fake = RateLimit::FakeRedis->start(policy => {
+        handshake => { AUTH => "-WRONGPASS invalid username-password pair\r\n" },
+        eval      => ":7000000\r\n",
+    });
+    my $start = time;
+    my $nginx = start('ratelimit_redis_password wr0ng; '
+                      . 'ratelimit_shards ' . $fake->addr . ';',
+                      log => 'notice');
+
+    my $load = RateLimit::Load::run(
+        port => $nginx->port, connections => 10, path => '/?k=a',
+        duration => 3,
+    );
+    my $attempts = $fake->connections->{accepted};
+    my $seconds = time - $start;
+
+    is $load->error_text, '', 'every request is answered';
+    is_deeply [keys %{ $load->statuses }], [200], 'by the failure policy';
+    cmp_ok $load->count, '>', 500, 'many requests';
+    cmp_ok $attempts, '>=', 3, 'it tries again';
+    cmp_ok $attempts, '<=', most_attempts($seconds),
+           'ever more slowly, however many requests there are';
+    is $nginx->log_count(qr/\[error\]/), 1, 'one error is logged';
+
+    $fake->policy({ eval => ":7000000\r\n" });
+    ok works($nginx), 'recovers when the password is right';
+
+    finish($nginx);
+};
+
+
+subtest 'SCRIPT FLUSH under load: nobody notices' => sub {
+    my @redis = RateLimit::Redis->start_many(2);
+    my $nginx = start("ratelimit_shards @{[map { $_->addr } @redis]};",
+                      workers => 2, log => 'notice');
+
+    my $flusher = background(sub {
+        while (1) {
+            $_->cmd('SCRIPT', 'FLUSH') for @redis;
+        }
+    });
+
+    my $load = RateLimit::Load::run(
+        port => $nginx->port, connections => 20, duration => 2, keep => 1,
+        path => sub { '/closed?k=' . $_[0] % 50 },
+    );
+    $flusher->('TERM');
+
+    my $calls = sub {
+        my ($command) = @_;
+
+        return sum0 map {
+            $_->cmd('INFO', 'commandstats') =~ /^cmdstat_$command:calls=(\d+)/m
+                ? $1 : 0
+        } @redis;
+    };
+
+    # before Redis 7 all of SCRIPT are counted as one
+
+    my $flushes = $calls->('script(?:\|flush)?');
+
+    cmp_ok $flushes, '>', 50, "many flushes ($flushes)";
+    cmp_ok $calls->('eval'), '>', 10, 'the script was missed again and again';
+
+    is $load->error_text, '', 'no error';
+    is_deeply $load->statuses, { 200 => $load->count }, 'only 200';
+    is_deeply [grep { $_->{headers}{'x-source'} ne 'redis' } $load->responses],
+              [], 'all decided by Redis';
+
+    my $taken = sum0 map {
+        my $redis = $_;
+        map { 1_000_000 - $redis->cmd('HGET', $_, 'tokens') }
+            @{ $redis->cmd('KEYS', '*') };
+    } @redis;
+
+    is $taken, $load->count, 'and each request was charged once';
+
+    finish($nginx);
+};
+
+
+subtest 'CLIENT KILL under load' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = start('ratelimit_shards ' . $redis->addr . ';', workers => 2,
+                      log => 'notice');
+
+    # connections that have lived for a while are made anew at once
+
+    my $killer = background(sub {
+        my @old;
+
+        wait_until(sub {
+            @old = clients($redis);
+            return @old == 2 && !grep { $_->{age} < 2 } @old;
+        }, 20) or die "no connections\n";
+
+        $redis->cmd('CLIENT', 'KILL', 'ID', $_->{id}) for @old;
+
+        my %old = map { $_->{id} => 1 } @old;
+
+        wait_until(sub {
+            (grep { !$old{$_->{id}} } clients($redis)) == 2
+        }, 20) or die "no new connections\n";
+    });
+
+    my $load = RateLimit::Load::run(
+        port => $nginx->port, connections => 10, duration => 4,
+        path => '/closed?k=a',
+    );
+
+    is $killer->(), 0, 'two connections were killed';
+    is $load->error_text, '', 'every request is answered';
+    cmp_ok $load->count(503), '<=', 10,
+           'no more than those under way could fail';
+    is $load->count(200) + $load->count(503), $load->count, 'nothing else';
+
+    # again and again: it always comes back
+
+    $killer = background(sub {
+        for (1 .. 20) {
+            my @clients;
+            wait_until(sub { @clients = clients($redis) }, 20);
+            $redis->try('CLIENT', 'KILL', 'ID', $_->{id}) for @clients;
+        }
+    });
+
+    $load = RateLimit::Load::run(
+        port => $nginx->port, connections => 10, duration => 2, path => '/?k=a',
+    );
+
+    $killer->('TERM');
+    is $load->error_text, '', 'killed twenty times: all are answered';
+    is_deeply [keys %{ $load->statuses }], [200], 'open: all pass';
+    ok works($nginx), 'works again';
+    ok wait_until(sub { clients($redis) == 2 }, 15),
+       'one connection for each worker';
+    cmp_ok $nginx->log_count(qr/\[error\]/), '<=', 6, 'a short log';
+
+    finish($nginx);
+};
+
+
+done_testing();

@@ -1,0 +1,477 @@
+# Reload and the end of workers: no client notices, no worker stays, and no
+# socket is left behind.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Test::More;
+
+use IO::Select ();
+use List::Util qw(sum0);
+use POSIX ();
+use Storable ();
+
+use RateLimit::FakeRedis;
+use RateLimit::Load;
+use RateLimit::Nginx;
+use RateLimit::Redis;
+use RateLimit::Util qw(wait_until);
+
+
+sub http {
+    my ($shards, $timeout) = @_;
+
+    $timeout //= '20s';
+
+    return <<"EOC";
+        ratelimit_shards $shards;
+        ratelimit_redis_timeout $timeout;
+        ratelimit_redis_connect_timeout $timeout;
+EOC
+}
+
+
+sub start {
+    my ($http, %opt) = @_;
+
+    return RateLimit::Nginx->start(
+        log    => 'notice',
+        %opt,
+        conf   => $http,
+        server => <<'EOC',
+            ratelimit_key      $arg_k;
+            ratelimit_capacity 1000000;
+            ratelimit_rate     0r/s;
+            add_header         X-Source $ratelimit_source always;
+
+            location /    { empty_gif; }
+            location /few { ratelimit_capacity 5; empty_gif; }
+EOC
+    );
+}
+
+
+# What became of a request, in three words: "200 redis 7", "429 redis 0",
+# "200 open timeout".
+
+sub verdict {
+    my ($r) = @_;
+
+    my $h = $r->{headers};
+
+    return join ' ', $r->{status} || $r->{error}, $h->{'x-source'} // '-',
+                     $h->{'x-ratelimit-remaining'}
+                     // $h->{'x-ratelimit-degraded-reason'} // '-';
+}
+
+
+sub ask {
+    my ($nginx, $path) = @_;
+
+    return verdict(RateLimit::Load::get($nginx->port, $path));
+}
+
+
+sub works {
+    my ($nginx) = @_;
+
+    return wait_until(sub { ask($nginx, '/?k=w') =~ /^200 redis / }, 20);
+}
+
+
+# Load in another process, in rounds, until the code that is returned is
+# called: it gives what came of it, as counts of statuses, sources and errors.
+
+sub load {
+    my ($nginx, %opt) = @_;
+
+    pipe my $stop, my $stopper or die "pipe() failed: $!\n";
+    pipe my $answer, my $answerer or die "pipe() failed: $!\n";
+
+    my $pid = fork() // die "fork() failed: $!\n";
+
+    if (!$pid) {
+        close $stopper;
+        close $answer;
+
+        my %total = map { $_ => {} } qw(statuses sources errors);
+
+        do {
+            my $load = RateLimit::Load::run(
+                port => $nginx->port, connections => 20, requests => 1000,
+                keep => 1, timeout => 60,
+                path => sub { '/?k=' . $_[0] % 100 },
+                %opt,
+            );
+
+            $total{statuses}{$_->{status}}++ for $load->responses;
+            $total{sources}{$_->{headers}{'x-source'} // '-'}++
+                for $load->responses;
+            $total{errors}{$_} += $load->{errors}{$_}
+                for keys %{ $load->{errors} };
+
+        } until IO::Select->new($stop)->can_read(0);
+
+        print $answerer Storable::freeze(\%total);
+        close $answerer;
+        POSIX::_exit(0);
+    }
+
+    close $stop;
+    close $answerer;
+
+    return sub {
+        close $stopper;
+
+        my $frozen = do { local $/; <$answer> };
+        waitpid $pid, 0;
+
+        return Storable::thaw($frozen);
+    };
+}
+
+
+# Tokens that were taken from the buckets of "/".
+
+sub taken {
+    my (@redis) = @_;
+
+    return sum0 map {
+        my $redis = $_;
+        map { 1_000_000 - $redis->cmd('HGET', $_, 'tokens') }
+            @{ $redis->cmd('KEYS', '*') };
+    } @redis;
+}
+
+
+# How many connections a server has besides this test's own.
+
+sub connections {
+    my ($redis) = @_;
+
+    return $redis->info('clients')->{connected_clients} - 1;
+}
+
+
+sub finish {
+    my ($nginx, @except) = @_;
+
+    ok $nginx->stop, 'nginx left by itself';
+    $nginx->no_alerts(undef, @except);
+}
+
+
+subtest 'twenty reloads under load' => sub {
+    my @redis = RateLimit::Redis->start_many(3);
+    my $nginx = start(http(join ' ', map { $_->addr } @redis));
+    my $load = load($nginx);
+
+    is_deeply [map { $nginx->reload } 1 .. 20], [(1) x 20], 'reloaded';
+
+    my $total = $load->();
+    my ($all) = values %{ $total->{statuses} };
+
+    note "$all requests";
+
+    is_deeply $total->{errors}, {}, 'no request failed';
+    is_deeply $total->{statuses}, { 200 => $all }, 'all passed';
+    is_deeply $total->{sources}, { redis => $all }, 'Redis decided about all';
+    is taken(@redis), $all, 'and charged each once';
+
+    ok $nginx->old_workers_gone(20), 'old workers left';
+    ok wait_until(sub { !grep { connections($_) != 2 } @redis }, 10),
+       'with their connections: two workers, two connections a shard';
+
+    finish($nginx);
+    is sum0(map { connections($_) } @redis), 0, 'no connection is left';
+};
+
+
+subtest 'limits go on' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = start(http($redis->addr));
+
+    for my $left (4, 3, 2, 1, 0) {
+        is ask($nginx, '/few?k=a'), "200 redis $left", "$left left";
+        ok $nginx->reload, 'reload';
+    }
+
+    is ask($nginx, '/few?k=a'), '429 redis 0', 'none left';
+
+    ok $nginx->old_workers_gone(10), 'old workers left';
+    finish($nginx);
+};
+
+
+subtest 'old workers leave, whatever Redis does' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = start(http($redis->addr, '200ms'));
+
+    # each reload ends workers that are in the state that was just described
+
+    my $leave = sub {
+        my ($name) = @_;
+
+        ok $nginx->reload, "$name: reload";
+        ok $nginx->old_workers_gone(10), 'old workers left';
+    };
+
+    ok works($nginx), 'works';
+    $leave->('idle connections');
+    ok wait_until(sub { connections($redis) == 2 }, 10), 'closed with them';
+
+    $redis->kill9;
+    is ask($nginx, '/?k=a'), '200 open storage_unavailable', 'Redis is down';
+    $leave->('between attempts to connect');
+    $leave->('right after the start');
+    RateLimit::Load::run(port => $nginx->port, connections => 10,
+                         requests => 500, path => '/?k=a');
+    $leave->('after many failures');
+
+    $redis->start;
+    ok works($nginx), 'Redis is up';
+    ok wait_until(sub { connections($redis) == 2 }, 20), 'for both workers';
+
+    $redis->pause;
+    $leave->('frozen, idle connections');
+
+    is ask($nginx, '/?k=a') =~ s/ \w+$//r, '200 open', 'frozen';
+    $leave->('in the middle of a greeting');
+
+    $redis->resume;
+    ok works($nginx), 'works';
+    ok wait_until(sub { connections($redis) == 2 }, 20), 'for both workers';
+    $redis->pause;
+
+    my $load = RateLimit::Load::run(
+        port => $nginx->port, connections => 10, requests => 20,
+        path => '/?k=a', abort => 0.5);
+    is $load->error_text, '', 'frozen, calls given up';
+    $leave->('with replies still due');
+
+    $redis->resume;
+    ok works($nginx), 'works';
+
+    # timers of a connection, however long, hold nobody up
+
+    my $fake = RateLimit::FakeRedis->start(policy => { handshake => {
+        '*' => {} } });
+
+    ok $nginx->reload(http => http($fake->addr, '60s')), 'a silent server';
+    ok wait_until(sub { $fake->connections->{open} == 2 }, 10), 'connected';
+    $leave->('with a minute left for the greeting');
+
+    ok $nginx->reload(http => http($redis->addr)), 'the first one again';
+    ok $nginx->old_workers_gone(10), 'old workers left';
+    ok works($nginx), 'works';
+
+    finish($nginx);
+};
+
+
+subtest 'requests that wait for Redis at the moment of reload' => sub {
+    my $fake = RateLimit::FakeRedis->start(policy => {
+        eval => sub {
+            my ($args, $n) = @_;
+            return { reply => ':' . ($n + 1) . "000000\r\n",
+                     delay => $n ? 0 : 1500 };
+        },
+    });
+    my $nginx = start(http($fake->addr), workers => 1);
+    my $get = sub { "GET /?k=$_[0] HTTP/1.1\r\nHost: a\r\n\r\n" };
+
+    # the first reply is late, the others wait behind it
+
+    my @clients = map { RateLimit::Load::connection($nginx->port) } 0 .. 9;
+
+    for my $i (0 .. 9) {
+        $clients[$i]->write($get->($i));
+        $fake->wait_commands('EVALSHA', $i + 1, 20);
+    }
+
+    ok $nginx->reload, 'reload with ten requests under way';
+    is_deeply [map { verdict($_->response(20)) } @clients],
+              [map { "200 redis $_" } 1 .. 10], 'all get their answers';
+    ok $nginx->old_workers_gone(10), 'then the old worker leaves';
+    finish($nginx);
+
+    # the server never answers
+
+    $fake->policy({ eval => {} });
+    $nginx = start(http($fake->addr, '1s'), workers => 1);
+    $fake->clear;
+
+    @clients = map { RateLimit::Load::connection($nginx->port) } 0 .. 9;
+    $_->write($get->('a')) for @clients;
+    ok $fake->wait_commands('EVALSHA', 10, 20), 'ten more under way';
+
+    ok $nginx->reload, 'reload';
+    is_deeply [map { verdict($_->response(20)) } @clients],
+              [('200 open timeout') x 10], 'the failure policy answers them';
+    ok $nginx->old_workers_gone(10), 'then the old worker leaves';
+    finish($nginx);
+
+    # the old worker has no connection yet
+
+    $fake->policy({
+        handshake => { CLIENT => { reply => "+OK\r\n", delay => 1000 } },
+        eval      => ":7000000\r\n",
+    });
+    $nginx = start(http($fake->addr), workers => 1);
+
+    @clients = map { RateLimit::Load::connection($nginx->port) } 0 .. 9;
+    $_->write($get->('a')) for @clients;
+    ok $nginx->reload, 'reload with ten that wait for a connection';
+    is_deeply [map { verdict($_->response(20)) } @clients],
+              [('200 redis 7') x 10], 'all get their answers';
+    ok $nginx->old_workers_gone(10), 'then the old worker leaves';
+    finish($nginx);
+};
+
+
+subtest 'a request that an old worker reads after it closed its connections'
+=> sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = start(http($redis->addr), workers => 1);
+    my $half = "GET /?k=a HTTP/1.1\r\nHost: a\r\n";
+
+    # half a request behind a whole one: nginx has surely read it
+
+    my $half_a_request = sub {
+        my $client = RateLimit::Load::connection($nginx->port);
+        $client->write("$half\r\n$half");
+        like verdict($client->response), qr/^200 redis /, 'a request';
+
+        ok $nginx->reload, 'reload amid the next one';
+        ok wait_until(sub { connections($redis) == 1 }, 10),
+           'the old worker closed its connection to Redis';
+
+        return $client;
+    };
+
+    my $client = $half_a_request->();
+    $client->write("\r\n");
+    is verdict($client->response), '200 redis 999998',
+       'it connects again for the rest of the request';
+    $client->close;
+    ok $nginx->old_workers_gone(10), 'and leaves';
+
+    $client = $half_a_request->();
+    $redis->kill9;
+    $client->write("\r\n");
+    is verdict($client->response), '200 open storage_unavailable',
+       'or finds Redis gone';
+    $client->close;
+    ok $nginx->old_workers_gone(10), 'and leaves';
+
+    finish($nginx);
+};
+
+
+subtest 'a reload that changes the shards' => sub {
+    my ($a, $b) = RateLimit::Redis->start_many(2);
+    my $nginx = start(http($a->addr));
+
+    is ask($nginx, '/few?k=a'), '200 redis 4', 'the first shard';
+
+    my $load = load($nginx);
+
+    ok $nginx->reload(http => http($b->addr)), 'another one';
+    ok $nginx->old_workers_gone(20), 'old workers left';
+    my $total = $load->();
+
+    is_deeply [$total->{errors}, keys %{ $total->{sources} }], [{}, 'redis'],
+              'not one request failed';
+    is ask($nginx, '/few?k=a'), '200 redis 4', 'is used';
+    is connections($a), 0, 'the first one is not';
+
+    # three instead of one; a wrong configuration changes nothing
+
+    my $c = RateLimit::Redis->start;
+
+    ok $nginx->reload(http => http(join ' ', map { $_->addr } $a, $b, $c)),
+       'three shards';
+    ok $nginx->old_workers_gone(20), 'old workers left';
+    ok wait_until(sub { !grep { connections($_) != 2 } $a, $b, $c }, 10),
+       'two workers at each';
+    ok !$nginx->reload(http => http('no-port:0')), 'a wrong configuration';
+    like ask($nginx, '/?k=a'), qr/^200 redis /, 'changes nothing';
+
+    # a password, set on the server first
+
+    $b->cmd('CONFIG', 'SET', 'requirepass', 'new');
+    ok $nginx->reload(http => 'ratelimit_redis_password new;'
+                              . http($b->addr)), 'a password';
+    like ask($nginx, '/?k=a'), qr/^200 redis /, 'is used';
+    ok $nginx->old_workers_gone(20), 'old workers left';
+
+    finish($nginx, except => qr/no-port:0/);
+};
+
+
+subtest 'quit under load' => sub {
+    my @redis = RateLimit::Redis->start_many(3);
+    my $nginx = start(http(join ' ', map { $_->addr } @redis));
+    my $load = load($nginx, requests => undef, duration => 1,
+                    path => sub { "/?k=$_[0]" });
+
+    ok wait_until(sub { taken(@redis) > 500 }, 20), 'load';
+    ok $nginx->stop, 'nginx left by itself';
+    $nginx->no_alerts;
+
+    my $total = $load->();
+    my ($all) = values %{ $total->{statuses} };
+
+    # connections that nginx had not accepted yet are refused or reset
+
+    delete @{ $total->{errors} }{qw(refused reset)};
+
+    is_deeply $total->{errors}, {}, 'no answer was cut off';
+    is_deeply $total->{statuses}, { 200 => $all }, 'all passed';
+    is_deeply $total->{sources}, { redis => $all }, 'Redis decided about all';
+    is taken(@redis), $all, 'whoever was charged has got an answer';
+};
+
+
+subtest 'who connects to Redis' => sub {
+    my @redis = RateLimit::Redis->start_many(2);
+    my $nginx = start(
+        'proxy_cache_path %%DIR%%/cache keys_zone=c:1m;'
+        . http(join ' ', map { $_->addr } @redis),
+        workers => 3);
+
+    my $helpers = sub {
+        return scalar grep { /cache (?:manager|loader)/ }
+                      map { RateLimit::Util::slurp("/proc/$_/cmdline") }
+                      RateLimit::Nginx::_children($nginx->pid);
+    };
+
+    SKIP: {
+        skip 'no titles under valgrind', 1 if $ENV{TEST_NGINX_USE_VALGRIND};
+        ok wait_until(sub { $helpers->() == 2 }, 10),
+           'a manager and a loader of the cache';
+    }
+
+    RateLimit::Load::run(port => $nginx->port, connections => 100,
+                         requests => 1000, path => sub { "/?k=$_[0]" });
+
+    ok wait_until(sub { !grep { connections($_) != 3 } @redis }, 10),
+       'three workers: three connections, whatever the load';
+
+    my @names = $redis[0]->cmd('CLIENT', 'LIST')
+                =~ /name=(nginx-ratelimit@\S+)/g;
+    is scalar @names, 3, 'with a name for CLIENT LIST';
+
+    # a worker that dies is replaced, and so is its connection
+
+    ok $nginx->kill_worker('KILL'), 'a killed worker is replaced';
+    ok wait_until(sub { !grep { connections($_) != 3 } @redis }, 10),
+       'and so are its connections';
+    like ask($nginx, '/?k=a'), qr/^200 redis /, 'works';
+
+    finish($nginx, except => qr/exited on signal 9/);
+};
+
+
+done_testing();

@@ -1,0 +1,238 @@
+
+/*
+ * Which failure an error reply is, in the words of servers old and new.
+ */
+
+#include "tap.h"
+
+#include "ngx_http_ratelimit_failure.h"
+
+
+/* a script's error as servers before Redis 7 wrap it */
+#define WRAPPED                                                               \
+    "ERR Error running script (call to "                                      \
+    "f_8c4b1e3a2f5d6c7b8a9e0f1d2c3b4a5968778695): "
+
+/* what Redis 7 appends to it instead */
+#define APPENDED                                                              \
+    " script: 8c4b1e3a2f5d6c7b8a9e0f1d2c3b4a5968778695, on @user_script:65."
+
+
+static const struct {
+    ngx_http_ratelimit_failure_e   failure;
+    const char                    *text;
+} errors[] = {
+
+    { NGX_HTTP_RATELIMIT_NOSCRIPT,
+      "NOSCRIPT No matching script. Please use EVAL." },
+    { NGX_HTTP_RATELIMIT_NOSCRIPT, "NOSCRIPT" },
+
+    { NGX_HTTP_RATELIMIT_AUTH, "NOAUTH Authentication required." },
+    { NGX_HTTP_RATELIMIT_AUTH,
+      "WRONGPASS invalid username-password pair or user is disabled." },
+    { NGX_HTTP_RATELIMIT_AUTH,
+      "NOPERM this user has no permissions to run the 'evalsha' command" },
+    { NGX_HTTP_RATELIMIT_AUTH,
+      "NOPERM ACL failure in script: User bob has no permissions to run the "
+      "'hmget' command" APPENDED },
+    { NGX_HTTP_RATELIMIT_AUTH, "ERR invalid password" },
+    { NGX_HTTP_RATELIMIT_AUTH, "ERR Client sent AUTH, but no password is set" },
+    { NGX_HTTP_RATELIMIT_AUTH,
+      "ERR AUTH <password> called without any password configured for the "
+      "default user. Are you sure your configuration is correct?" },
+    { NGX_HTTP_RATELIMIT_AUTH,
+      "ERR The user executing the script can't run this command or subcommand"
+      APPENDED },
+    { NGX_HTTP_RATELIMIT_AUTH,
+      WRAPPED "@user_script:21: @user_script: 21: The user executing the "
+      "script can't run this command or subcommand" },
+    { NGX_HTTP_RATELIMIT_AUTH,
+      WRAPPED "@user_script:21: @user_script: 21: -NOPERM The user executing "
+      "the script can't run this command or subcommand" },
+    { NGX_HTTP_RATELIMIT_AUTH,
+      "DENIED Redis is running in protected mode because protected mode is "
+      "enabled and no password is set for the default user." },
+
+    { NGX_HTTP_RATELIMIT_LOADING,
+      "LOADING Redis is loading the dataset in memory" },
+    { NGX_HTTP_RATELIMIT_LOADING,
+      "LOADING Valkey is loading the dataset in memory" },
+
+    { NGX_HTTP_RATELIMIT_READONLY,
+      "READONLY You can't write against a read only replica." },
+    { NGX_HTTP_RATELIMIT_READONLY,
+      "READONLY You can't write against a read only replica." APPENDED },
+    { NGX_HTTP_RATELIMIT_READONLY,
+      "READONLY You can't write against a read only slave." },
+    { NGX_HTTP_RATELIMIT_READONLY,
+      WRAPPED "@user_script: 1: -READONLY You can't write against a read only "
+      "replica." },
+    { NGX_HTTP_RATELIMIT_READONLY,
+      WRAPPED "@user_script:65: @user_script: 65: -READONLY You can't write "
+      "against a read only replica." },
+    { NGX_HTTP_RATELIMIT_READONLY,
+      "ERR Error running script (call to d8f2fad9f8e86a53d2a6ebd960b33c4972cac"
+      "c37): @user_script:2: -READONLY You can't write against a read only "
+      "replica." },
+
+    { NGX_HTTP_RATELIMIT_OOM,
+      "OOM command not allowed when used memory > 'maxmemory'." },
+    { NGX_HTTP_RATELIMIT_OOM,
+      "OOM command not allowed when used memory > 'maxmemory'." APPENDED },
+    { NGX_HTTP_RATELIMIT_OOM,
+      WRAPPED "@user_script:65: @user_script: 65: -OOM command not allowed "
+      "when used memory > 'maxmemory'." },
+
+    { NGX_HTTP_RATELIMIT_BUSY,
+      "BUSY Redis is busy running a script. You can only call SCRIPT KILL or "
+      "SHUTDOWN NOSAVE." },
+    { NGX_HTTP_RATELIMIT_BUSY,
+      "UNKILLABLE Sorry the script already executed write commands against the "
+      "dataset." },
+    { NGX_HTTP_RATELIMIT_BUSY,
+      "TRYAGAIN Multiple keys request during rehashing of slot" },
+
+    { NGX_HTTP_RATELIMIT_MOVED, "MOVED 3999 127.0.0.1:6381" },
+    { NGX_HTTP_RATELIMIT_MOVED, "MOVED 3999 :6381" },
+    { NGX_HTTP_RATELIMIT_MOVED, "ASK 3999 127.0.0.1:6381" },
+    { NGX_HTTP_RATELIMIT_MOVED,
+      "CROSSSLOT Keys in request don't hash to the same slot" },
+    { NGX_HTTP_RATELIMIT_MOVED, "CLUSTERDOWN The cluster is down" },
+    { NGX_HTTP_RATELIMIT_MOVED, "CLUSTERDOWN Hash slot not served" },
+
+    { NGX_HTTP_RATELIMIT_MASTERDOWN,
+      "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set "
+      "to 'no'." },
+    { NGX_HTTP_RATELIMIT_MASTERDOWN,
+      "NOREPLICAS Not enough good replicas to write." },
+    { NGX_HTTP_RATELIMIT_MASTERDOWN,
+      WRAPPED "@user_script:65: @user_script: 65: -NOREPLICAS Not enough good "
+      "replicas to write." },
+
+    { NGX_HTTP_RATELIMIT_MISCONF,
+      "MISCONF Redis is configured to save RDB snapshots, but it's currently "
+      "unable to persist to disk." },
+    { NGX_HTTP_RATELIMIT_MISCONF,
+      "MISCONF Errors writing to the AOF file: No space left on device" },
+    { NGX_HTTP_RATELIMIT_MISCONF,
+      WRAPPED "@user_script:65: @user_script: 65: -MISCONF Errors writing to "
+      "the AOF file: No space left on device" },
+
+    { NGX_HTTP_RATELIMIT_CLIENTS, "ERR max number of clients reached" },
+    { NGX_HTTP_RATELIMIT_CLIENTS,
+      "ERR max number of clients + cluster connections reached" },
+
+    { NGX_HTTP_RATELIMIT_WRONGTYPE,
+      "WRONGTYPE Operation against a key holding the wrong kind of value" },
+    { NGX_HTTP_RATELIMIT_WRONGTYPE,
+      "WRONGTYPE Operation against a key holding the wrong kind of value"
+      APPENDED },
+    { NGX_HTTP_RATELIMIT_WRONGTYPE,
+      WRAPPED "@user_script:21: WRONGTYPE Operation against a key holding the "
+      "wrong kind of value" },
+
+    { NGX_HTTP_RATELIMIT_ERROR, "" },
+    { NGX_HTTP_RATELIMIT_ERROR, " " },
+    { NGX_HTTP_RATELIMIT_ERROR, "E" },
+    { NGX_HTTP_RATELIMIT_ERROR, "ERR" },
+    { NGX_HTTP_RATELIMIT_ERROR, "ERR unknown command 'EVALSHA'" },
+    { NGX_HTTP_RATELIMIT_ERROR, "ERR value is not an integer" },
+    { NGX_HTTP_RATELIMIT_ERROR, WRAPPED },
+    { NGX_HTTP_RATELIMIT_ERROR, "ERR Error running script" },
+    { NGX_HTTP_RATELIMIT_ERROR, "ERR Error running script: -" },
+    { NGX_HTTP_RATELIMIT_ERROR, "ERR Error running script: " },
+    { NGX_HTTP_RATELIMIT_ERROR,
+      WRAPPED "@user_script:1: user_script:1: attempt to perform arithmetic on "
+      "a nil value" },
+
+    /* the first word, not one like it, and not another one */
+    { NGX_HTTP_RATELIMIT_ERROR, "OOMX command" },
+    { NGX_HTTP_RATELIMIT_ERROR, "OO command" },
+    { NGX_HTTP_RATELIMIT_ERROR, "BUSYKEY Target key name already exists." },
+    { NGX_HTTP_RATELIMIT_ERROR, "BUSYGROUP Consumer Group name exists" },
+    { NGX_HTTP_RATELIMIT_ERROR, "ASKING is not a word" },
+    { NGX_HTTP_RATELIMIT_ERROR, "oom command" },
+    { NGX_HTTP_RATELIMIT_ERROR, " OOM command" },
+    { NGX_HTTP_RATELIMIT_ERROR, "ERR OOM" },
+    { NGX_HTTP_RATELIMIT_ERROR, "ERR wrong: -OOM command" },
+    { NGX_HTTP_RATELIMIT_ERROR, "XERR max number of clients reached" }
+};
+
+
+int
+main(void)
+{
+    int     f, g;
+    char   *copy;
+    size_t  i, len;
+
+    ngx_http_ratelimit_failure_e  got;
+
+    for (i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+
+        /* a copy of exactly its length: a byte more would be seen */
+
+        len = strlen(errors[i].text);
+        copy = malloc(len ? len : 1);
+        memcpy(copy, errors[i].text, len);
+
+        got = ngx_http_ratelimit_failure(copy, len);
+
+        if (!ok(got == errors[i].failure, "%s: \"%s\"",
+                ngx_http_ratelimit_failure_name(errors[i].failure),
+                errors[i].text))
+        {
+            diag("got %s", ngx_http_ratelimit_failure_name(got));
+        }
+
+        free(copy);
+    }
+
+    /* no beginning of a text is read past its end */
+
+    for (i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+        for (len = 0; len < strlen(errors[i].text); len++) {
+            copy = malloc(len ? len : 1);
+            memcpy(copy, errors[i].text, len);
+            (void) ngx_http_ratelimit_failure(copy, len);
+            free(copy);
+        }
+    }
+
+    ok(1, "texts cut off anywhere do no harm");
+
+    /* names are labels, reasons are headers */
+
+    for (f = 0; f < NGX_HTTP_RATELIMIT_FAILURES; f++) {
+        len = strlen(ngx_http_ratelimit_failure_name(f));
+        ok(len > 0 && strspn(ngx_http_ratelimit_failure_name(f),
+                             "abcdefghijklmnopqrstuvwxyz") == len,
+           "%s is one word", ngx_http_ratelimit_failure_name(f));
+
+        for (g = 0; g < f; g++) {
+            if (strcmp(ngx_http_ratelimit_failure_name(f),
+                       ngx_http_ratelimit_failure_name(g)) == 0)
+            {
+                ok(0, "%s is the name of one failure",
+                   ngx_http_ratelimit_failure_name(f));
+            }
+        }
+    }
+
+    is_text(ngx_http_ratelimit_failure_name(NGX_HTTP_RATELIMIT_CONFIG),
+            "config", "the last name belongs to the last failure");
+    is_text(ngx_http_ratelimit_failure_name(NGX_HTTP_RATELIMIT_ERROR),
+            "error", "and the last but one to its own");
+
+    is_text(ngx_http_ratelimit_failure_reason(NGX_HTTP_RATELIMIT_TIMEOUT),
+            "timeout", "a client learns of a timeout");
+    is_text(ngx_http_ratelimit_failure_reason(NGX_HTTP_RATELIMIT_CONFIG),
+            "invalid_limit", "and of an invalid limit");
+
+    for (f = NGX_HTTP_RATELIMIT_REFUSED; f < NGX_HTTP_RATELIMIT_CONFIG; f++) {
+        is_text(ngx_http_ratelimit_failure_reason(f), "storage_unavailable",
+                "of all else only that the storage is unavailable");
+    }
+
+    return tap_done();
+}

@@ -1,0 +1,329 @@
+
+/*
+ * Which shard a key belongs to: published vectors of FNV-1a, and how evenly a
+ * million keys of three kinds spread, and how few of them move.
+ */
+
+#include "tap.h"
+
+#include "ngx_http_ratelimit_hash.h"
+
+
+#define KEYS  1000000
+
+
+typedef size_t (*key_pt)(char *key, size_t size, uint32_t n);
+
+
+static const char  *shard_names[] = {
+    "10.0.0.1:6379",
+    "10.0.0.2:6379",
+    "10.0.0.3:6379",
+    "10.0.0.4:6379",
+    "10.0.0.5:6379"
+};
+
+
+static size_t
+key_ipv4(char *key, size_t size, uint32_t n)
+{
+    /* a bijection, so that no address comes twice */
+
+    n = n * 2654435761U + 12345;
+
+    return snprintf(key, size, "%u.%u.%u.%u", n >> 24, (n >> 16) & 0xff,
+                    (n >> 8) & 0xff, n & 0xff);
+}
+
+
+static size_t
+key_uuid(char *key, size_t size, uint32_t n)
+{
+    uint64_t  seed, a, b;
+
+    seed = n;
+    a = tap_random(&seed);
+    b = tap_random(&seed);
+
+    return snprintf(key, size, "%08x-%04x-4%03x-%04x-%012" PRIx64,
+                    (unsigned) (a >> 32), (unsigned) (a >> 16) & 0xffff,
+                    (unsigned) a & 0xfff, (unsigned) (b & 0x3fff) | 0x8000,
+                    (uint64_t) (b >> 16));
+}
+
+
+static size_t
+key_sequential(char *key, size_t size, uint32_t n)
+{
+    return snprintf(key, size, "%u", n + 1);
+}
+
+
+/* the same, as an address in network byte order: $binary_remote_addr */
+
+static size_t
+key_binary(char *key, size_t size, uint32_t n)
+{
+    (void) size;
+
+    n += 0x0a000000;
+
+    key[0] = (char) (n >> 24);
+    key[1] = (char) (n >> 16);
+    key[2] = (char) (n >> 8);
+    key[3] = (char) n;
+
+    return 4;
+}
+
+
+static const struct {
+    const char  *name;
+    key_pt       make;
+} kinds[] = {
+    { "IPv4 addresses", key_ipv4 },
+    { "UUIDs", key_uuid },
+    { "sequential ids", key_sequential },
+    { "sequential binary addresses", key_binary }
+};
+
+
+#define NKINDS  (sizeof(kinds) / sizeof(kinds[0]))
+
+
+static uint64_t  hashes[NKINDS][KEYS];
+
+
+static void
+test_vectors(void)
+{
+    char    name[64];
+    size_t  i;
+
+    /* from the test suite of FNV's authors and its Internet draft */
+
+    static const struct {
+        const char  *text;
+        size_t       len;
+        uint64_t     hash;
+    } vectors[] = {
+        { "", 0, 0xcbf29ce484222325ULL },
+        { "a", 1, 0xaf63dc4c8601ec8cULL },
+        { "b", 1, 0xaf63df4c8601f1a5ULL },
+        { "c", 1, 0xaf63de4c8601eff2ULL },
+        { "fo", 2, 0x08985907b541d342ULL },
+        { "foo", 3, 0xdcb27518fed9d577ULL },
+        { "foob", 4, 0xdd120e790c2512afULL },
+        { "fooba", 5, 0xcac165afa2fef40aULL },
+        { "foobar", 6, 0x85944171f73967e8ULL },
+        { "", 1, 0xaf63bd4c8601b7dfULL },
+        { "a\0", 2, 0x089be207b544f1e4ULL },
+        { "foobar\0", 7, 0x34531ca7168b8f38ULL },
+        { "chongo was here!\n", 17, 0x46810940eff5f915ULL },
+        { "127.0.0.1", 9, 0xaabafe7104d914beULL },
+        { "\xff\x00\x00\x01", 4, 0x6961196491cc682dULL }
+    };
+
+    for (i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++) {
+        snprintf(name, sizeof(name), "FNV-1a vector %zu, \"%.*s\"", i + 1,
+                 (int) strcspn(vectors[i].text, "\n\xff"), vectors[i].text);
+        is_number(ngx_http_ratelimit_hash(vectors[i].text, vectors[i].len),
+                  vectors[i].hash, name);
+    }
+}
+
+
+static void
+test_spread(void)
+{
+    int       modulo;
+    size_t    k, n, i, s, count[5];
+    double    off, worst;
+    uint64_t  shards[5];
+
+    for (i = 0; i < 5; i++) {
+        shards[i] = ngx_http_ratelimit_hash(shard_names[i],
+                                            strlen(shard_names[i]));
+    }
+
+    for (modulo = 0; modulo < 2; modulo++) {
+        for (k = 0; k < NKINDS; k++) {
+            for (n = 3; n <= 5; n++) {
+
+                memset(count, 0, sizeof(count));
+
+                for (i = 0; i < KEYS; i++) {
+                    s = modulo
+                        ? ngx_http_ratelimit_hash_modulo(hashes[k][i], n)
+                        : ngx_http_ratelimit_hash_consistent(hashes[k][i],
+                                                             shards, n);
+                    count[s]++;
+                }
+
+                worst = 0;
+
+                for (i = 0; i < n; i++) {
+                    off = (double) count[i] * n / KEYS - 1;
+                    off = off < 0 ? -off : off;
+                    worst = off > worst ? off : worst;
+                }
+
+                if (!ok(worst <= 0.02, "%s: a million %s over %zu shards, "
+                        "none more than 2 %% off its share",
+                        modulo ? "modulo" : "consistent", kinds[k].name, n))
+                {
+                    diag("%zu %zu %zu %zu %zu", count[0], count[1], count[2],
+                         count[3], count[4]);
+                }
+            }
+        }
+    }
+}
+
+
+static void
+test_move(void)
+{
+    size_t    k, i, before, after, moved, astray;
+    uint64_t  shards[5];
+
+    for (i = 0; i < 5; i++) {
+        shards[i] = ngx_http_ratelimit_hash(shard_names[i],
+                                            strlen(shard_names[i]));
+    }
+
+    for (k = 0; k < NKINDS; k++) {
+
+        moved = 0;
+        astray = 0;
+
+        for (i = 0; i < KEYS; i++) {
+            before = ngx_http_ratelimit_hash_consistent(hashes[k][i], shards,
+                                                        4);
+            after = ngx_http_ratelimit_hash_consistent(hashes[k][i], shards,
+                                                       5);
+
+            if (before != after) {
+                moved++;
+                astray += (after != 4);
+            }
+        }
+
+        if (!ok(moved >= KEYS * 0.195 && moved <= KEYS * 0.205,
+                "a fifth shard takes 20 %% +- 0.5 of a million %s",
+                kinds[k].name))
+        {
+            diag("%zu moved", moved);
+        }
+
+        is_number(astray, 0, "and no key moves anywhere else");
+    }
+}
+
+
+/* a shard keeps its keys whatever its place in the list */
+
+static void
+test_order(void)
+{
+    size_t    i, k, differ;
+    uint64_t  shards[5], turned[5];
+
+    static const size_t  order[5] = { 3, 0, 4, 2, 1 };
+
+    for (i = 0; i < 5; i++) {
+        shards[i] = ngx_http_ratelimit_hash(shard_names[i],
+                                            strlen(shard_names[i]));
+    }
+
+    for (i = 0; i < 5; i++) {
+        turned[i] = shards[order[i]];
+    }
+
+    differ = 0;
+
+    for (k = 0; k < NKINDS; k++) {
+        for (i = 0; i < KEYS; i++) {
+            differ += order[ngx_http_ratelimit_hash_consistent(hashes[k][i],
+                                                               turned, 5)]
+                      != ngx_http_ratelimit_hash_consistent(hashes[k][i],
+                                                            shards, 5);
+        }
+    }
+
+    is_number(differ, 0, "the order of the list does not matter");
+}
+
+
+/* when one of five goes, its keys alone move, and to all others alike */
+
+static void
+test_leave(void)
+{
+    size_t    i, before, after, astray, count[5];
+    uint64_t  shards[5];
+
+    for (i = 0; i < 5; i++) {
+        shards[i] = ngx_http_ratelimit_hash(shard_names[i],
+                                            strlen(shard_names[i]));
+        count[i] = 0;
+    }
+
+    astray = 0;
+
+    /* shard 0 leaves: the remaining four are 1 to 4 */
+
+    for (i = 0; i < KEYS; i++) {
+        before = ngx_http_ratelimit_hash_consistent(hashes[0][i], shards, 5);
+        after = ngx_http_ratelimit_hash_consistent(hashes[0][i], &shards[1], 4)
+                + 1;
+
+        if (before == 0) {
+            count[after]++;
+
+        } else {
+            astray += before != after;
+        }
+    }
+
+    is_number(astray, 0, "a shard that leaves moves no other shard's keys");
+
+    for (i = 1; i < 5; i++) {
+        ok(count[i] > KEYS / 20 * 0.95 && count[i] < KEYS / 20 * 1.05,
+           "shard %zu takes a quarter of its keys", i);
+    }
+}
+
+
+int
+main(void)
+{
+    char      key[64];
+    size_t    k, len;
+    uint32_t  i;
+    uint64_t  one;
+
+    for (k = 0; k < NKINDS; k++) {
+        for (i = 0; i < KEYS; i++) {
+            len = kinds[k].make(key, sizeof(key), i);
+            hashes[k][i] = ngx_http_ratelimit_hash(key, len);
+        }
+    }
+
+    test_vectors();
+    test_spread();
+    test_move();
+    test_order();
+    test_leave();
+
+    one = 1;
+
+    is_number(ngx_http_ratelimit_hash_consistent(42, &one, 1), 0,
+              "a single shard has every key");
+    is_number(ngx_http_ratelimit_hash_consistent(1, &one, 1), 0,
+              "even one whose score is zero");
+    is_number(ngx_http_ratelimit_hash_modulo(UINT64_MAX, 10), 5,
+              "modulo is unsigned");
+
+    return tap_done();
+}

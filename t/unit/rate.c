@@ -1,0 +1,374 @@
+
+/*
+ * The numbers that a user writes, and how long tokens take to come.
+ */
+
+#include "tap.h"
+
+#include "ngx_http_ratelimit_rate.h"
+
+
+#define DAY  86400000000ULL        /* us */
+
+
+static ngx_http_ratelimit_rate_t
+rate_of(const char *text)
+{
+    ngx_http_ratelimit_rate_t  rate;
+
+    memset(&rate, 0xff, sizeof(rate));
+
+    if (ngx_http_ratelimit_rate_parse(text, strlen(text), &rate) != NULL) {
+        ok(0, "%s is a rate", text);
+    }
+
+    return rate;
+}
+
+
+static void
+test_rates(void)
+{
+    char                       name[128];
+    size_t                     i;
+    const char                *err;
+    ngx_http_ratelimit_rate_t  rate;
+
+    static const struct {
+        const char  *text;
+        uint64_t     num, den, count;
+    } rates[] = {
+        { "10r/s", 10, 1, 10 },
+        { "1r/s", 1, 1, 1 },
+        { "10r/m", 1, 6, 10 },
+        { "60r/m", 1, 1, 60 },
+        { "7r/m", 7, 60, 7 },
+        { "3600r/h", 1, 1, 3600 },
+        { "1r/h", 1, 3600, 1 },
+        { "1r/d", 1, 86400, 1 },
+        { "86400r/d", 1, 1, 86400 },
+        { "100000r/d", 125, 108, 100000 },
+        { "100000r/s", 100000, 1, 100000 },
+
+        { "0.5r/s", 1, 2, 1 },
+        { "0.50r/s", 1, 2, 1 },
+        { "1.5r/s", 3, 2, 2 },
+        { "2.0r/s", 2, 1, 2 },
+        { "2.000001r/s", 2000001, 1000000, 3 },
+        { "0.1r/m", 1, 600, 1 },
+        { "0.000001r/s", 1, 1000000, 1 },
+        { "0.000001r/d", 1, 86400000000ULL, 1 },
+
+        { "0r/s", 0, 1, 0 },
+        { "0r/d", 0, 1, 0 },
+        { "0.0r/s", 0, 1, 0 },
+        { "0.000000r/m", 0, 1, 0 },
+        { "007r/s", 7, 1, 7 },
+
+        { "1000000000r/s", 1000000000, 1, 1000000000 },
+        { "1000000000.000000r/s", 1000000000, 1, 1000000000 },
+        { "999999999.999999r/s", 999999999999999ULL, 1000000, 1000000000 },
+        { "1000000000r/d", 312500, 27, 1000000000 }
+    };
+
+    for (i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
+        memset(&rate, 0xff, sizeof(rate));
+        err = ngx_http_ratelimit_rate_parse(rates[i].text,
+                                            strlen(rates[i].text), &rate);
+
+        snprintf(name, sizeof(name), "%s is %" PRIu64 "/%" PRIu64
+                 " tokens a second, capacity %" PRIu64 " by default",
+                 rates[i].text, rates[i].num, rates[i].den, rates[i].count);
+
+        if (!ok(err == NULL && rate.num == rates[i].num
+                && rate.den == rates[i].den && rate.count == rates[i].count,
+                "%s", name))
+        {
+            diag("%s, %" PRIu64 "/%" PRIu64 ", %" PRIu64,
+                 err ? err : "no error", rate.num, rate.den, rate.count);
+        }
+    }
+}
+
+
+static void
+test_malformed_rates(void)
+{
+    size_t                     i, len;
+    ngx_http_ratelimit_rate_t  rate;
+
+    static const char  *rates[] = {
+        "", "r/s", "10", "10r", "10r/", "10r/x", "10r/S", "10R/s", "10 r/s",
+        " 10r/s", "10r/s ", "10r/ss", "10r/sec", "10/s", "10rs", "-1r/s",
+        "+1r/s", "-0r/s", "1e3r/s", "0x10r/s", "1,5r/s", ".5r/s", "5.r/s",
+        "1.2.3r/s", "1..2r/s", ".r/s", "1.0000001r/s", "0.0000000r/s",
+        "nanr/s", "infr/s", "10r/s\n", "\t10r/s", "1000000001r/s",
+        "1000000000.1r/s", "1000000000.000001r/s", "10000000000r/s",
+        "18446744073709551615r/s", "18446744073709551616r/s",
+        "99999999999999999999999999999999999999999999999999r/s",
+        "1.99999999999999999999999999999999999999999999999999r/s"
+    };
+
+    for (i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
+        ok(ngx_http_ratelimit_rate_parse(rates[i], strlen(rates[i]), &rate)
+           != NULL, "\"%.*s\" is no rate", (int) strcspn(rates[i], "\n"),
+           rates[i]);
+    }
+
+    ok(ngx_http_ratelimit_rate_parse("10r/s\0", 6, &rate) != NULL,
+       "a zero byte ends no rate");
+    ok(ngx_http_ratelimit_rate_parse("1\0r/s", 5, &rate) != NULL,
+       "nor is it a digit");
+
+    /* every length of a longer text, none of which ends in a zero byte */
+
+    for (len = 0; len < sizeof("12.5r/m") - 1; len++) {
+        ok(ngx_http_ratelimit_rate_parse("12.5r/m", len, &rate) != NULL,
+           "the first %zu bytes of 12.5r/m are no rate", len);
+    }
+}
+
+
+static void
+test_messages(void)
+{
+    uint64_t                   n;
+    const char                *err;
+    ngx_http_ratelimit_rate_t  rate;
+
+    err = ngx_http_ratelimit_rate_parse("x", 1, &rate);
+    ok(err && strstr(err, "r/s") && strstr(err, "r/m") && strstr(err, "r/h")
+       && strstr(err, "r/d") && strstr(err, "1000000000"),
+       "a rate's message says what is allowed");
+
+    err = ngx_http_ratelimit_capacity_parse("x", 1, &n);
+    ok(err && strstr(err, "from 1 to 1000000000"),
+       "a capacity's message says what is allowed");
+
+    err = ngx_http_ratelimit_cost_parse("x", 1, &n);
+    ok(err && strstr(err, "from 1 to 100000"),
+       "a cost's message says what is allowed");
+}
+
+
+static void
+test_numbers(void)
+{
+    size_t    i;
+    uint64_t  n;
+
+    static const char  *wrong[] = {
+        "", "0", "00", "-1", "+1", " 1", "1 ", "1.0", "1.5", "1e3", "0x1",
+        "ten", "1k", "18446744073709551615", "18446744073709551616",
+        "18446744073709551617", "99999999999999999999999999999999"
+    };
+
+    for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        ok(ngx_http_ratelimit_capacity_parse(wrong[i], strlen(wrong[i]), &n)
+           != NULL, "\"%s\" is no capacity", wrong[i]);
+        ok(ngx_http_ratelimit_cost_parse(wrong[i], strlen(wrong[i]), &n)
+           != NULL, "\"%s\" is no cost", wrong[i]);
+    }
+
+    ok(ngx_http_ratelimit_capacity_parse("1", 1, &n) == NULL && n == 1,
+       "the least capacity");
+    ok(ngx_http_ratelimit_capacity_parse("1000000000", 10, &n) == NULL
+       && n == 1000000000, "the greatest capacity");
+    ok(ngx_http_ratelimit_capacity_parse("1000000001", 10, &n) != NULL,
+       "no more than that");
+    ok(ngx_http_ratelimit_cost_parse("1", 1, &n) == NULL && n == 1,
+       "the least cost");
+    ok(ngx_http_ratelimit_cost_parse("100000", 6, &n) == NULL && n == 100000,
+       "the greatest cost");
+    ok(ngx_http_ratelimit_cost_parse("100001", 6, &n) != NULL,
+       "no more than that");
+    ok(ngx_http_ratelimit_capacity_parse("123", 2, &n) == NULL && n == 12,
+       "the length counts, not a zero byte");
+    ok(ngx_http_ratelimit_capacity_parse("1\0", 2, &n) != NULL,
+       "a zero byte ends no number");
+}
+
+
+static void
+test_check(void)
+{
+    size_t                     i;
+    ngx_http_ratelimit_rate_t  rate;
+
+    static const struct {
+        const char  *rate;
+        uint64_t     capacity;
+        int          fits;
+    } pairs[] = {
+        { "0r/s", 1, 1 },
+        { "1r/d", 1000000000, 1 },
+        { "1000r/s", 1, 1 },
+        { "1000.000001r/s", 1, 0 },
+        { "1001r/s", 1, 0 },
+        { "60000r/m", 1, 1 },
+        { "60001r/m", 1, 0 },
+        { "86400000r/d", 1, 1 },
+        { "86400001r/d", 1, 0 },
+        { "100000r/s", 100, 1 },
+        { "100001r/s", 100, 0 },
+        { "1000000000r/s", 1000000, 1 },
+        { "1000000000r/s", 999999, 0 },
+        { "1000000000r/s", 1000000000, 1 }
+    };
+
+    for (i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        rate = rate_of(pairs[i].rate);
+
+        ok((ngx_http_ratelimit_rate_check(&rate, pairs[i].capacity) == NULL)
+           == pairs[i].fits, "%s %s a capacity of %" PRIu64, pairs[i].rate,
+           pairs[i].fits ? "fits" : "is too fast for", pairs[i].capacity);
+    }
+}
+
+
+static void
+test_wait(void)
+{
+    size_t                     i;
+    uint64_t                   us;
+    ngx_http_ratelimit_rate_t  rate;
+
+    static const struct {
+        const char  *rate;
+        uint64_t     microtokens, us;
+    } waits[] = {
+        { "1r/s", 0, 0 },
+        { "1r/s", 1, 1 },
+        { "1r/s", 1000000, 1000000 },
+
+        /* rounded up: never too early */
+        { "3r/s", 1000000, 333334 },
+        { "3r/s", 1, 1 },
+        { "3r/s", 3, 1 },
+        { "3r/s", 4, 2 },
+        { "7r/m", 1000000, 8571429 },
+        { "7r/m", 7000000, 60000000 },
+
+        { "1r/d", 1, 86400 },
+        { "1r/d", 1000000, DAY },
+        { "1r/d", 999999, DAY - 86400 },
+        { "1r/d", 200000000ULL * 1000000, 200000000 * DAY },
+
+        { "100000r/s", 1, 1 },
+        { "100000r/s", 100000, 1 },
+        { "100000r/s", 100001, 2 },
+        { "100000r/s", 1000000, 10 },
+
+        { "1000000000r/s", 1000000000ULL * 1000000, 1000000 },
+        { "999999999.999999r/s", 1000000000ULL * 1000000, 1000001 },
+
+        { "0.000001r/d", 1, DAY },
+        { "0.000001r/d", 1000000, 1000000 * DAY },
+
+        /* 2^64 microseconds are 584542 years */
+        { "1r/d", 1000000000ULL * 1000000, NGX_HTTP_RATELIMIT_NEVER },
+        { "0.000001r/d", 1000000000ULL * 1000000, NGX_HTTP_RATELIMIT_NEVER },
+
+        { "0r/s", 0, 0 },
+        { "0r/s", 1, NGX_HTTP_RATELIMIT_NEVER },
+        { "0r/s", UINT64_MAX, NGX_HTTP_RATELIMIT_NEVER }
+    };
+
+    for (i = 0; i < sizeof(waits) / sizeof(waits[0]); i++) {
+        rate = rate_of(waits[i].rate);
+        us = ngx_http_ratelimit_rate_wait(&rate, waits[i].microtokens);
+
+        if (!ok(us == waits[i].us, "at %s %" PRIu64 " microtokens come in %"
+                PRIu64 " us", waits[i].rate, waits[i].microtokens,
+                waits[i].us))
+        {
+            diag("got %" PRIu64, us);
+        }
+    }
+
+    rate.num = UINT64_MAX;
+    rate.den = 1;
+    is_number(ngx_http_ratelimit_rate_wait(&rate, UINT64_MAX), 1,
+              "no product overflows");
+
+    rate.num = 1;
+    is_number(ngx_http_ratelimit_rate_wait(&rate, UINT64_MAX - 1),
+              UINT64_MAX - 1, "the longest wait there is");
+    is_number(ngx_http_ratelimit_rate_wait(&rate, UINT64_MAX),
+              NGX_HTTP_RATELIMIT_NEVER, "one more is never");
+}
+
+
+#if defined(__SIZEOF_INT128__)
+
+/*
+ * For rates of every kind: after the wait the tokens are there, and one
+ * microsecond before they are not.
+ */
+
+static void
+test_wait_is_least(void)
+{
+    char                             text[64];
+    unsigned                         i, wrong;
+    uint64_t                         seed, tokens, us;
+    ngx_http_ratelimit_rate_t        rate;
+    __extension__ unsigned __int128  after, before, due;
+
+    static const char  units[] = "smhd";
+
+    seed = 7;
+    wrong = 0;
+
+    for (i = 0; i < 100000; i++) {
+        snprintf(text, sizeof(text), "%u.%06ur/%c",
+                 (unsigned) (tap_random(&seed) % 1000000000)
+                 >> tap_random(&seed) % 30,
+                 (unsigned) (tap_random(&seed) % 1000000),
+                 units[tap_random(&seed) % 4]);
+
+        tokens = (tap_random(&seed) % 1000000000000000ULL
+                  >> tap_random(&seed) % 50) + 1;
+
+        rate = rate_of(text);
+
+        if (rate.num == 0) {
+            continue;
+        }
+
+        us = ngx_http_ratelimit_rate_wait(&rate, tokens);
+
+        if (us == NGX_HTTP_RATELIMIT_NEVER) {
+            continue;
+        }
+
+        due = tokens;
+        due *= rate.den;
+        after = us;
+        after *= rate.num;
+        before = after - rate.num;
+
+        wrong += after < due || before >= due;
+    }
+
+    is_number(wrong, 0, "100000 random waits: neither too short nor too long");
+}
+
+#endif
+
+
+int
+main(void)
+{
+    test_rates();
+    test_malformed_rates();
+    test_messages();
+    test_numbers();
+    test_check();
+    test_wait();
+#if defined(__SIZEOF_INT128__)
+    test_wait_is_least();
+#endif
+
+    return tap_done();
+}
