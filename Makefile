@@ -65,7 +65,7 @@ ifeq ($(FLAVOUR),asan)
 dir     := build/asan-$(version)
 cc_opt  := -O1 -g -fsanitize=address -fno-omit-frame-pointer \
            -DNGX_DEBUG_PALLOC=1
-ld_opt  := -fsanitize=address,undefined
+ld_opt  := -fsanitize=address,undefined $(CURDIR)/tools/lsan.c
 own     += -fsanitize=undefined -fno-sanitize-recover=undefined
 add     := --add-module=$(CURDIR)
 product := $(dir)/objs/nginx

@@ -144,7 +144,7 @@ sub check_c {
         }
 
         check_function($file, $i, \@lines, \@code, $own)
-            if $code[$i] =~ /^[A-Za-z_]\w*\(/;
+            if $code[$i] =~ /^(?!__attribute__)[A-Za-z_]\w*\(/;
 
         check_head($file, $i, \@code)
             if $code[$i] =~ /^(?!\#|typedef\b)[A-Za-z_][\w\s\*]*[\s\*]\w+\(/;
@@ -200,7 +200,7 @@ sub check_function {
         complain($file, $i + 1, "$name() lacks the prefix $PREFIX");
     }
 
-    # the head: type, above it perhaps a comment
+    # the head: type, above it perhaps attributes and a comment
 
     my $j = $i - 1;
 
@@ -208,6 +208,8 @@ sub check_function {
         complain($file, $i + 1, "the type of $name() on the line before it");
         return;
     }
+
+    $j-- if $j > 0 && $code->[$j - 1] =~ /^__attribute__/;
 
     if ($j > 0 && $lines->[$j - 1] =~ m{\*/\z}) {
         $j-- while $j > 0 && $lines->[$j - 1] !~ m{^/\*};
@@ -292,8 +294,9 @@ sub check_names {
         } elsif (/^(?!typedef\b)\w[\w\s\*]*[\s\*](\w+)
                   (?:\[.*?\])*\s*(?:=.*|;)\z/x)
         {
+            # the name that each filter of nginx gives the next one
             complain($file, $n, "$1 lacks the prefix $PREFIX")
-                if index($1, $PREFIX) != 0;
+                if $1 !~ /^(?:\Q$PREFIX\E|ngx_http_next_header_filter\z)/;
 
         } elsif (/^\}\s*(\w+);/ || /^typedef\b.*?(\w+);\z/) {
             complain($file, $n, "type $1 lacks the prefix $PREFIX")

@@ -56,6 +56,22 @@ cpp_check()
 }
 
 
+# gcc's walk along all paths, with the flags of the build
+
+analyzer()
+{
+    flags=$(make -s -C "$dir" -f objs/Makefile --no-print-directory \
+                --eval='flags: ; @echo $(CFLAGS) $(ALL_INCS)' flags)
+
+    for source in "$PWD"/src/*.c; do
+        (cd "$dir" && gcc $flags -fanalyzer -c -o /dev/null "$source")
+    done > "$dir/analyzer.log" 2>&1
+
+    cat "$dir/analyzer.log"
+    test ! -s "$dir/analyzer.log"
+}
+
+
 # the scripts see what Redis gives them, and nothing else
 
 lua_check()
@@ -67,10 +83,11 @@ lua_check()
 }
 
 
-check "style, layers" tools/check-style.pl
-check "symbols"       symbols
-check "cppcheck"      cpp_check
-check "luacheck"      lua_check
+check "style, layers"  tools/check-style.pl
+check "symbols"        symbols
+check "cppcheck"       cpp_check
+check "gcc -fanalyzer" analyzer
+check "luacheck"       lua_check
 
 if [ $status -eq 0 ]; then
     echo "lint: nothing found"
