@@ -137,7 +137,9 @@ $(product): $(dir)/objs/Makefile force
 	 || echo "building $@ (nginx $(version))"
 	@$(nginx_make) -s $(goals)
 ifneq ($(so),)
-	@cmp -s $(dir)/objs/$(MODULE).so $@ || cp $(dir)/objs/$(MODULE).so $@
+	@# a running nginx keeps the old file: it must not change under it
+	@cmp -s $(dir)/objs/$(MODULE).so $@ \
+	 || { cp $(dir)/objs/$(MODULE).so $@.new && mv $@.new $@; }
 endif
 
 
