@@ -481,13 +481,13 @@ subtest 'pipelining: what comes while the first is parked' => sub {
     # a write event as well: that must not ask Redis again
 
     open my $out, '>', $nginx->dir . '/html/big' or die;
-    print $out 'x' x 20_000_000;
+    print $out 'x' x 8_000_000;
     close $out;
 
     $fake->clear;
     $c = RateLimit::Load::connection($nginx->port);
     $c->write(raw('/big'));
-    is length $c->response(60)->{body}, 20_000_000, 'a large response';
+    is length $c->response(60)->{body}, 8_000_000, 'a large response';
     $c->write(raw('/n?k=h2-7'));
     parked($fake, 1);
     $c->write($_) for split //, raw('/n?k=8');
@@ -786,7 +786,7 @@ subtest 'Expect: 100-continue' => sub {
 subtest 'worker_connections used up by clients: the failure policy decides' =>
     sub
 {
-    my $redis = RateLimit::Redis->new;
+    my $redis = RateLimit::Redis->start;
     my $nginx = nginx($redis->addr,
         events => 'worker_connections 32;',
         conf   => 'client_header_timeout 10m;',
@@ -797,49 +797,57 @@ subtest 'worker_connections used up by clients: the failure policy decides' =>
             alias %%DIR%%/html/ok;
         }
 EOC
+    my @clients;
 
     # clients in the middle of their request hold all that nginx has; there is
     # no more when it sends several away, one after the other
 
-    my @clients;
-    my $refused = 0;
+    my $use_up = sub {
+        my $refused = 0;
 
-    while ($refused < 5) {
-        die "32 connections are enough for 100 clients\n" if @clients > 100;
+        while ($refused < 5) {
+            die "32 connections serve 100 clients\n" if @clients > 100;
 
-        my $c = RateLimit::Load::connection($nginx->port);
-        my $path = @clients % 2 ? '/n' : '/closed';
+            my $c = RateLimit::Load::connection($nginx->port);
+            my $path = @clients % 2 ? '/n' : '/closed';
 
-        $c->write("GET $path?k=1 HTTP/1.1\r\nHost: a\r\n");
+            $c->write("GET $path?k=1 HTTP/1.1\r\nHost: a\r\n");
 
-        my $port = (unpack_sockaddr_in(getsockname $c->{socket}))[0];
-        my $unread = sprintf ': 0100007F:%04X 0100007F:%04X 01 '
-                             . '[0-9A-F]{8}:(?!0{8})', $nginx->port, $port;
-        my $gone;
+            my $port = (unpack_sockaddr_in(getsockname $c->{socket}))[0];
+            my $unread = sprintf ': 0100007F:%04X 0100007F:%04X 01 '
+                                 . '[0-9A-F]{8}:(?!0{8})', $nginx->port, $port;
+            my $gone;
 
-        wait_until(sub {
-            my $read = '';
-            vec($read, fileno $c->{socket}, 1) = 1;
+            wait_until(sub {
+                my $read = '';
+                vec($read, fileno $c->{socket}, 1) = 1;
 
-            return $gone = 1 if select $read, undef, undef, 0;
-            return slurp('/proc/net/tcp') !~ $unread;
-        }, 20) or die "a client was neither read nor sent away\n";
+                return $gone = 1 if select $read, undef, undef, 0;
+                return slurp('/proc/net/tcp') !~ $unread;
+            }, 20) or die "a client was neither read nor sent away\n";
 
-        $refused = $gone ? $refused + 1 : 0;
-        push @clients, [$c, $path] unless $gone;
-    }
+            $refused = $gone ? $refused + 1 : 0;
+            push @clients, [$c, $path] unless $gone;
+        }
+    };
 
-    cmp_ok scalar @clients, '>', 20, 'used up';
+    is told(RateLimit::Load::get($nginx->port, '/n?k=1')),
+       '200 1000000 999999', 'Redis is used';
 
-    # now Redis is there, but there is nothing to reach it with
+    $use_up->();
+    cmp_ok scalar @clients, '>', 20, 'clients hold all connections ...';
+    $redis->stop;
+    ok $nginx->wait_log(qr/connect\(\) to .* failed/, 20), 'Redis goes away';
+    $use_up->();
 
-    $redis->start;
+    # now Redis is there again, but there is nothing to reach it with
 
     my $none = qr/\[alert\].*worker_connections are not enough.*redis: /;
     my $tries = $nginx->log_count($none);
 
+    $redis->start;
     ok wait_until(sub { $nginx->log_count($none) > $tries }, 60),
-       'no connection to Redis can be made';
+       '... so that none is left for Redis when it is back';
 
     # all are answered before the first of them is gone
 

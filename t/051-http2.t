@@ -512,7 +512,8 @@ subtest 'bodies' => sub {
     $h2->write($frame, H2::data($id, $pieces[0]));
     $fake->wait_commands('EVALSHA', 1, 20) or die "not parked\n";
     $h2->write(H2::cancel($id));
-    ok $nginx->wait_log(qr/client canceled stream/, 20), 'who leaves is noticed';
+    ok $nginx->wait_log(qr/client canceled stream/, 20),
+       'who leaves is noticed';
     ($other) = send_all($h2, undef, '/n?k=h2-4');
     is $h2->answer($other), '200 PASSED 1000000 4', 'the one after';
 

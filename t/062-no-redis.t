@@ -32,6 +32,8 @@ sub start {
             ratelimit_redis_connect_timeout $timeout;
 EOC
         server  => <<"EOC",
+            listen unix:%%DIR%%/nginx.sock;
+
             ratelimit_key      \$arg_k;
             ratelimit_capacity 1000000;
             ratelimit_rate     0r/s;
@@ -436,8 +438,11 @@ subtest 'calls under way are bounded' => sub {
 
     $redis->pause;
 
+    # by a unix socket: so many TCP ones would linger for a minute
+
     my $load = RateLimit::Load::run(
-        port => $nginx->port, connections => 50, requests => 17_000,
+        port => $nginx->dir . '/nginx.sock', connections => 50,
+        requests => 17_000,
         path => sub { "/?k=$_[0]" }, abort => 1, timeout => 100,
     );
 
@@ -475,12 +480,12 @@ sub ask_on {
 
 subtest 'no connection left for Redis' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => { eval => ":7000000\r\n" });
-    my $nginx = start($fake->addr, events => 'worker_connections 10;',
+    my $nginx = start($fake->addr, events => 'worker_connections 11;',
                       log => 'notice');
 
     ok works($nginx), 'works';
 
-    # ten are: one to listen, one to the master, eight for clients and Redis.
+    # eleven: two to listen, one to the master, eight for clients and Redis.
     # A client that has sent one request and a half can't be closed by nginx.
 
     my @clients;
