@@ -49,6 +49,7 @@ static const ngx_http_ratelimit_failure_word_t
     { "ERR Client sent AUTH", NGX_HTTP_RATELIMIT_AUTH },
     { "ERR AUTH ", NGX_HTTP_RATELIMIT_AUTH },
     { "ERR The user executing the script", NGX_HTTP_RATELIMIT_AUTH },
+    { "ERR ACL failure in script", NGX_HTTP_RATELIMIT_AUTH },
     { "The user executing the script", NGX_HTTP_RATELIMIT_AUTH }
 };
 

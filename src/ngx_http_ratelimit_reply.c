@@ -238,6 +238,8 @@ ngx_http_ratelimit_reply_free(void *reply)
 static ngx_http_ratelimit_reply_t *
 ngx_http_ratelimit_reply_create(const redisReadTask *task)
 {
+    int                           depth;
+    const redisReadTask          *t;
     ngx_http_ratelimit_reply_t   *reply, *parent;
     ngx_http_ratelimit_reader_t  *r;
 
@@ -245,6 +247,13 @@ ngx_http_ratelimit_reply_create(const redisReadTask *task)
 
     if (task->parent == NULL) {
         r->used = 0;
+    }
+
+    for (t = task, depth = 0; t->parent; t = t->parent) {
+
+        if (depth++ == NGX_HTTP_RATELIMIT_REPLY_DEPTH) {
+            return NULL;
+        }
     }
 
     reply = ngx_http_ratelimit_reply_alloc(r, sizeof(*reply));

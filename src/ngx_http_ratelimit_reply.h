@@ -21,6 +21,7 @@
 
 #define NGX_HTTP_RATELIMIT_REPLY_MAX     65536   /* bytes not yet parsed */
 #define NGX_HTTP_RATELIMIT_REPLY_ARENA   16384   /* bytes of one reply */
+#define NGX_HTTP_RATELIMIT_REPLY_DEPTH   7       /* arrays in arrays */
 
 
 typedef struct ngx_http_ratelimit_reply_s    ngx_http_ratelimit_reply_t;

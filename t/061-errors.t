@@ -144,7 +144,8 @@ sub clients {
 subtest 'every class of error reply' => sub {
     my $sha = 'c3d8ef73d8b4a5e1a9a8b1b1d3b8a2d7d1a5c4e0';
     my @cases = (
-        [oom        => "OOM command not allowed when used memory > 'maxmemory'."],
+        [oom        => "OOM command not allowed when used memory > "
+                       . "'maxmemory'."],
         [oom        => "OOM command not allowed when used memory > "
                        . "'maxmemory'. script: $sha, on \@user_script:68."],
         [oom        => "ERR Error running script (call to f_$sha): "
@@ -237,15 +238,23 @@ subtest 'every class of error reply' => sub {
 
 subtest 'what a server says can not forge the log' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => {
-        eval => qq{-ERR "evil"\n2026/01/01 [alert] \t\\ \x01\x7f\xe2\x80\xae\r\n},
+        eval => [ qq{-ERR "evil" 2026/01/01 [alert] }
+                  . qq{\t\\ \x01\x7f\xe2\x80\xae\r\n},
+                  qq{-OOM evil\n2026/01/01 [alert] evil\r\n} ],
     });
     my $nginx = start('ratelimit_shards ' . $fake->addr . ';');
 
     is ask($nginx, '/?k=a'), '200 open storage_unavailable', 'a failure';
-    ok $nginx->log_like(qr/answered "ERR \\x22evil\\x22\\x0A2026\/01\/01 /),
-       'quotes and line feeds are escaped';
+    ok $nginx->log_like(qr/answered "ERR \\x22evil\\x22 2026\/01\/01 /),
+       'quotes are escaped';
     ok $nginx->log_like(qr/\\x09\\x5C \\x01\\x7F\\xE2\\x80\\xAE"/),
        'so are all other odd bytes';
+
+    # hiredis takes a line feed in an error for what it is since 1.1
+    is ask($nginx, '/?k=b'), '200 open storage_unavailable', 'another one';
+    ok $nginx->log_like(qr/answered "OOM evil\\x0A2026|sent what is no reply/),
+       'a line feed is escaped, or no reply at all';
+    ok !$nginx->log_like(qr/^2026\/01\/01 \[alert\]/m), 'no line is forged';
 
     finish($nginx, except => qr/answered/);
 };
@@ -528,6 +537,7 @@ subtest 'a real replica, out of memory, busy, ...' => sub {
        'logged';
 
     $redis->cmd('SCRIPT', 'KILL');
+    ok wait_until(sub { $redis->try('PING') !~ /^BUSY/ }, 10), 'killed';
     like ask($nginx, '/?k=a'), qr/^200 redis /, 'killed: works at once';
     ok works($second), 'so does the new connection, soon';
     ok $second->log_like(qr/\[notice\].*redis is back/), 'which is logged';
@@ -624,7 +634,7 @@ sub most_attempts {
 
 subtest 'a refused password makes no storm' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => {
-        handshake => { AUTH => "-WRONGPASS invalid username-password pair\r\n" },
+        handshake => { AUTH => "-WRONGPASS invalid password\r\n" },
         eval      => ":7000000\r\n",
     });
     my $start = time;

@@ -447,6 +447,8 @@ subtest 'calls under way are bounded' => sub {
     );
 
     is $load->aborted, 17_000, 'many clients came and left';
+    ok wait_until(sub { ($nginx->access_log =~ tr/\n//) >= 17_000 }, 60),
+       'nginx has seen them all';
     ok wait_until(sub {
         ask($nginx, '/?k=a') eq '200 open storage_unavailable'
     }, 30), 'no more is taken in';
@@ -454,7 +456,12 @@ subtest 'calls under way are bounded' => sub {
        'the policy decides at once';
     is $nginx->log_count(qr/\[error\].*no answer from redis .*: overload/), 1,
        'logged once';
-    cmp_ok memory($nginx) - $before, '<', 30_000, 'memory is bounded (kB)';
+
+    SKIP: {
+        skip 'what is freed stays in quarantine', 1
+            if $ENV{ASAN_OPTIONS} || $ENV{TEST_NGINX_USE_VALGRIND};
+        cmp_ok memory($nginx) - $before, '<', 30_000, 'memory is bounded (kB)';
+    }
 
     $redis->resume;
 
@@ -479,7 +486,8 @@ sub ask_on {
 
 
 subtest 'no connection left for Redis' => sub {
-    my $fake = RateLimit::FakeRedis->start(policy => { eval => ":7000000\r\n" });
+    my $fake = RateLimit::FakeRedis->start(
+        policy => { eval => ":7000000\r\n" });
     my $nginx = start($fake->addr, events => 'worker_connections 11;',
                       log => 'notice');
 

@@ -62,7 +62,19 @@ fi
 
 status=0
 
-prove -I t/lib ${PROVEFLAGS:-} "${tests[@]}" < /dev/null || status=1
+run=(prove -I t/lib ${PROVEFLAGS:-} "${tests[@]}")
+
+if [ "$mode" = valgrind ]; then
+
+    # nginx starts slowly, and Test::Nginx says so each time
+    "${run[@]}" < /dev/null 2> >(grep --line-buffered -vE \
+                                     -e '^t/\S+ TEST [0-9]+: ' \
+                                     -e '^\s*Retry connecting after ' >&2) \
+    || status=1
+
+else
+    "${run[@]}" < /dev/null || status=1
+fi
 
 if [ -n "$reports" ]; then
     mapfile -t found < <(find "$reports" -type f -size +0)
