@@ -24,7 +24,7 @@
 #define NGX_HTTP_RATELIMIT_HEADERS_LEGACY   1
 
 
-/* a parameter: a number that was parsed with the configuration, or a variable */
+/* a parameter: a number, parsed with the configuration, or a variable */
 
 typedef struct {
     ngx_http_complex_value_t          *value;    /* NULL: not set */

@@ -146,7 +146,8 @@ ngx_http_ratelimit_rate_check(const ngx_http_ratelimit_rate_t *rate,
 {
     uint64_t  per_second;
 
-    per_second = rate->num / rate->den + (rate->num % rate->den ? 1 : 0);
+    per_second = rate->num / rate->den
+                 + ((rate->num % rate->den) ? 1 : 0);
 
     if (per_second > capacity * 1000) {
         return ngx_http_ratelimit_rate_too_fast;

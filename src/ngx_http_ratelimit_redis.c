@@ -43,7 +43,7 @@
 #define NGX_HTTP_RATELIMIT_REDIS_STALL      500         /* ms */
 #define NGX_HTTP_RATELIMIT_REDIS_STABLE     1000        /* ms */
 #define NGX_HTTP_RATELIMIT_REDIS_LOG        60          /* s */
-#define NGX_HTTP_RATELIMIT_REDIS_TEXT       160         /* of an error, logged */
+#define NGX_HTTP_RATELIMIT_REDIS_TEXT       160         /* of an error */
 
 
 typedef enum {
