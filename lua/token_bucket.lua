@@ -17,12 +17,26 @@
 -- token has as many microtokens as a second has microseconds, the refill
 -- fraction also counts microtokens a microsecond.
 
-local bucket = redis.call('HMGET', KEYS[1], 'tokens', 'lastRefill')
+local bucket = redis.pcall('HMGET', KEYS[1], 'tokens', 'lastRefill')
+
+if bucket.err then
+    if redis.call('TYPE', KEYS[1]).ok ~= 'zset' then
+        return bucket
+    end
+
+    -- the limit has been a window before: that counts as gone
+    redis.call('DEL', KEYS[1])
+    bucket = {}
+end
+
 local time = redis.call('TIME')
 
 local now = time[1] * 1000000 + time[2]
 local full = ARGV[1] * 1000000
 local cost = ARGV[4] * 1000000
+
+local num = tonumber(ARGV[2])
+local den = tonumber(ARGV[3])
 
 local tokens = tonumber(bucket[1])
 local last = tonumber(bucket[2])
@@ -35,7 +49,6 @@ if tokens and last then
     tokens = math.max(0, math.floor(tokens * 1000000 + 0.5))
 
     if elapsed > 0 then
-        local num, den = tonumber(ARGV[2]), tonumber(ARGV[3])
         local refill = math.floor(elapsed * num / den)
 
         -- time that made no whole microtoken yet is left to the next call
@@ -71,6 +84,11 @@ if taken or repair then
     redis.call('HSET', KEYS[1],
                'tokens', string.format('%.6f', tokens / 1000000),
                'lastRefill', string.format('%.0f', last))
+    redis.call('PEXPIRE', KEYS[1], ARGV[5])
+
+elseif redis.call('PTTL', KEYS[1]) * num < (full - tokens) * den / 1000 then
+    -- the limit has become slower or larger since the last take: the bucket
+    -- must not be forgotten, and so be full, before it would be
     redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end
 

@@ -2,14 +2,15 @@
 #include "ngx_http_ratelimit_escape.h"
 
 
+static const char  ngx_http_ratelimit_hex[] = "0123456789ABCDEF";
+
+
 size_t
 ngx_http_ratelimit_escape(unsigned char *dst, const void *src, size_t len)
 {
     size_t                i;
     unsigned char        *p;
     const unsigned char  *s;
-
-    static const char     hex[] = "0123456789ABCDEF";
 
     p = dst;
     s = src;
@@ -19,8 +20,8 @@ ngx_http_ratelimit_escape(unsigned char *dst, const void *src, size_t len)
         if (s[i] < 0x20 || s[i] >= 0x7f || s[i] == '"' || s[i] == '\\') {
             *p++ = '\\';
             *p++ = 'x';
-            *p++ = hex[s[i] >> 4];
-            *p++ = hex[s[i] & 0xf];
+            *p++ = ngx_http_ratelimit_hex[s[i] >> 4];
+            *p++ = ngx_http_ratelimit_hex[s[i] & 0xf];
 
         } else {
             *p++ = s[i];
@@ -28,4 +29,36 @@ ngx_http_ratelimit_escape(unsigned char *dst, const void *src, size_t len)
     }
 
     return p - dst;
+}
+
+
+unsigned char *
+ngx_http_ratelimit_quote(unsigned char *dst, const void *src, size_t len)
+{
+    size_t                i;
+    const unsigned char  *s;
+
+    s = src;
+
+    *dst++ = '"';
+
+    for (i = 0; i < len; i++) {
+
+        if (s[i] < 0x20 || s[i] >= 0x7f) {
+            *dst++ = '%';
+            *dst++ = ngx_http_ratelimit_hex[s[i] >> 4];
+            *dst++ = ngx_http_ratelimit_hex[s[i] & 0xf];
+            continue;
+        }
+
+        if (s[i] == '"' || s[i] == '\\') {
+            *dst++ = '\\';
+        }
+
+        *dst++ = s[i];
+    }
+
+    *dst++ = '"';
+
+    return dst;
 }

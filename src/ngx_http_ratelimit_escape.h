@@ -1,6 +1,6 @@
 
 /*
- * Making bytes that came from outside fit for a log line.  Pure.
+ * Making any bytes fit for log lines, headers and bodies.  Pure.
  */
 
 
@@ -20,6 +20,20 @@
  * \xHH; returns the number of bytes written
  */
 size_t ngx_http_ratelimit_escape(unsigned char *dst, const void *src,
+    size_t len);
+
+
+
+/* what a quoted string of n bytes may become at most */
+#define ngx_http_ratelimit_quote_size(n)   (3 * (n) + 2)
+
+
+/*
+ * A string in double quotes as both JSON and structured fields have it, and so
+ * of the same text in both: quotes and backslashes get a backslash, and what is
+ * not printable ASCII becomes %HH; returns the end of what was written
+ */
+unsigned char *ngx_http_ratelimit_quote(unsigned char *dst, const void *src,
     size_t len);
 
 

@@ -35,7 +35,8 @@ static const ngx_http_ratelimit_failure_word_t
     { "MASTERDOWN", NGX_HTTP_RATELIMIT_MASTERDOWN },
     { "NOREPLICAS", NGX_HTTP_RATELIMIT_MASTERDOWN },
     { "MISCONF", NGX_HTTP_RATELIMIT_MISCONF },
-    { "WRONGTYPE", NGX_HTTP_RATELIMIT_WRONGTYPE }
+    { "WRONGTYPE", NGX_HTTP_RATELIMIT_WRONGTYPE },
+    { "CLOCK", NGX_HTTP_RATELIMIT_CLOCK }
 };
 
 
@@ -72,6 +73,7 @@ static const char  *ngx_http_ratelimit_failure_names[] = {
     "misconf",
     "clients",
     "wrongtype",
+    "clock",
     "error",
     "config"
 };

@@ -33,6 +33,7 @@ typedef enum {
     NGX_HTTP_RATELIMIT_MISCONF,        /* can't persist */
     NGX_HTTP_RATELIMIT_CLIENTS,        /* max number of clients reached */
     NGX_HTTP_RATELIMIT_WRONGTYPE,      /* somebody else's data in our key */
+    NGX_HTTP_RATELIMIT_CLOCK,          /* nginx's is too far behind */
     NGX_HTTP_RATELIMIT_ERROR,          /* any other error reply */
 
     /* nothing was sent */

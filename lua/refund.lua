@@ -1,0 +1,84 @@
+-- Gives back what take.lua or token_bucket.lua took for one request, because
+-- a limit that lives elsewhere denied it.
+--
+-- KEYS     one key a limit
+-- ARGV[1]  the id of the call that took
+-- and three more a limit, beginning with ARGV[2]:
+--   1  "bucket" or "window"
+--   2  capacity of the bucket in tokens; of no meaning for a window
+--   3  cost in tokens
+--
+-- Reply: how many of the limits got something back.
+--
+-- A bucket never gets more than its capacity, and one that is gone is full. An
+-- entry of a window is found among the latest ones; one that is no more there
+-- stays taken until it leaves by itself. Times to live stay as they are.
+
+local LATEST = 1000
+
+local given = 0
+
+local function refund_bucket(key, capacity, cost)
+    local tokens = redis.pcall('HGET', key, 'tokens')
+
+    tokens = type(tokens) == 'string' and tonumber(tokens)
+
+    if not tokens then
+        return
+    end
+
+    redis.call('HSET', key, 'tokens', string.format('%.6f',
+               math.max(tokens, math.min(capacity, tokens + cost))))
+    given = given + 1
+end
+
+local function refund_window(key, id)
+    local later = {}
+
+    for i = 1, 2 * LATEST, 2 do
+        -- it is among the very last, as a rule: a few first, then more
+        if i > #later then
+            local from = #later / 2
+            local more = redis.pcall('ZREVRANGE', key, from,
+                                     2 * from + 7, 'WITHSCORES')
+
+            if not more[1] then
+                return
+            end
+
+            for k = 1, #more do
+                later[#later + 1] = more[k]
+            end
+        end
+
+        local cost, owner = string.match(later[i], '^%d+:(%d+):%d+:(.*)$')
+
+        if owner == id then
+            redis.call('ZREM', key, later[i])
+
+            -- the totals of all later ones hold its cost
+            for j = i - 2, 1, -2 do
+                local total, rest = string.match(later[j], '^(%d+)(:.*)$')
+
+                redis.call('ZREM', key, later[j])
+                redis.call('ZADD', key, later[j + 1],
+                           string.format('%016.0f%s', total - cost, rest))
+            end
+
+            given = given + 1
+            return
+        end
+    end
+end
+
+for i = 1, #KEYS do
+    local a = 3 * i - 1
+
+    if ARGV[a] == 'window' then
+        refund_window(KEYS[i], ARGV[1])
+    else
+        refund_bucket(KEYS[i], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
+    end
+end
+
+return given
