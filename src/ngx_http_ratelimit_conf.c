@@ -1,12 +1,16 @@
 
 /*
- * How a limit comes to be.
+ * What guards a place: the limit of its own, if any, and the named ones.
  *
- * A location that sets any of key, capacity and rate makes a limit of its own;
- * one that sets none of them shares its parent's, bucket and all.  A limit is
- * named after the server and location that made it, so that machines with one
- * configuration agree on the names, and the names are unique: where two places
- * would get the same one, the later gets "#2" and so on.
+ * A location that sets any of the terms (key, capacity, rate, algorithm,
+ * window, refill interval) makes a limit of its own; one that sets none of
+ * them shares its parent's, bucket and all.  Such a limit is named after the
+ * server and location that made it, so that machines with one configuration
+ * agree on the names, and the names are unique: where two places would get the
+ * same one, the later gets "#2" and so on.
+ *
+ * "ratelimit" replaces the parent's list of named limits; "ratelimit off"
+ * takes over nothing from the parent at all.
  *
  * Likewise, a location that sets the shards, or anything that says how to get
  * at them, makes a set of shards of its own; peers that are the same in every
@@ -22,30 +26,22 @@
 #define NGX_HTTP_RATELIMIT_ALLOWED_LEN   128        /* of an error message */
 
 
-typedef const char *(*ngx_http_ratelimit_parse_pt)(const void *data,
-    size_t len, void *number);
-
-
-static char *ngx_http_ratelimit_conf_param(ngx_conf_t *cf, void *conf,
-    ngx_uint_t offset, ngx_http_ratelimit_parse_pt parse);
-static const char *ngx_http_ratelimit_parse_capacity(const void *data,
-    size_t len, void *number);
-static const char *ngx_http_ratelimit_parse_cost(const void *data, size_t len,
-    void *number);
-static const char *ngx_http_ratelimit_parse_rate(const void *data, size_t len,
-    void *rate);
 static char *ngx_http_ratelimit_merge_limit(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *prev, ngx_http_ratelimit_loc_conf_t *conf);
-static char *ngx_http_ratelimit_check_limit(ngx_conf_t *cf,
+static void ngx_http_ratelimit_merge_terms(ngx_http_ratelimit_terms_t *prev,
+    ngx_http_ratelimit_terms_t *conf);
+static ngx_uint_t ngx_http_ratelimit_terms_set(
+    ngx_http_ratelimit_terms_t *terms);
+static char *ngx_http_ratelimit_merge_guards(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *conf);
-static ngx_int_t ngx_http_ratelimit_limit_name(ngx_conf_t *cf,
-    ngx_str_t *name);
+static ngx_int_t ngx_http_ratelimit_guard(ngx_conf_t *cf,
+    ngx_http_ratelimit_loc_conf_t *conf, ngx_http_ratelimit_limit_t *limit);
 static ngx_uint_t ngx_http_ratelimit_merge_access(
     ngx_http_ratelimit_loc_conf_t *prev, ngx_http_ratelimit_loc_conf_t *conf);
 static char *ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
     ngx_http_ratelimit_shards_t *shared, ngx_http_ratelimit_loc_conf_t *conf);
-static ngx_int_t ngx_http_ratelimit_key_prefix(ngx_conf_t *cf,
-    ngx_http_ratelimit_loc_conf_t *conf);
+static char *ngx_http_ratelimit_conf_choice(ngx_conf_t *cf, ngx_str_t *word,
+    ngx_conf_enum_t *e, ngx_uint_t *np);
 
 
 void *
@@ -53,7 +49,7 @@ ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf)
 {
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
-    rmcf = ngx_palloc(cf->pool, sizeof(ngx_http_ratelimit_main_conf_t));
+    rmcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_main_conf_t));
     if (rmcf == NULL) {
         return NULL;
     }
@@ -65,11 +61,14 @@ ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf)
         return NULL;
     }
 
-    if (ngx_array_init(&rmcf->names, cf->pool, 4, sizeof(ngx_str_t))
+    if (ngx_array_init(&rmcf->limits, cf->pool, 4,
+                       sizeof(ngx_http_ratelimit_limit_t *))
         != NGX_OK)
     {
         return NULL;
     }
+
+    rmcf->zone_size = NGX_CONF_UNSET_SIZE;
 
     return rmcf;
 }
@@ -83,9 +82,9 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
     /*
      * set by ngx_pcalloc():
      *
-     *     conf->limit, shards, key_prefix
-     *     conf->key, capacity, rate, cost
-     *     conf->prefix, addresses
+     *     conf->guards, n, shards, cost
+     *     conf->terms but the algorithm
+     *     conf->headers, limit, named, prefix, addresses, off
      *     conf->access.user, password
      */
 
@@ -97,10 +96,16 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
     conf->status = NGX_CONF_UNSET_UINT;
     conf->error_status = NGX_CONF_UNSET_UINT;
     conf->on_error = NGX_CONF_UNSET_UINT;
-    conf->headers = NGX_CONF_UNSET_UINT;
+    conf->body = NGX_CONF_UNSET_UINT;
+    conf->phase = NGX_CONF_UNSET_UINT;
+    conf->clock = NGX_CONF_UNSET_UINT;
     conf->log_level = NGX_CONF_UNSET_UINT;
+    conf->ipv6_prefix = NGX_CONF_UNSET_UINT;
     conf->dry_run = NGX_CONF_UNSET;
+    conf->preview = NGX_CONF_UNSET;
+    conf->preview_cache = NGX_CONF_UNSET_MSEC;
     conf->timeout = NGX_CONF_UNSET_MSEC;
+    conf->terms.algorithm = NGX_CONF_UNSET_UINT;
     conf->hash = NGX_CONF_UNSET_UINT;
     conf->access.database = NGX_CONF_UNSET;
     conf->access.connect_timeout = NGX_CONF_UNSET_MSEC;
@@ -144,10 +149,20 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                               NGX_HTTP_SERVICE_UNAVAILABLE);
     ngx_conf_merge_uint_value(conf->on_error, prev->on_error,
                               NGX_HTTP_RATELIMIT_ON_ERROR_OPEN);
-    ngx_conf_merge_uint_value(conf->headers, prev->headers,
-                              NGX_HTTP_RATELIMIT_HEADERS_LEGACY);
+    ngx_conf_merge_uint_value(conf->body, prev->body,
+                              NGX_HTTP_RATELIMIT_BODY_DEFAULT);
+    ngx_conf_merge_uint_value(conf->phase, prev->phase,
+                              NGX_HTTP_RATELIMIT_PHASE_ACCESS);
+    ngx_conf_merge_uint_value(conf->clock, prev->clock,
+                              NGX_HTTP_RATELIMIT_CLOCK_REDIS);
     ngx_conf_merge_uint_value(conf->log_level, prev->log_level, NGX_LOG_ERR);
+    ngx_conf_merge_uint_value(conf->ipv6_prefix, prev->ipv6_prefix, 64);
     ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+    ngx_conf_merge_value(conf->preview, prev->preview, 0);
+    ngx_conf_merge_msec_value(conf->preview_cache, prev->preview_cache, 50);
+    ngx_conf_merge_bitmask_value(conf->headers, prev->headers,
+                                 (NGX_CONF_BITMASK_SET
+                                  |NGX_HTTP_RATELIMIT_HEADERS_LEGACY));
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 50);
     ngx_conf_merge_str_value(conf->prefix, prev->prefix, "ratelimit");
 
@@ -157,9 +172,23 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     own = ngx_http_ratelimit_merge_access(prev, conf);
 
+    if ((conf->headers & NGX_HTTP_RATELIMIT_HEADERS_OFF)
+        && (conf->headers & (NGX_HTTP_RATELIMIT_HEADERS_LEGACY
+                             |NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8)))
+    {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"off\" stands beside other families in "
+                      "\"ratelimit_headers\"");
+        return NGX_CONF_ERROR;
+    }
+
     rv = ngx_http_ratelimit_merge_limit(cf, prev, conf);
-    if (rv != NGX_CONF_OK || conf->limit == NULL) {
+    if (rv != NGX_CONF_OK) {
         return rv;
+    }
+
+    if (conf->limit == NULL && conf->named == NULL) {
+        return NGX_CONF_OK;
     }
 
     /* no request is served at the http level: what lacks there may follow */
@@ -175,16 +204,7 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         return rv;
     }
 
-    rv = ngx_http_ratelimit_check_limit(cf, conf);
-    if (rv != NGX_CONF_OK) {
-        return rv;
-    }
-
-    if (ngx_http_ratelimit_key_prefix(cf, conf) != NGX_OK) {
-        return NGX_CONF_ERROR;
-    }
-
-    return NGX_CONF_OK;
+    return ngx_http_ratelimit_merge_guards(cf, conf);
 }
 
 
@@ -192,37 +212,104 @@ static char *
 ngx_http_ratelimit_merge_limit(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *prev, ngx_http_ratelimit_loc_conf_t *conf)
 {
-    ngx_uint_t                   own;
-    ngx_http_core_loc_conf_t    *clcf;
-    ngx_http_ratelimit_limit_t  *limit;
+    ngx_uint_t                        own;
+    ngx_http_core_srv_conf_t         *cscf;
+    ngx_http_core_loc_conf_t         *clcf;
+    ngx_http_ratelimit_limit_t      **limitp;
+    ngx_http_ratelimit_main_conf_t   *rmcf;
 
-    own = conf->key || conf->capacity.value || conf->rate.value;
+    own = ngx_http_ratelimit_terms_set(&conf->terms);
+
+    if (!conf->off) {
+        ngx_http_ratelimit_merge_terms(&prev->terms, &conf->terms);
+
+        if (conf->named == NULL) {
+            conf->named = prev->named;
+        }
+
+        if (!own) {
+            conf->limit = prev->limit;
+            return NGX_CONF_OK;
+        }
+    }
+
+    if (conf->terms.algorithm == NGX_CONF_UNSET_UINT) {
+        conf->terms.algorithm = NGX_HTTP_RATELIMIT_TOKEN_BUCKET;
+    }
 
     if (!own) {
-        conf->key = prev->key;
-        conf->capacity = prev->capacity;
-        conf->rate = prev->rate;
-        conf->limit = prev->limit;
-
         return NGX_CONF_OK;
     }
 
-    /* outside of locations, values may stand alone as defaults */
+    if (!ngx_http_ratelimit_terms_complete(&conf->terms)) {
 
-    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+        /*
+         * outside of locations, values may stand alone as defaults, unless
+         * they end a limit that there was
+         */
 
-    if (conf->rate.value == NULL && prev->rate.value == NULL
-        && clcf->name.len)
-    {
+        clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+        cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+
+        if (clcf->name.len == 0 && prev->limit == NULL) {
+            return NGX_CONF_OK;
+        }
+
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"%s\" without \"ratelimit_rate\" in location \"%V\": "
+                      "\"%s\" without \"%s\" in %s \"%V\": "
                       "nothing would be limited",
-                      conf->capacity.value ? "ratelimit_capacity"
-                                           : "ratelimit_key",
-                      &clcf->name);
+                      conf->terms.capacity.value ? "ratelimit_capacity"
+                      : conf->terms.key ? "ratelimit_key"
+                      : conf->terms.window.value ? "ratelimit_window"
+                      : conf->terms.step.value ? "ratelimit_refill_interval"
+                      : "ratelimit_algorithm",
+                      conf->terms.algorithm
+                      == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG
+                      ? "ratelimit_capacity" : "ratelimit_rate",
+                      clcf->name.len ? "location" : "server",
+                      clcf->name.len ? &clcf->name : &cscf->server_name);
         return NGX_CONF_ERROR;
     }
 
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+    conf->limit = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_limit_t));
+    if (conf->limit == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (ngx_http_ratelimit_limit_name(cf, &rmcf->limits, &conf->limit->name)
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    conf->limit->terms = conf->terms;
+
+    limitp = ngx_array_push(&rmcf->limits);
+    if (limitp == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *limitp = conf->limit;
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_terms_set(ngx_http_ratelimit_terms_t *terms)
+{
+    return terms->key || terms->capacity.value || terms->rate.value
+           || terms->window.value || terms->step.value
+           || terms->algorithm != NGX_CONF_UNSET_UINT;
+}
+
+
+static void
+ngx_http_ratelimit_merge_terms(ngx_http_ratelimit_terms_t *prev,
+    ngx_http_ratelimit_terms_t *conf)
+{
     if (conf->key == NULL) {
         conf->key = prev->key;
     }
@@ -235,87 +322,73 @@ ngx_http_ratelimit_merge_limit(ngx_conf_t *cf,
         conf->rate = prev->rate;
     }
 
-    if (conf->rate.value == NULL) {
-        return NGX_CONF_OK;
+    if (conf->window.value == NULL) {
+        conf->window = prev->window;
     }
 
-    limit = ngx_palloc(cf->pool, sizeof(ngx_http_ratelimit_limit_t));
-    if (limit == NULL) {
-        return NGX_CONF_ERROR;
+    if (conf->step.value == NULL) {
+        conf->step = prev->step;
     }
 
-    if (ngx_http_ratelimit_limit_name(cf, &limit->name) != NGX_OK) {
-        return NGX_CONF_ERROR;
-    }
-
-    limit->key = conf->key;
-    limit->capacity = conf->capacity;
-    limit->rate = conf->rate;
-
-    conf->limit = limit;
-
-    return NGX_CONF_OK;
+    ngx_conf_merge_uint_value(conf->algorithm, prev->algorithm,
+                              NGX_HTTP_RATELIMIT_TOKEN_BUCKET);
 }
 
 
-/* numbers that don't fit each other; those of variables are checked later */
-
 static char *
-ngx_http_ratelimit_check_limit(ngx_conf_t *cf,
+ngx_http_ratelimit_merge_guards(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *conf)
 {
-    uint64_t                     capacity;
-    const char                  *err;
-    ngx_http_ratelimit_limit_t  *limit;
+    ngx_str_t                       *name;
+    ngx_uint_t                       i, n;
+    ngx_http_ratelimit_limit_t      *limit;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
 
-    limit = conf->limit;
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
-    if (limit->capacity.value) {
+    n = (conf->limit ? 1 : 0) + (conf->named ? conf->named->nelts : 0);
 
-        if (limit->capacity.dynamic) {
-            return NGX_CONF_OK;
-        }
-
-        capacity = limit->capacity.u.number;
-
-    } else {
-
-        if (limit->rate.dynamic) {
-            return NGX_CONF_OK;
-        }
-
-        capacity = limit->rate.u.rate.count;
-
-        if (capacity == 0) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
-                          "never refills and needs \"ratelimit_capacity\"",
-                          &limit->rate.value->value, &limit->name);
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    if (!limit->rate.dynamic) {
-        err = ngx_http_ratelimit_rate_check(&limit->rate.u.rate, capacity);
-
-        if (err) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"ratelimit_rate\" \"%V\" of limit \"%V\" does "
-                          "not fit capacity %uL: %s",
-                          &limit->rate.value->value, &limit->name,
-                          capacity, err);
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    if (conf->cost.value && !conf->cost.dynamic
-        && conf->cost.u.number > capacity)
-    {
+    if (n > NGX_HTTP_RATELIMIT_CLAIMS) {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"ratelimit_cost\" \"%V\" is above capacity %uL of "
-                      "limit \"%V\": no request could ever pass",
-                      &conf->cost.value->value, capacity, &limit->name);
+                      "%ui limits in one place, at most %d are possible",
+                      n, NGX_HTTP_RATELIMIT_CLAIMS);
         return NGX_CONF_ERROR;
+    }
+
+    conf->guards = ngx_palloc(cf->pool,
+                              n * sizeof(ngx_http_ratelimit_guard_t));
+    if (conf->guards == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (conf->limit
+        && ngx_http_ratelimit_guard(cf, conf, conf->limit) != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    if (conf->named) {
+        name = conf->named->elts;
+
+        for (i = 0; i < conf->named->nelts; i++) {
+            limit = ngx_http_ratelimit_limit_find(&rmcf->limits, &name[i]);
+
+            if (limit == NULL || !limit->named) {
+                ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                              "unknown limit \"%V\" in \"ratelimit\": "
+                              "there is no \"ratelimit_limit %V ...\"",
+                              &name[i], &name[i]);
+                return NGX_CONF_ERROR;
+            }
+
+            if (ngx_http_ratelimit_guard(cf, conf, limit) != NGX_OK) {
+                return NGX_CONF_ERROR;
+            }
+        }
+    }
+
+    if (conf->preview && conf->preview_cache) {
+        rmcf->caches++;
     }
 
     return NGX_CONF_OK;
@@ -323,89 +396,31 @@ ngx_http_ratelimit_check_limit(ngx_conf_t *cf,
 
 
 static ngx_int_t
-ngx_http_ratelimit_limit_name(ngx_conf_t *cf, ngx_str_t *name)
+ngx_http_ratelimit_guard(ngx_conf_t *cf, ngx_http_ratelimit_loc_conf_t *conf,
+    ngx_http_ratelimit_limit_t *limit)
 {
-    char                            *kind;
-    u_char                          *p, *last;
-    size_t                           len;
-    ngx_str_t                       *names, *slot, *server;
-    ngx_uint_t                       i, n;
-    ngx_http_core_srv_conf_t        *cscf;
-    ngx_http_core_loc_conf_t        *clcf;
-    ngx_http_ratelimit_main_conf_t  *rmcf;
+    u_char                      *p;
+    ngx_http_ratelimit_guard_t  *guard;
 
-    static ngx_str_t  http = ngx_string("http");
-    static ngx_str_t  unnamed = ngx_string("_");
-
-    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
-    cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
-    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
-
-    /* at the http level there is no server */
-
-    if (cscf->ctx == NULL) {
-        server = &http;
-
-    } else {
-        server = cscf->server_name.len ? &cscf->server_name : &unnamed;
+    if (ngx_http_ratelimit_limit_check(cf, limit, limit->cost.value
+                                                  ? &limit->cost
+                                                  : &conf->cost)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
-    kind = "";
+    guard = &conf->guards[conf->n++];
+    guard->limit = limit;
 
-    if (clcf->exact_match) {
-        kind = "=";
-
-#if (NGX_PCRE)
-    } else if (clcf->regex) {
-        kind = "~";
-#endif
-    }
-
-    len = server->len + 1 + clcf->name.len + sizeof("#18446744073709551615");
-
-    p = ngx_pnalloc(cf->pool, len);
+    p = ngx_pnalloc(cf->pool, conf->prefix.len + limit->name.len + 3);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    name->data = p;
-    last = ngx_sprintf(p, "%V%s%V", server, kind, &clcf->name);
-    name->len = last - name->data;
-
-    /* the braces of a regex would move the hash tag of a cluster's keys */
-
-    for ( /* void */ ; p < last; p++) {
-
-        if (*p == '{') {
-            *p = '(';
-
-        } else if (*p == '}') {
-            *p = ')';
-        }
-    }
-
-    n = 1;
-
-again:
-
-    names = rmcf->names.elts;
-
-    for (i = 0; i < rmcf->names.nelts; i++) {
-
-        if (names[i].len == name->len
-            && ngx_memcmp(names[i].data, name->data, name->len) == 0)
-        {
-            name->len = ngx_sprintf(p, "#%ui", ++n) - name->data;
-            goto again;
-        }
-    }
-
-    slot = ngx_array_push(&rmcf->names);
-    if (slot == NULL) {
-        return NGX_ERROR;
-    }
-
-    *slot = *name;
+    guard->key_prefix.data = p;
+    p = ngx_sprintf(p, "%V:%V:{", &conf->prefix, &limit->name);
+    guard->key_prefix.len = p - guard->key_prefix.data;
 
     return NGX_OK;
 }
@@ -454,9 +469,8 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
 
     if (conf->addresses == NULL) {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "limit \"%V\" has no place to live: "
-                      "\"ratelimit_rate\" needs \"ratelimit_shards\"",
-                      &conf->limit->name);
+                      "limits have no place to live: "
+                      "there is no \"ratelimit_shards\"");
         return NGX_CONF_ERROR;
     }
 
@@ -479,30 +493,6 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
     }
 
     return NGX_CONF_OK;
-}
-
-
-/* PREFIX:NAME:{ */
-
-static ngx_int_t
-ngx_http_ratelimit_key_prefix(ngx_conf_t *cf,
-    ngx_http_ratelimit_loc_conf_t *conf)
-{
-    u_char     *p;
-    ngx_str_t  *name;
-
-    name = &conf->limit->name;
-
-    p = ngx_pnalloc(cf->pool, conf->prefix.len + name->len + 3);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    conf->key_prefix.data = p;
-    p = ngx_sprintf(p, "%V:%V:{", &conf->prefix, name);
-    conf->key_prefix.len = p - conf->key_prefix.data;
-
-    return NGX_OK;
 }
 
 
@@ -586,40 +576,82 @@ ngx_http_ratelimit_conf_shards(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 
 char *
-ngx_http_ratelimit_conf_capacity(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_http_ratelimit_conf_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    return ngx_http_ratelimit_conf_param(cf, conf, cmd->offset,
-                                         ngx_http_ratelimit_parse_capacity);
+    ngx_http_ratelimit_main_conf_t *rmcf = conf;
+
+    return ngx_http_ratelimit_limit_parse(cf, &rmcf->limits);
 }
 
+
+/* names are looked up when all limits are known */
 
 char *
-ngx_http_ratelimit_conf_rate(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+ngx_http_ratelimit_conf_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    return ngx_http_ratelimit_conf_param(cf, conf, cmd->offset,
-                                         ngx_http_ratelimit_parse_rate);
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    ngx_str_t   *value, *name;
+    ngx_uint_t   i, j;
+
+    if (rlcf->named || rlcf->off) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
+        rlcf->off = 1;
+        return NGX_CONF_OK;
+    }
+
+    rlcf->named = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                                   sizeof(ngx_str_t));
+    if (rlcf->named == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        for (j = 1; j < i; j++) {
+            if (value[i].len == value[j].len
+                && ngx_strcmp(value[i].data, value[j].data) == 0)
+            {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate limit \"%V\" in \"%V\"",
+                                   &value[i], &cmd->name);
+                return NGX_CONF_ERROR;
+            }
+        }
+
+        if (ngx_strcmp(value[i].data, "off") == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"off\" stands beside limits in \"%V\"",
+                               &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+
+        name = ngx_array_push(rlcf->named);
+        if (name == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        *name = value[i];
+    }
+
+    return NGX_CONF_OK;
 }
 
+
+/* cmd->post is the kind of the parameter */
 
 char *
-ngx_http_ratelimit_conf_cost(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+ngx_http_ratelimit_conf_param(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    return ngx_http_ratelimit_conf_param(cf, conf, cmd->offset,
-                                         ngx_http_ratelimit_parse_cost);
-}
+    ngx_str_t                   *value;
+    ngx_http_ratelimit_param_t  *param;
 
-
-static char *
-ngx_http_ratelimit_conf_param(ngx_conf_t *cf, void *conf, ngx_uint_t offset,
-    ngx_http_ratelimit_parse_pt parse)
-{
-    ngx_str_t                         *value;
-    const char                        *err;
-    ngx_http_ratelimit_param_t        *param;
-    ngx_http_compile_complex_value_t   ccv;
-
-    param = (ngx_http_ratelimit_param_t *) ((u_char *) conf + offset);
+    param = (ngx_http_ratelimit_param_t *) ((u_char *) conf + cmd->offset);
 
     if (param->value) {
         return "is duplicate";
@@ -627,57 +659,15 @@ ngx_http_ratelimit_conf_param(ngx_conf_t *cf, void *conf, ngx_uint_t offset,
 
     value = cf->args->elts;
 
-    param->value = ngx_pcalloc(cf->pool, sizeof(ngx_http_complex_value_t));
-    if (param->value == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
-
-    ccv.cf = cf;
-    ccv.value = &value[1];
-    ccv.complex_value = param->value;
-
-    if (ngx_http_compile_complex_value(&ccv) != NGX_OK) {
-        return NGX_CONF_ERROR;
-    }
-
-    if (param->value->lengths) {
-        param->dynamic = 1;
-        return NGX_CONF_OK;
-    }
-
-    err = parse(value[1].data, value[1].len, &param->u);
-
-    if (err) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\": %s", &value[1],
-                           &value[0], err);
+    if (ngx_http_ratelimit_param_compile(cf, param,
+                            *(ngx_http_ratelimit_param_e *) cmd->post,
+                            &value[0], &value[1])
+        != NGX_OK)
+    {
         return NGX_CONF_ERROR;
     }
 
     return NGX_CONF_OK;
-}
-
-
-static const char *
-ngx_http_ratelimit_parse_capacity(const void *data, size_t len, void *number)
-{
-    return ngx_http_ratelimit_capacity_parse(data, len, number);
-}
-
-
-static const char *
-ngx_http_ratelimit_parse_cost(const void *data, size_t len, void *number)
-{
-    return ngx_http_ratelimit_cost_parse(data, len, number);
-}
-
-
-static const char *
-ngx_http_ratelimit_parse_rate(const void *data, size_t len, void *rate)
-{
-    return ngx_http_ratelimit_rate_parse(data, len, rate);
 }
 
 
@@ -721,12 +711,8 @@ ngx_http_ratelimit_conf_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 char *
 ngx_http_ratelimit_conf_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    char             *comma;
-    u_char           *p, *last;
-    u_char            allowed[NGX_HTTP_RATELIMIT_ALLOWED_LEN];
-    ngx_str_t        *value;
-    ngx_uint_t        i, *np;
-    ngx_conf_enum_t  *e;
+    ngx_str_t   *value;
+    ngx_uint_t  *np;
 
     np = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
 
@@ -735,7 +721,57 @@ ngx_http_ratelimit_conf_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     value = cf->args->elts;
-    e = cmd->post;
+
+    return ngx_http_ratelimit_conf_choice(cf, &value[1], cmd->post, np);
+}
+
+
+char *
+ngx_http_ratelimit_conf_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    char        *rv;
+    ngx_str_t   *value;
+    ngx_uint_t   i, bit, *np;
+
+    np = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
+
+    if (*np) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        rv = ngx_http_ratelimit_conf_choice(cf, &value[i], cmd->post, &bit);
+        if (rv != NGX_CONF_OK) {
+            return rv;
+        }
+
+        if (*np & bit) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "duplicate value \"%V\" in \"%V\"",
+                               &value[i], &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+
+        *np |= bit;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_ratelimit_conf_choice(ngx_conf_t *cf, ngx_str_t *word,
+    ngx_conf_enum_t *e, ngx_uint_t *np)
+{
+    char        *comma;
+    u_char      *p, *last;
+    u_char       allowed[NGX_HTTP_RATELIMIT_ALLOWED_LEN];
+    ngx_str_t   *value;
+    ngx_uint_t   i;
 
     p = allowed;
     last = allowed + NGX_HTTP_RATELIMIT_ALLOWED_LEN;
@@ -743,8 +779,8 @@ ngx_http_ratelimit_conf_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     for (i = 0; e[i].name.len; i++) {
 
-        if (e[i].name.len == value[1].len
-            && ngx_strcasecmp(e[i].name.data, value[1].data) == 0)
+        if (e[i].name.len == word->len
+            && ngx_strncasecmp(e[i].name.data, word->data, word->len) == 0)
         {
             *np = e[i].value;
             return NGX_CONF_OK;
@@ -754,9 +790,11 @@ ngx_http_ratelimit_conf_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         comma = e[i + 1].name.len && e[i + 2].name.len ? ", " : " or ";
     }
 
+    value = cf->args->elts;
+
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                        "invalid value \"%V\" in \"%V\": it must be %*s",
-                       &value[1], &cmd->name, (size_t) (p - allowed), allowed);
+                       word, &value[0], (size_t) (p - allowed), allowed);
 
     return NGX_CONF_ERROR;
 }
@@ -786,6 +824,71 @@ ngx_http_ratelimit_conf_timeout(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                            &value[1], &cmd->name);
         return NGX_CONF_ERROR;
     }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_ratelimit_conf_cache(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_str_t   *value;
+    ngx_msec_t  *time;
+
+    time = (ngx_msec_t *) ((u_char *) conf + cmd->offset);
+
+    if (*time != NGX_CONF_UNSET_MSEC) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "off") == 0) {
+        *time = 0;
+        return NGX_CONF_OK;
+    }
+
+    *time = ngx_parse_time(&value[1], 0);
+
+    if (*time == (ngx_msec_t) NGX_ERROR
+        || *time > NGX_HTTP_RATELIMIT_TIMEOUT_MAX)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be a "
+                           "time up to 60s, for example \"50ms\", or \"off\"",
+                           &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_ratelimit_conf_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_ratelimit_main_conf_t *rmcf = conf;
+
+    ssize_t     size;
+    ngx_str_t  *value;
+
+    if (rmcf->zone_size != NGX_CONF_UNSET_SIZE) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    size = ngx_parse_size(&value[1]);
+
+    if (size == NGX_ERROR || size < (ssize_t) (8 * ngx_pagesize)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be "
+                           "a size of at least %uzk, for example \"10m\"",
+                           &value[1], &cmd->name,
+                           (size_t) (8 * ngx_pagesize / 1024));
+        return NGX_CONF_ERROR;
+    }
+
+    rmcf->zone_size = size;
 
     return NGX_CONF_OK;
 }
@@ -829,26 +932,32 @@ ngx_http_ratelimit_conf_prefix(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* cmd->post are its bounds */
+
 char *
-ngx_http_ratelimit_conf_database(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_http_ratelimit_conf_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+    ngx_int_t                    *number;
+    ngx_str_t                    *value;
+    ngx_http_ratelimit_bounds_t  *bounds;
 
-    ngx_str_t  *value;
+    number = (ngx_int_t *) ((u_char *) conf + cmd->offset);
+    bounds = cmd->post;
 
-    if (rlcf->access.database != NGX_CONF_UNSET) {
+    if (*number != NGX_CONF_UNSET) {
         return "is duplicate";
     }
 
     value = cf->args->elts;
-    rlcf->access.database = ngx_atoi(value[1].data, value[1].len);
+    *number = ngx_atoi(value[1].data, value[1].len);
 
-    if (rlcf->access.database == NGX_ERROR || rlcf->access.database > 65535) {
+    if (*number == NGX_ERROR || *number < bounds->min
+        || *number > bounds->max)
+    {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"%V\": it must be "
-                           "a number from 0 to 65535",
-                           &value[1], &cmd->name);
+                           "a number from %i to %i",
+                           &value[1], &cmd->name, bounds->min, bounds->max);
         return NGX_CONF_ERROR;
     }
 

@@ -1,7 +1,7 @@
 
 /*
- * The configuration: what the directives say, merged, and the limits that
- * come of it.  Never written after it was parsed.
+ * The configuration: what the directives say, merged.  Never written after it
+ * was parsed.
  */
 
 
@@ -13,69 +13,77 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "ngx_http_ratelimit_rate.h"
+#include "ngx_http_ratelimit_limit.h"
+#include "ngx_http_ratelimit_script.h"
 #include "ngx_http_ratelimit_shards.h"
+#include "ngx_http_ratelimit_zone.h"
 
 
-#define NGX_HTTP_RATELIMIT_ON_ERROR_OPEN    0
-#define NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED  1
+#define NGX_HTTP_RATELIMIT_ON_ERROR_OPEN     0
+#define NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED   1
 
-#define NGX_HTTP_RATELIMIT_HEADERS_OFF      0
-#define NGX_HTTP_RATELIMIT_HEADERS_LEGACY   1
+#define NGX_HTTP_RATELIMIT_HEADERS_LEGACY    0x0002
+#define NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8   0x0004
+#define NGX_HTTP_RATELIMIT_HEADERS_OFF       0x0008
 
+#define NGX_HTTP_RATELIMIT_BODY_DEFAULT      0
+#define NGX_HTTP_RATELIMIT_BODY_JSON         1
+#define NGX_HTTP_RATELIMIT_BODY_PROBLEM      2
 
-/* a parameter: a number, parsed with the configuration, or a variable */
+#define NGX_HTTP_RATELIMIT_PHASE_ACCESS      0
+#define NGX_HTTP_RATELIMIT_PHASE_PRECONTENT  1
 
-typedef struct {
-    ngx_http_complex_value_t          *value;    /* NULL: not set */
-    unsigned                           dynamic:1;
-    union {
-        uint64_t                       number;   /* capacity, cost */
-        ngx_http_ratelimit_rate_t      rate;
-    } u;
-} ngx_http_ratelimit_param_t;
-
-
-/* a limit that guards one or more locations */
-
-typedef struct {
-    ngx_str_t                          name;
-    ngx_http_complex_value_t          *key;      /* NULL: $remote_addr */
-    ngx_http_ratelimit_param_t         capacity; /* not set: the rate's count */
-    ngx_http_ratelimit_param_t         rate;
-} ngx_http_ratelimit_limit_t;
+#define NGX_HTTP_RATELIMIT_CLOCK_REDIS       0
+#define NGX_HTTP_RATELIMIT_CLOCK_NGINX       1
 
 
 typedef struct {
     ngx_array_t                        peers;    /* ..._peer_t *, all of them */
-    ngx_array_t                        names;    /* ngx_str_t, of the limits */
+    ngx_array_t                        limits;   /* ..._limit_t *, all */
+    size_t                             zone_size;
+    ngx_shm_zone_t                    *zone;     /* NULL: nobody needs it */
+    ngx_uint_t                         caches;   /* places that preview */
 } ngx_http_ratelimit_main_conf_t;
 
 
+/* a limit that guards a place */
+
 typedef struct {
-    /* NULL: not limited here */
     ngx_http_ratelimit_limit_t        *limit;
-    ngx_http_ratelimit_shards_t       *shards;
     ngx_str_t                          key_prefix;   /* PREFIX:NAME:{ */
+} ngx_http_ratelimit_guard_t;
+
+
+typedef struct {
+    ngx_http_ratelimit_guard_t        *guards;
+    ngx_uint_t                         n;            /* 0: not limited here */
+    ngx_http_ratelimit_shards_t       *shards;
 
     ngx_http_ratelimit_param_t         cost;
     ngx_uint_t                         status;
     ngx_uint_t                         error_status;
     ngx_uint_t                         on_error;
     ngx_uint_t                         headers;
+    ngx_uint_t                         body;
+    ngx_uint_t                         phase;
+    ngx_uint_t                         clock;
     ngx_uint_t                         log_level;
+    ngx_uint_t                         ipv6_prefix;  /* bits */
     ngx_flag_t                         dry_run;
+    ngx_flag_t                         preview;
+    ngx_msec_t                         preview_cache;
     ngx_msec_t                         timeout;
 
-    /* as written; the limit and the shards are made of these */
+    /* as written; guards and shards are made of these */
 
-    ngx_http_complex_value_t          *key;
-    ngx_http_ratelimit_param_t         capacity;
-    ngx_http_ratelimit_param_t         rate;
+    ngx_http_ratelimit_terms_t         terms;
+    ngx_http_ratelimit_limit_t        *limit;        /* made of the terms */
+    ngx_array_t                       *named;        /* ..._limit_t * */
     ngx_str_t                          prefix;
     ngx_array_t                       *addresses;    /* ..._shard_t */
     ngx_uint_t                         hash;
     ngx_http_ratelimit_access_t        access;
+    unsigned                           off:1;        /* nothing inherited */
 } ngx_http_ratelimit_loc_conf_t;
 
 
@@ -91,26 +99,40 @@ char *ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent,
 /* handlers of directives */
 char *ngx_http_ratelimit_conf_shards(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-char *ngx_http_ratelimit_conf_capacity(ngx_conf_t *cf, ngx_command_t *cmd,
+char *ngx_http_ratelimit_conf_limit(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-char *ngx_http_ratelimit_conf_rate(ngx_conf_t *cf, ngx_command_t *cmd,
+char *ngx_http_ratelimit_conf_names(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-char *ngx_http_ratelimit_conf_cost(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_status(ngx_conf_t *cf, ngx_command_t *cmd,
+char *ngx_http_ratelimit_conf_param(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_conf_enum(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+char *ngx_http_ratelimit_conf_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_conf_status(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_ratelimit_conf_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_conf_cache(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_conf_zone(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_conf_prefix(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-char *ngx_http_ratelimit_conf_database(ngx_conf_t *cf, ngx_command_t *cmd,
+char *ngx_http_ratelimit_conf_number(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_conf_password(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_conf_password_file(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
+
+
+/* bounds of a number, for ngx_http_ratelimit_conf_number() */
+
+typedef struct {
+    ngx_int_t                          min;
+    ngx_int_t                          max;
+} ngx_http_ratelimit_bounds_t;
 
 
 #endif /* _NGX_HTTP_RATELIMIT_CONF_H_INCLUDED_ */

@@ -2,11 +2,12 @@
 /*
  * A request comes here once to ask and once to hear.
  *
- * The first visit evaluates key, capacity, rate and cost and hands them to the
- * store; the request is parked by NGX_AGAIN.  The answer is kept in the context
- * and the request's own write event is posted, which runs the phases again: the
- * second visit only turns the decision into a verdict.  Any other event may run
- * the phases in between: not done means NGX_AGAIN, never a second take.
+ * The first visit evaluates the limits of the place and hands the claims to
+ * the store; the request is parked by NGX_AGAIN.  The answer is kept in the
+ * context and the request's own write event is posted, which runs the phases
+ * again: the second visit only turns the decision into a verdict.  Any other
+ * event may run the phases in between: not done means NGX_AGAIN, never a
+ * second take.
  *
  * While parked, the client's connection is watched, so that one who leaves is
  * noticed; the cleanup of the request's pool cancels what is under way.
@@ -14,52 +15,75 @@
  * A request is charged once.  Internal redirects wipe the contexts of modules
  * and run the phases again; the context is then found through the cleanup, and
  * the limits of the new location are not applied to a request that has been
- * decided before, as with limit_req.  A limit that was skipped for its empty
- * key has decided nothing.
+ * decided before, as with limit_req.  Limits that were skipped for their empty
+ * keys have decided nothing.
+ *
+ * One decision for all limits: the one with the longest wait of those that
+ * reject, or else the one with the least left.  Limits in a dry run speak only
+ * where there are no others.
  *
  * To pass is NGX_DECLINED: NGX_OK would grant access under "satisfy any".
  */
 
 
 #include "ngx_http_ratelimit_handler.h"
+#include "ngx_http_ratelimit_body.h"
 #include "ngx_http_ratelimit_escape.h"
 
-#include <ngx_sha1.h>
+
+#define NGX_HTTP_RATELIMIT_LOG_KEY  64      /* bytes of a key, logged */
 
 
-#define NGX_HTTP_RATELIMIT_KEY_MAX       256     /* longer: SHA-1 of it */
-#define NGX_HTTP_RATELIMIT_SHA1_LEN      20
-#define NGX_HTTP_RATELIMIT_LOG_KEY       64      /* bytes of a key, logged */
-#define NGX_HTTP_RATELIMIT_LOG_INTERVAL  60      /* s, for invalid values */
-
-
+static ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r,
+    ngx_uint_t phase);
 static ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_create_ctx(
     ngx_http_request_t *r);
-static ngx_int_t ngx_http_ratelimit_prepare(ngx_http_request_t *r,
+static ngx_int_t ngx_http_ratelimit_ask(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx);
-static ngx_int_t ngx_http_ratelimit_prepare_key(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx);
-static ngx_int_t ngx_http_ratelimit_prepare_bucket(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx);
-static ngx_int_t ngx_http_ratelimit_invalid(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx, char *directive, ngx_str_t *value,
-    const char *err);
+static ngx_int_t ngx_http_ratelimit_cached(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied);
+static void ngx_http_ratelimit_cache(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied);
+static ngx_shm_zone_t *ngx_http_ratelimit_cache_key(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_applied_t *applied,
+    ngx_str_t *key);
 static ngx_int_t ngx_http_ratelimit_park(ngx_http_request_t *r);
 static void ngx_http_ratelimit_answer(ngx_http_ratelimit_take_t *take);
-static void ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_failure_e failure);
-static void ngx_http_ratelimit_failed(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx);
+static void ngx_http_ratelimit_learn(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied);
+static ngx_http_ratelimit_applied_t *ngx_http_ratelimit_blocker(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t shadow);
+static ngx_http_ratelimit_applied_t *ngx_http_ratelimit_tightest(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t shadow);
+static ngx_http_ratelimit_applied_t *ngx_http_ratelimit_failed(
+    ngx_http_ratelimit_ctx_t *ctx);
+static ngx_uint_t ngx_http_ratelimit_closed(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *failed);
 static ngx_int_t ngx_http_ratelimit_verdict(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_log(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx);
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_applied_t *applied);
 static void ngx_http_ratelimit_cleanup(void *data);
 static uint64_t ngx_http_ratelimit_clock(void);
 
 
 ngx_int_t
-ngx_http_ratelimit_handler(ngx_http_request_t *r)
+ngx_http_ratelimit_access_handler(ngx_http_request_t *r)
+{
+    return ngx_http_ratelimit_handler(r, NGX_HTTP_RATELIMIT_PHASE_ACCESS);
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_precontent_handler(ngx_http_request_t *r)
+{
+    return ngx_http_ratelimit_handler(r, NGX_HTTP_RATELIMIT_PHASE_PRECONTENT);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_handler(ngx_http_request_t *r, ngx_uint_t phase)
 {
     ngx_int_t                       rc;
     ngx_http_ratelimit_ctx_t       *ctx;
@@ -71,7 +95,7 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r)
 
     ctx = ngx_http_ratelimit_get_ctx(r);
 
-    if (ctx) {
+    if (ctx && ctx->conf) {
 
         if (!ctx->done) {
             return NGX_AGAIN;
@@ -97,7 +121,7 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r)
 
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
 
-    if (rlcf->limit == NULL) {
+    if (rlcf->n == 0 || rlcf->phase != phase) {
         return NGX_DECLINED;
     }
 
@@ -115,22 +139,19 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r)
     ctx->conf = rlcf;
     ctx->start = ngx_http_ratelimit_clock();
 
-    rc = ngx_http_ratelimit_prepare(r, ctx);
+    rc = ngx_http_ratelimit_ask(r, ctx);
 
     if (rc == NGX_ERROR) {
+        /* nothing is under way: a place that error_page leads to may ask */
+        ctx->conf = NULL;
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (rc == NGX_DECLINED) {
-        /* decided already */
-        return ngx_http_ratelimit_verdict(r, ctx);
-    }
-
-    if (ngx_http_ratelimit_store_take(&ctx->take) == NGX_AGAIN) {
+    if (rc == NGX_AGAIN) {
         return ngx_http_ratelimit_park(r);
     }
 
-    ngx_http_ratelimit_decided(ctx, ctx->take.failure);
+    ngx_http_ratelimit_decided(ctx);
 
     return ngx_http_ratelimit_verdict(r, ctx);
 }
@@ -182,238 +203,152 @@ ngx_http_ratelimit_create_ctx(ngx_http_request_t *r)
 }
 
 
-/* NGX_OK: ask the store; NGX_DECLINED: decided without it */
+/* NGX_AGAIN: the store was asked; NGX_OK: all is known already */
 
 static ngx_int_t
-ngx_http_ratelimit_prepare(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx)
+ngx_http_ratelimit_ask(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
 {
-    ngx_int_t                     rc;
-    ngx_http_ratelimit_bucket_t  *bucket;
+    ngx_int_t                       rc;
+    ngx_uint_t                      i;
+    ngx_http_ratelimit_take_t      *take;
+    ngx_http_ratelimit_applied_t   *applied;
+    ngx_http_ratelimit_loc_conf_t  *conf;
 
-    rc = ngx_http_ratelimit_prepare_key(r, ctx);
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
-    rc = ngx_http_ratelimit_prepare_bucket(r, ctx);
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
-    bucket = &ctx->take.bucket;
-
-    if (bucket->cost > bucket->capacity) {
-        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-                      "cost %uL is above capacity %uL of limit \"%V\": "
-                      "this request can never pass",
-                      bucket->cost, bucket->capacity, &ctx->conf->limit->name);
-
-        ngx_http_ratelimit_decide(&ctx->take.decision, bucket,
-                       -1 - (int64_t) bucket->capacity
-                            * NGX_HTTP_RATELIMIT_MICRO);
-
-        ctx->take.decision.source = NGX_HTTP_RATELIMIT_SOURCE_LOCAL;
-        ngx_http_ratelimit_decided(ctx, NGX_HTTP_RATELIMIT_OK);
-
-        return NGX_DECLINED;
-    }
-
-    ctx->take.shards = ctx->conf->shards;
-    ctx->take.timeout = ctx->conf->timeout;
-    ctx->take.handler = ngx_http_ratelimit_answer;
-    ctx->take.data = ctx;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_prepare_key(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx)
-{
-    u_char                     *p;
-    u_char                      digest[NGX_HTTP_RATELIMIT_SHA1_LEN];
-    ngx_str_t                  *key, *prefix, *redis_key;
-    ngx_sha1_t                  sha1;
-    ngx_http_ratelimit_take_t  *take;
-
+    conf = ctx->conf;
     take = &ctx->take;
-    key = &take->key;
 
-    if (ctx->conf->limit->key == NULL) {
-        *key = r->connection->addr_text;
+    take->pool = r->pool;
+    take->shards = conf->shards;
+    take->timeout = conf->timeout;
+    take->preview = conf->preview;
+    take->clock = conf->clock;
+    take->handler = ngx_http_ratelimit_answer;
+    take->data = ctx;
 
-    } else if (ngx_http_complex_value(r, ctx->conf->limit->key, key)
-               != NGX_OK)
-    {
+    applied = ngx_pcalloc(r->pool,
+                          conf->n * sizeof(ngx_http_ratelimit_applied_t));
+    if (applied == NULL) {
         return NGX_ERROR;
     }
 
-    if (key->len == 0) {
-        ctx->decision.outcome = NGX_HTTP_RATELIMIT_SKIPPED;
-        ctx->done = 1;
+    ctx->applied = applied;
+
+    if (ngx_http_ratelimit_store_begin(take) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < conf->n; i++) {
+
+        rc = ngx_http_ratelimit_claim(r, conf, &conf->guards[i], &applied[i]);
+
+        if (rc == NGX_OK && conf->preview
+            && ngx_http_ratelimit_cached(ctx, &applied[i]) == NGX_OK)
+        {
+            continue;
+        }
+
+        if (rc == NGX_OK) {
+            rc = ngx_http_ratelimit_store_add(take, &applied[i].claim,
+                                              &applied[i].key);
+        }
+
+        if (rc == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+    }
+
+    /* a request that can't pass takes nothing from the other limits */
+
+    if (take->calls.nelts == 0
+        || (!conf->preview && ngx_http_ratelimit_blocker(ctx, 0))
+        || ngx_http_ratelimit_closed(ctx, ngx_http_ratelimit_failed(ctx)))
+    {
+        take->calls.nelts = 0;
+        return NGX_OK;
+    }
+
+    return ngx_http_ratelimit_store_send(take);
+}
+
+
+/* NGX_OK: another preview has seen it a moment ago */
+
+static ngx_int_t
+ngx_http_ratelimit_cached(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied)
+{
+    ngx_str_t                    key;
+    ngx_shm_zone_t              *zone;
+    ngx_http_ratelimit_claim_t  *claim;
+
+    claim = &applied->claim;
+    zone = ngx_http_ratelimit_cache_key(ctx, applied, &key);
+
+    if (zone == NULL
+        || ngx_http_ratelimit_zone_get(zone, &key, claim->state,
+                                       ctx->conf->preview_cache)
+           != NGX_OK)
+    {
         return NGX_DECLINED;
     }
 
-    prefix = &ctx->conf->key_prefix;
-    redis_key = &take->redis_key;
-
-    p = ngx_pnalloc(r->pool, prefix->len
-                             + ngx_min(key->len, NGX_HTTP_RATELIMIT_KEY_MAX)
-                             + 1);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    redis_key->data = p;
-
-    p = ngx_cpymem(p, prefix->data, prefix->len);
-
-    if (key->len > NGX_HTTP_RATELIMIT_KEY_MAX) {
-        ngx_sha1_init(&sha1);
-        ngx_sha1_update(&sha1, key->data, key->len);
-        ngx_sha1_final(digest, &sha1);
-
-        key->data = p;
-        p = ngx_hex_dump(p, digest, NGX_HTTP_RATELIMIT_SHA1_LEN);
-        key->len = p - key->data;
-
-    } else {
-        p = ngx_cpymem(p, key->data, key->len);
-    }
-
-    *p++ = '}';
-
-    redis_key->len = p - redis_key->data;
+    ngx_http_ratelimit_decide(&claim->decision, &claim->bucket, claim->state);
+    claim->decision.source = NGX_HTTP_RATELIMIT_SOURCE_CACHE;
 
     return NGX_OK;
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_prepare_bucket(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx)
+static void
+ngx_http_ratelimit_cache(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied)
 {
-    ngx_str_t                     value;
-    const char                   *err;
-    ngx_http_ratelimit_limit_t   *limit;
-    ngx_http_ratelimit_param_t   *cost;
-    ngx_http_ratelimit_bucket_t  *bucket;
+    ngx_str_t        key;
+    ngx_shm_zone_t  *zone;
 
-    limit = ctx->conf->limit;
-    cost = &ctx->conf->cost;
-    bucket = &ctx->take.bucket;
+    zone = ngx_http_ratelimit_cache_key(ctx, applied, &key);
 
-    ngx_str_null(&value);
-
-    bucket->rate = limit->rate.u.rate;
-
-    if (limit->rate.dynamic) {
-
-        if (ngx_http_complex_value(r, limit->rate.value, &value) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        err = ngx_http_ratelimit_rate_parse(value.data, value.len,
-                                            &bucket->rate);
-        if (err) {
-            return ngx_http_ratelimit_invalid(r, ctx, "ratelimit_rate",
-                                              &value, err);
-        }
+    if (zone) {
+        ngx_http_ratelimit_zone_set(zone, &key, applied->claim.state);
     }
-
-    if (limit->capacity.value == NULL) {
-        bucket->capacity = bucket->rate.count;
-
-        if (bucket->capacity == 0) {
-            return ngx_http_ratelimit_invalid(r, ctx, "ratelimit_rate",
-                       &value, "it never refills and needs "
-                               "\"ratelimit_capacity\"");
-        }
-
-    } else {
-        bucket->capacity = limit->capacity.u.number;
-    }
-
-    if (limit->capacity.dynamic) {
-
-        if (ngx_http_complex_value(r, limit->capacity.value, &value)
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-
-        err = ngx_http_ratelimit_capacity_parse(value.data, value.len,
-                                                &bucket->capacity);
-        if (err) {
-            return ngx_http_ratelimit_invalid(r, ctx, "ratelimit_capacity",
-                                              &value, err);
-        }
-    }
-
-    if (limit->rate.dynamic || limit->capacity.dynamic) {
-
-        err = ngx_http_ratelimit_rate_check(&bucket->rate, bucket->capacity);
-        if (err) {
-            return ngx_http_ratelimit_invalid(r, ctx,
-                       limit->capacity.dynamic ? "ratelimit_capacity"
-                                               : "ratelimit_rate",
-                       &value, err);
-        }
-    }
-
-    bucket->cost = cost->value ? cost->u.number : 1;
-
-    if (cost->dynamic) {
-
-        if (ngx_http_complex_value(r, cost->value, &value) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        err = ngx_http_ratelimit_cost_parse(value.data, value.len,
-                                            &bucket->cost);
-        if (err) {
-            return ngx_http_ratelimit_invalid(r, ctx, "ratelimit_cost",
-                                              &value, err);
-        }
-    }
-
-    return NGX_OK;
 }
 
 
-/* a variable gave no legal value: the failure policy decides */
+/*
+ * The key of Redis, and where it lives: places with different shards may use
+ * one limit.  NULL: nothing is cached here.
+ */
 
-static ngx_int_t
-ngx_http_ratelimit_invalid(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx, char *directive, ngx_str_t *value,
-    const char *err)
+static ngx_shm_zone_t *
+ngx_http_ratelimit_cache_key(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied, ngx_str_t *key)
 {
-    size_t         len;
-    time_t         now;
-    u_char         text[ngx_http_ratelimit_escape_size(
-                            NGX_HTTP_RATELIMIT_LOG_KEY)];
+    ngx_http_ratelimit_peer_t       *peer;
+    ngx_http_ratelimit_claim_t      *claim;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
 
-    static time_t  logged;
+    rmcf = ngx_http_get_module_main_conf(ctx->request,
+                                         ngx_http_ratelimit_module);
 
-    now = ngx_time();
-
-    if (now - logged >= NGX_HTTP_RATELIMIT_LOG_INTERVAL) {
-        logged = now;
-
-        len = ngx_http_ratelimit_escape(text, value->data,
-                                        ngx_min(value->len,
-                                                NGX_HTTP_RATELIMIT_LOG_KEY));
-
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "invalid value \"%*s\" of \"%s\" for limit \"%V\": %s",
-                      len, text, directive, &ctx->conf->limit->name, err);
+    if (rmcf->zone == NULL || ctx->conf->preview_cache == 0) {
+        return NULL;
     }
 
-    ngx_http_ratelimit_decided(ctx, NGX_HTTP_RATELIMIT_CONFIG);
+    claim = &applied->claim;
+    peer = ngx_http_ratelimit_shards_find(ctx->conf->shards, &applied->key);
 
-    return NGX_DECLINED;
+    key->data = ngx_pnalloc(ctx->request->pool,
+                            peer->redis.name.len + NGX_INT_T_LEN + 2
+                            + claim->len);
+    if (key->data == NULL) {
+        return NULL;
+    }
+
+    key->len = ngx_sprintf(key->data, "%V/%i/%*s", &peer->redis.name,
+                           peer->database, claim->len, claim->key)
+               - key->data;
+
+    return rmcf->zone;
 }
 
 
@@ -445,7 +380,7 @@ ngx_http_ratelimit_answer(ngx_http_ratelimit_take_t *take)
 
     ctx = take->data;
 
-    ngx_http_ratelimit_decided(ctx, take->failure);
+    ngx_http_ratelimit_decided(ctx);
 
     c = ctx->request->connection;
 
@@ -453,51 +388,225 @@ ngx_http_ratelimit_answer(ngx_http_ratelimit_take_t *take)
 }
 
 
+/* makes one decision of what is known about all limits */
+
 static void
-ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_failure_e failure)
+ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
 {
+    ngx_uint_t                      i;
+    ngx_http_ratelimit_call_t      *call;
+    ngx_http_ratelimit_applied_t   *failed, *speaker;
+    ngx_http_ratelimit_decision_t  *d;
+
     ctx->done = 1;
     ctx->time = ngx_time();
     ctx->latency = ngx_http_ratelimit_clock() - ctx->start;
 
-    if (failure != NGX_HTTP_RATELIMIT_OK) {
-        ngx_http_ratelimit_failed(ctx, failure);
+    for (i = 0; i < ctx->conf->n; i++) {
+        ngx_http_ratelimit_learn(ctx, &ctx->applied[i]);
+    }
+
+    d = &ctx->decision;
+
+    failed = ngx_http_ratelimit_failed(ctx);
+    speaker = ngx_http_ratelimit_blocker(ctx, 0);
+
+    if (speaker == NULL) {
+        speaker = ngx_http_ratelimit_tightest(ctx, 0);
+    }
+
+    /* nothing is known of those that are enforced: no numbers of others */
+
+    if (speaker == NULL && (failed == NULL || failed->claim.shadow)) {
+        speaker = ngx_http_ratelimit_blocker(ctx, 1);
+
+        if (speaker == NULL) {
+            speaker = ngx_http_ratelimit_tightest(ctx, 1);
+        }
+    }
+
+    if (speaker) {
+        *d = speaker->claim.decision;
+    }
+
+    if (failed && d->outcome != NGX_HTTP_RATELIMIT_REJECTED) {
+
+        if (ngx_http_ratelimit_closed(ctx, failed)) {
+            ngx_http_ratelimit_store_refund(&ctx->take);
+
+            ngx_memzero(d, sizeof(ngx_http_ratelimit_decision_t));
+            d->source = NGX_HTTP_RATELIMIT_SOURCE_CLOSED;
+            d->retry_after = 1;
+
+        } else {
+            d->source = NGX_HTTP_RATELIMIT_SOURCE_OPEN;
+            d->retry_after = 0;
+        }
+
+        d->outcome = NGX_HTTP_RATELIMIT_DEGRADED;
+        d->failure = failed->failure;
+
+        if (speaker == NULL || d->limit == 0) {
+            speaker = failed;
+        }
+    }
+
+    ctx->speaker = speaker ? speaker : &ctx->applied[0];
+
+    call = ngx_http_ratelimit_store_find(&ctx->take, &ctx->speaker->claim);
+    ctx->peer = call ? call->peer : NULL;
+}
+
+
+/* what came of one claim */
+
+static void
+ngx_http_ratelimit_learn(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied)
+{
+    ngx_http_ratelimit_call_t      *call;
+    ngx_http_ratelimit_claim_t     *claim;
+    ngx_http_ratelimit_decision_t  *d;
+
+    claim = &applied->claim;
+    d = &claim->decision;
+
+    call = ngx_http_ratelimit_store_find(&ctx->take, claim);
+
+    if (call) {
+        applied->failure = call->failure;
+    }
+
+    if (applied->failure != NGX_HTTP_RATELIMIT_OK) {
+        ngx_memzero(d, sizeof(ngx_http_ratelimit_decision_t));
+        d->outcome = NGX_HTTP_RATELIMIT_DEGRADED;
+        d->failure = applied->failure;
         return;
     }
 
-    ctx->decision = ctx->take.decision;
+    if (ctx->conf->preview) {
 
-    if (ctx->decision.outcome == NGX_HTTP_RATELIMIT_REJECTED
-        && ctx->conf->dry_run)
-    {
-        ctx->decision.outcome = NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
+        if (call) {
+            ngx_http_ratelimit_cache(ctx, applied);
+        }
+
+        if (d->outcome == NGX_HTTP_RATELIMIT_REJECTED) {
+            d->outcome = NGX_HTTP_RATELIMIT_PASSED;
+            d->retry_after = 0;
+        }
+    }
+
+    if (d->outcome == NGX_HTTP_RATELIMIT_REJECTED && claim->shadow) {
+        d->outcome = NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
     }
 }
 
 
-/* the failure policy */
+/* of the limits that reject, or would, the one with the longest wait */
 
-static void
-ngx_http_ratelimit_failed(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_failure_e failure)
+static ngx_http_ratelimit_applied_t *
+ngx_http_ratelimit_blocker(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t shadow)
 {
+    ngx_uint_t                      i;
+    ngx_http_ratelimit_applied_t   *blocker;
     ngx_http_ratelimit_decision_t  *d;
 
-    d = &ctx->decision;
+    blocker = NULL;
 
-    ngx_memzero(d, sizeof(ngx_http_ratelimit_decision_t));
+    for (i = 0; i < ctx->conf->n; i++) {
+        d = &ctx->applied[i].claim.decision;
 
-    d->outcome = NGX_HTTP_RATELIMIT_DEGRADED;
-    d->failure = failure;
-    d->source = NGX_HTTP_RATELIMIT_SOURCE_OPEN;
+        if (ctx->applied[i].claim.shadow != shadow
+            || (d->outcome != NGX_HTTP_RATELIMIT_REJECTED
+                && d->outcome != NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN))
+        {
+            continue;
+        }
 
-    if (ctx->conf->on_error == NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED
-        && !ctx->conf->dry_run)
-    {
-        d->source = NGX_HTTP_RATELIMIT_SOURCE_CLOSED;
-        d->retry_after = 1;
+        if (blocker == NULL
+            || d->retry_after > blocker->claim.decision.retry_after)
+        {
+            blocker = &ctx->applied[i];
+        }
     }
+
+    return blocker;
+}
+
+
+/* of the limits that were decided, the one with the least left */
+
+static ngx_http_ratelimit_applied_t *
+ngx_http_ratelimit_tightest(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t shadow)
+{
+    ngx_uint_t                      i;
+    ngx_http_ratelimit_applied_t   *tightest;
+    ngx_http_ratelimit_decision_t  *d;
+
+    tightest = NULL;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        d = &ctx->applied[i].claim.decision;
+
+        if (d->limit == 0 || ctx->applied[i].claim.shadow != shadow) {
+            continue;
+        }
+
+        if (tightest == NULL
+            || ngx_http_ratelimit_tighter(d, &tightest->claim.decision))
+        {
+            tightest = &ctx->applied[i];
+        }
+    }
+
+    return tightest;
+}
+
+
+/*
+ * A limit about which nothing is known; one in a dry run does not matter
+ * beside those that are enforced
+ */
+
+static ngx_http_ratelimit_applied_t *
+ngx_http_ratelimit_failed(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_uint_t                     i, enforced;
+    ngx_http_ratelimit_applied_t  *applied, *failed;
+
+    applied = ctx->applied;
+    failed = NULL;
+    enforced = 0;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+
+        if (!applied[i].claim.shadow) {
+            enforced = 1;
+        }
+
+        if (applied[i].failure == NGX_HTTP_RATELIMIT_OK) {
+            continue;
+        }
+
+        if (!applied[i].claim.shadow) {
+            return &applied[i];
+        }
+
+        failed = &applied[i];
+    }
+
+    return enforced ? NULL : failed;
+}
+
+
+/* whether such a failure ends the request */
+
+static ngx_uint_t
+ngx_http_ratelimit_closed(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *failed)
+{
+    return failed && !failed->claim.shadow && !ctx->conf->preview
+           && ctx->conf->on_error == NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED;
 }
 
 
@@ -505,12 +614,21 @@ static ngx_int_t
 ngx_http_ratelimit_verdict(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx)
 {
+    ngx_uint_t  i;
+
     ctx->told = 1;
 
-    ngx_http_ratelimit_log(r, ctx);
+    for (i = 0; i < ctx->conf->n; i++) {
+        ngx_http_ratelimit_log(r, ctx, &ctx->applied[i]);
+    }
 
     if (ctx->decision.outcome == NGX_HTTP_RATELIMIT_REJECTED) {
-        return ctx->conf->status;
+
+        if (ctx->conf->body == NGX_HTTP_RATELIMIT_BODY_DEFAULT) {
+            return ctx->conf->status;
+        }
+
+        return ngx_http_ratelimit_body_send(r, ctx);
     }
 
     if (ctx->decision.source == NGX_HTTP_RATELIMIT_SOURCE_CLOSED) {
@@ -522,7 +640,8 @@ ngx_http_ratelimit_verdict(ngx_http_request_t *r,
 
 
 static void
-ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
+ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied)
 {
     size_t                          len;
     u_char                          key[ngx_http_ratelimit_escape_size(
@@ -530,7 +649,7 @@ ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
     ngx_uint_t                      level;
     ngx_http_ratelimit_decision_t  *d;
 
-    d = &ctx->decision;
+    d = &applied->claim.decision;
 
     level = (d->outcome == NGX_HTTP_RATELIMIT_REJECTED
              || d->outcome == NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN)
@@ -540,8 +659,17 @@ ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
         return;
     }
 
-    len = ngx_http_ratelimit_escape(key, ctx->take.key.data,
-                                    ngx_min(ctx->take.key.len,
+    /* what would have passed, or was not asked, as another limit rejected */
+
+    if ((ctx->decision.outcome == NGX_HTTP_RATELIMIT_REJECTED
+         && d->outcome == NGX_HTTP_RATELIMIT_PASSED)
+        || (d->outcome == NGX_HTTP_RATELIMIT_SKIPPED && applied->key.len))
+    {
+        return;
+    }
+
+    len = ngx_http_ratelimit_escape(key, applied->key.data,
+                                    ngx_min(applied->key.len,
                                             NGX_HTTP_RATELIMIT_LOG_KEY));
 
     switch (d->outcome) {
@@ -549,15 +677,19 @@ ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
     case NGX_HTTP_RATELIMIT_SKIPPED:
         ngx_log_error(level, r->connection->log, 0,
                       "ratelimit SKIPPED, limit: \"%V\", the key is empty",
-                      &ctx->conf->limit->name);
+                      &applied->limit->name);
         break;
 
     case NGX_HTTP_RATELIMIT_DEGRADED:
         ngx_log_error(level, r->connection->log, 0,
                       "ratelimit DEGRADED, limit: \"%V\", key: \"%*s\", "
                       "source: %s, failure: %s",
-                      &ctx->conf->limit->name, len, key,
-                      ngx_http_ratelimit_source_name(d->source),
+                      &applied->limit->name, len, key,
+                      ngx_http_ratelimit_source_name(
+                          ctx->decision.source
+                          == NGX_HTTP_RATELIMIT_SOURCE_CLOSED
+                          ? NGX_HTTP_RATELIMIT_SOURCE_CLOSED
+                          : NGX_HTTP_RATELIMIT_SOURCE_OPEN),
                       ngx_http_ratelimit_failure_name(d->failure));
         break;
 
@@ -566,8 +698,8 @@ ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
                       "ratelimit %s, limit: \"%V\", key: \"%*s\", cost: %uL, "
                       "remaining: %uL of %uL, retry after: %L, source: %s",
                       ngx_http_ratelimit_outcome_name(d->outcome),
-                      &ctx->conf->limit->name, len, key,
-                      ctx->take.bucket.cost, d->remaining, d->limit,
+                      &applied->limit->name, len, key,
+                      applied->claim.bucket.cost, d->remaining, d->limit,
                       /* -1: never */
                       (int64_t) d->retry_after,
                       ngx_http_ratelimit_source_name(d->source));

@@ -1,6 +1,6 @@
 
 /*
- * The access phase, and the context in which a request's decision is kept.
+ * The phases, and the context in which a request's decision is kept.
  */
 
 
@@ -12,6 +12,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "ngx_http_ratelimit_claim.h"
 #include "ngx_http_ratelimit_conf.h"
 #include "ngx_http_ratelimit_store.h"
 
@@ -19,8 +20,14 @@
 typedef struct {
     ngx_http_request_t               *request;
     ngx_http_ratelimit_loc_conf_t    *conf;     /* of where it was decided */
+    ngx_http_ratelimit_applied_t     *applied;  /* conf->n of them */
     ngx_http_ratelimit_take_t         take;
+
+    /* the answer; its numbers are those of the limit that speaks */
+
     ngx_http_ratelimit_decision_t     decision;
+    ngx_http_ratelimit_applied_t     *speaker;
+    ngx_http_ratelimit_peer_t        *peer;     /* who told, or NULL */
     uint64_t                          start;    /* us, monotonic */
     uint64_t                          latency;  /* us */
     time_t                            time;     /* of the decision */
@@ -29,7 +36,9 @@ typedef struct {
 } ngx_http_ratelimit_ctx_t;
 
 
-ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r);
+/* "ratelimit_phase" says which of the two acts */
+ngx_int_t ngx_http_ratelimit_access_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_ratelimit_precontent_handler(ngx_http_request_t *r);
 
 /*
  * The context of a main request, also after an internal redirect; NULL if

@@ -3,7 +3,7 @@
  * Headers are set when a response is sent, not when it is decided: what a
  * handler pushes gets lost in error_page and other internal redirects.
  *
- * A backend may have a limiter too.  All headers of the family that it sent go,
+ * A backend may have a limiter too.  All headers of a family that it sent go,
  * also those that we have no value for: its numbers must not stand beside ours
  * as if they told of one limit.  Its Retry-After stays unless there is one of
  * ours, as it may be about something else.
@@ -11,27 +11,54 @@
 
 
 #include "ngx_http_ratelimit_headers.h"
+#include "ngx_http_ratelimit_escape.h"
 #include "ngx_http_ratelimit_handler.h"
 
-
-/* the family, and Retry-After as the last one */
 
 typedef enum {
     NGX_HTTP_RATELIMIT_H_LIMIT = 0,
     NGX_HTTP_RATELIMIT_H_REMAINING,
     NGX_HTTP_RATELIMIT_H_RESET,
     NGX_HTTP_RATELIMIT_H_RETRY,
+
+    NGX_HTTP_RATELIMIT_H_POLICY,
+    NGX_HTTP_RATELIMIT_H_RATELIMIT,
+
     NGX_HTTP_RATELIMIT_H_DEGRADED,
     NGX_HTTP_RATELIMIT_H_REASON,
-    NGX_HTTP_RATELIMIT_H_FAMILY,           /* how many they are */
-    NGX_HTTP_RATELIMIT_H_RETRY_AFTER = NGX_HTTP_RATELIMIT_H_FAMILY,
+    NGX_HTTP_RATELIMIT_H_RETRY_AFTER,
     NGX_HTTP_RATELIMIT_H_ALL
 } ngx_http_ratelimit_header_e;
 
 
+/* the headers of a family, as a mask of the above */
+
+#define NGX_HTTP_RATELIMIT_MASK_LEGACY                                        \
+    (1 << NGX_HTTP_RATELIMIT_H_LIMIT                                          \
+     |1 << NGX_HTTP_RATELIMIT_H_REMAINING                                     \
+     |1 << NGX_HTTP_RATELIMIT_H_RESET                                         \
+     |1 << NGX_HTTP_RATELIMIT_H_RETRY)
+
+#define NGX_HTTP_RATELIMIT_MASK_DRAFT_8                                       \
+    (1 << NGX_HTTP_RATELIMIT_H_POLICY                                         \
+     |1 << NGX_HTTP_RATELIMIT_H_RATELIMIT)
+
+#define NGX_HTTP_RATELIMIT_MASK_DEGRADED                                      \
+    (1 << NGX_HTTP_RATELIMIT_H_DEGRADED                                       \
+     |1 << NGX_HTTP_RATELIMIT_H_REASON)
+
+
 static ngx_int_t ngx_http_ratelimit_header_filter(ngx_http_request_t *r);
+static ngx_int_t ngx_http_ratelimit_headers_legacy(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx);
+static ngx_int_t ngx_http_ratelimit_headers_draft_8(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx);
+static ngx_int_t ngx_http_ratelimit_headers_common(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx);
+static ngx_uint_t ngx_http_ratelimit_headers_wait(
+    ngx_http_ratelimit_decision_t *d);
 static void ngx_http_ratelimit_headers_remove(ngx_http_request_t *r,
-    ngx_uint_t n);
+    ngx_uint_t mask);
 static ngx_int_t ngx_http_ratelimit_header_number(ngx_http_request_t *r,
     ngx_http_ratelimit_header_e name, uint64_t number);
 static ngx_int_t ngx_http_ratelimit_header_set(ngx_http_request_t *r,
@@ -46,6 +73,8 @@ static ngx_str_t  ngx_http_ratelimit_header_names[] = {
     ngx_string("X-RateLimit-Remaining"),
     ngx_string("X-RateLimit-Reset"),
     ngx_string("X-RateLimit-Retry-After"),
+    ngx_string("RateLimit-Policy"),
+    ngx_string("RateLimit"),
     ngx_string("X-RateLimit-Degraded"),
     ngx_string("X-RateLimit-Degraded-Reason"),
     ngx_string("Retry-After")
@@ -63,10 +92,8 @@ ngx_http_ratelimit_headers_init(void)
 static ngx_int_t
 ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
 {
-    ngx_uint_t                      retry;
-    const char                     *reason;
-    ngx_http_ratelimit_ctx_t       *ctx;
-    ngx_http_ratelimit_decision_t  *d;
+    ngx_uint_t                 legacy, draft_8, mask;
+    ngx_http_ratelimit_ctx_t  *ctx;
 
     if (r != r->main) {
         return ngx_http_next_header_filter(r);
@@ -76,44 +103,57 @@ ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
 
     if (ctx == NULL || !ctx->done
         || ctx->decision.outcome == NGX_HTTP_RATELIMIT_SKIPPED
-        || ctx->conf->headers == NGX_HTTP_RATELIMIT_HEADERS_OFF)
+        || (ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_OFF))
     {
         return ngx_http_next_header_filter(r);
     }
 
+    legacy = ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_LEGACY;
+    draft_8 = ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8;
+
+    mask = NGX_HTTP_RATELIMIT_MASK_DEGRADED;
+
+    if (legacy) {
+        mask |= NGX_HTTP_RATELIMIT_MASK_LEGACY;
+    }
+
+    if (draft_8) {
+        mask |= NGX_HTTP_RATELIMIT_MASK_DRAFT_8;
+    }
+
+    if (ngx_http_ratelimit_headers_wait(&ctx->decision)) {
+        mask |= 1 << NGX_HTTP_RATELIMIT_H_RETRY_AFTER;
+    }
+
+    ngx_http_ratelimit_headers_remove(r, mask);
+
+    if ((legacy && ngx_http_ratelimit_headers_legacy(r, ctx) != NGX_OK)
+        || (draft_8 && ngx_http_ratelimit_headers_draft_8(r, ctx) != NGX_OK)
+        || ngx_http_ratelimit_headers_common(r, ctx) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_next_header_filter(r);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_headers_legacy(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_http_ratelimit_decision_t  *d;
+
     d = &ctx->decision;
 
-    /* a dry run tells nobody to wait */
-
-    retry = d->retry_after && d->retry_after != NGX_HTTP_RATELIMIT_NEVER
-            && d->outcome != NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
-
-    ngx_http_ratelimit_headers_remove(r,
-                                      retry ? NGX_HTTP_RATELIMIT_H_ALL
-                                            : NGX_HTTP_RATELIMIT_H_FAMILY);
-
-    if (d->outcome == NGX_HTTP_RATELIMIT_DEGRADED) {
-
-        reason = ngx_http_ratelimit_failure_reason(d->failure);
-
-        if (ngx_http_ratelimit_header_set(r, NGX_HTTP_RATELIMIT_H_DEGRADED,
-                                          "true", sizeof("true") - 1)
-            != NGX_OK
-            || ngx_http_ratelimit_header_set(r, NGX_HTTP_RATELIMIT_H_REASON,
-                                             reason, ngx_strlen(reason))
-               != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-
-    } else {
+    if (d->limit) {
 
         if (ngx_http_ratelimit_header_number(r, NGX_HTTP_RATELIMIT_H_LIMIT,
                                              d->limit)
             != NGX_OK
             || ngx_http_ratelimit_header_number(r,
-                                                NGX_HTTP_RATELIMIT_H_REMAINING,
-                                                d->remaining)
+                                  NGX_HTTP_RATELIMIT_H_REMAINING,
+                                  d->remaining)
                != NGX_OK)
         {
             return NGX_ERROR;
@@ -128,26 +168,168 @@ ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
         }
     }
 
-    if (retry
-        && (ngx_http_ratelimit_header_number(r,
-                                             NGX_HTTP_RATELIMIT_H_RETRY_AFTER,
-                                             d->retry_after)
-            != NGX_OK
-            || ngx_http_ratelimit_header_number(r, NGX_HTTP_RATELIMIT_H_RETRY,
-                                                d->retry_after)
-               != NGX_OK))
+    if (!ngx_http_ratelimit_headers_wait(d)) {
+        return NGX_OK;
+    }
+
+    return ngx_http_ratelimit_header_number(r, NGX_HTTP_RATELIMIT_H_RETRY,
+                                            d->retry_after);
+}
+
+
+/*
+ * RateLimit-Policy: "ip";q=100;w=20, "user";q=1000;w=100
+ * RateLimit: "ip";r=7;t=3
+ *
+ * Structured fields: a list of strings with integer parameters.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_headers_draft_8(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx)
+{
+    u_char                         *p;
+    size_t                          len;
+    uint64_t                        t;
+    ngx_str_t                       value, *name;
+    ngx_uint_t                      i;
+    ngx_http_ratelimit_applied_t   *applied;
+    ngx_http_ratelimit_decision_t  *d;
+
+    applied = ctx->applied;
+    len = 0;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        len += ngx_http_ratelimit_quote_size(applied[i].limit->name.len)
+               + sizeof(";q=;w=, ") + 2 * NGX_INT64_LEN;
+    }
+
+    p = ngx_pnalloc(r->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    value.data = p;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+
+        /* neither skipped, nor invalid, nor only tried out */
+
+        if (applied[i].failure == NGX_HTTP_RATELIMIT_CONFIG
+            || applied[i].key.len == 0
+            || (applied[i].claim.shadow && &applied[i] != ctx->speaker))
+        {
+            continue;
+        }
+
+        if (p != value.data) {
+            *p++ = ',';
+            *p++ = ' ';
+        }
+
+        name = &applied[i].limit->name;
+
+        p = ngx_http_ratelimit_quote(p, name->data, name->len);
+        p = ngx_sprintf(p, ";q=%uL", applied[i].claim.bucket.capacity);
+
+        t = ngx_http_ratelimit_span(&applied[i].claim.bucket);
+
+        if (t != NGX_HTTP_RATELIMIT_NEVER) {
+            p = ngx_sprintf(p, ";w=%uL", t);
+        }
+    }
+
+    value.len = p - value.data;
+
+    if (value.len
+        && ngx_http_ratelimit_header_set(r, NGX_HTTP_RATELIMIT_H_POLICY,
+                                         (char *) value.data, value.len)
+           != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    return ngx_http_next_header_filter(r);
+    d = &ctx->decision;
+
+    if (d->limit == 0) {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(r->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    value.data = p;
+
+    name = &ctx->speaker->limit->name;
+
+    p = ngx_http_ratelimit_quote(p, name->data, name->len);
+    p = ngx_sprintf(p, ";r=%uL", d->remaining);
+
+    t = ngx_http_ratelimit_headers_wait(d) ? d->retry_after : d->reset;
+
+    if (t != NGX_HTTP_RATELIMIT_NEVER) {
+        p = ngx_sprintf(p, ";t=%uL", t);
+    }
+
+    value.len = p - value.data;
+
+    return ngx_http_ratelimit_header_set(r, NGX_HTTP_RATELIMIT_H_RATELIMIT,
+                                         (char *) value.data, value.len);
 }
 
 
-/* the first n of the names, however a backend spelt them */
+/* whichever the family */
+
+static ngx_int_t
+ngx_http_ratelimit_headers_common(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx)
+{
+    const char                     *reason;
+    ngx_http_ratelimit_decision_t  *d;
+
+    d = &ctx->decision;
+
+    if (d->outcome == NGX_HTTP_RATELIMIT_DEGRADED) {
+
+        reason = ngx_http_ratelimit_failure_reason(d->failure);
+
+        if (ngx_http_ratelimit_header_set(r, NGX_HTTP_RATELIMIT_H_DEGRADED,
+                                          "true", sizeof("true") - 1)
+            != NGX_OK
+            || ngx_http_ratelimit_header_set(r, NGX_HTTP_RATELIMIT_H_REASON,
+                                             reason, ngx_strlen(reason))
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    if (!ngx_http_ratelimit_headers_wait(d)) {
+        return NGX_OK;
+    }
+
+    return ngx_http_ratelimit_header_number(r,
+                                            NGX_HTTP_RATELIMIT_H_RETRY_AFTER,
+                                            d->retry_after);
+}
+
+
+/* a dry run tells nobody to wait, and some waits have no end */
+
+static ngx_uint_t
+ngx_http_ratelimit_headers_wait(ngx_http_ratelimit_decision_t *d)
+{
+    return d->retry_after && d->retry_after != NGX_HTTP_RATELIMIT_NEVER
+           && d->outcome != NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
+}
+
+
+/* those in the mask, however a backend spelt them */
 
 static void
-ngx_http_ratelimit_headers_remove(ngx_http_request_t *r, ngx_uint_t n)
+ngx_http_ratelimit_headers_remove(ngx_http_request_t *r, ngx_uint_t mask)
 {
     ngx_str_t        *name;
     ngx_uint_t        i, k;
@@ -171,8 +353,8 @@ ngx_http_ratelimit_headers_remove(ngx_http_request_t *r, ngx_uint_t n)
             i = 0;
         }
 
-        for (k = 0; k < n; k++) {
-            if (h[i].key.len == name[k].len
+        for (k = 0; k < NGX_HTTP_RATELIMIT_H_ALL; k++) {
+            if ((mask & 1 << k) && h[i].key.len == name[k].len
                 && ngx_strncasecmp(h[i].key.data, name[k].data, name[k].len)
                    == 0)
             {

@@ -42,9 +42,49 @@ static ngx_conf_enum_t  ngx_http_ratelimit_on_error[] = {
 
 static ngx_conf_enum_t  ngx_http_ratelimit_headers[] = {
     { ngx_string("legacy"), NGX_HTTP_RATELIMIT_HEADERS_LEGACY },
+    { ngx_string("draft-8"), NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8 },
     { ngx_string("off"), NGX_HTTP_RATELIMIT_HEADERS_OFF },
     { ngx_null_string, 0 }
 };
+
+
+static ngx_conf_enum_t  ngx_http_ratelimit_bodies[] = {
+    { ngx_string("default"), NGX_HTTP_RATELIMIT_BODY_DEFAULT },
+    { ngx_string("json"), NGX_HTTP_RATELIMIT_BODY_JSON },
+    { ngx_string("problem"), NGX_HTTP_RATELIMIT_BODY_PROBLEM },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_conf_enum_t  ngx_http_ratelimit_phases[] = {
+    { ngx_string("access"), NGX_HTTP_RATELIMIT_PHASE_ACCESS },
+    { ngx_string("precontent"), NGX_HTTP_RATELIMIT_PHASE_PRECONTENT },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_conf_enum_t  ngx_http_ratelimit_clocks[] = {
+    { ngx_string("redis"), NGX_HTTP_RATELIMIT_CLOCK_REDIS },
+    { ngx_string("nginx"), NGX_HTTP_RATELIMIT_CLOCK_NGINX },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_http_ratelimit_param_e  ngx_http_ratelimit_params[] = {
+    NGX_HTTP_RATELIMIT_CAPACITY,
+    NGX_HTTP_RATELIMIT_RATE,
+    NGX_HTTP_RATELIMIT_COST,
+    NGX_HTTP_RATELIMIT_WINDOW,
+    NGX_HTTP_RATELIMIT_STEP
+};
+
+
+static ngx_http_ratelimit_bounds_t  ngx_http_ratelimit_databases = {
+    0, NGX_HTTP_RATELIMIT_REDIS_DATABASES
+};
+
+
+static ngx_http_ratelimit_bounds_t  ngx_http_ratelimit_ipv6_bits = { 1, 128 };
 
 
 static ngx_command_t  ngx_http_ratelimit_commands[] = {
@@ -56,33 +96,110 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       0,
       NULL },
 
+    { ngx_string("ratelimit_zone"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_zone,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_limit"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_2MORE,
+      ngx_http_ratelimit_conf_limit,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_ratelimit_conf_names,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("ratelimit_key"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_set_complex_value_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(key),
+      ngx_http_ratelimit_offset(terms.key),
       NULL },
 
     { ngx_string("ratelimit_capacity"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_conf_capacity,
+      ngx_http_ratelimit_conf_param,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(capacity),
-      NULL },
+      ngx_http_ratelimit_offset(terms.capacity),
+      &ngx_http_ratelimit_params[0] },
 
     { ngx_string("ratelimit_rate"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_conf_rate,
+      ngx_http_ratelimit_conf_param,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(rate),
-      NULL },
+      ngx_http_ratelimit_offset(terms.rate),
+      &ngx_http_ratelimit_params[1] },
 
     { ngx_string("ratelimit_cost"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_conf_cost,
+      ngx_http_ratelimit_conf_param,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_http_ratelimit_offset(cost),
+      &ngx_http_ratelimit_params[2] },
+
+    { ngx_string("ratelimit_window"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_param,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(terms.window),
+      &ngx_http_ratelimit_params[3] },
+
+    { ngx_string("ratelimit_refill_interval"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_param,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(terms.step),
+      &ngx_http_ratelimit_params[4] },
+
+    { ngx_string("ratelimit_algorithm"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_enum,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(terms.algorithm),
+      &ngx_http_ratelimit_algorithms },
+
+    { ngx_string("ratelimit_dry_run"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(dry_run),
       NULL },
+
+    { ngx_string("ratelimit_preview"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(preview),
+      NULL },
+
+    { ngx_string("ratelimit_preview_cache"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_cache,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(preview_cache),
+      NULL },
+
+    { ngx_string("ratelimit_phase"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_enum,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(phase),
+      &ngx_http_ratelimit_phases },
+
+    { ngx_string("ratelimit_clock"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_enum,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(clock),
+      &ngx_http_ratelimit_clocks },
 
     { ngx_string("ratelimit_status"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
@@ -92,11 +209,18 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       NULL },
 
     { ngx_string("ratelimit_headers"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_conf_enum,
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_ratelimit_conf_bitmask,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_http_ratelimit_offset(headers),
       &ngx_http_ratelimit_headers },
+
+    { ngx_string("ratelimit_body"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_enum,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(body),
+      &ngx_http_ratelimit_bodies },
 
     { ngx_string("ratelimit_log_level"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
@@ -105,19 +229,19 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       ngx_http_ratelimit_offset(log_level),
       &ngx_http_ratelimit_log_levels },
 
-    { ngx_string("ratelimit_dry_run"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
-      ngx_conf_set_flag_slot,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(dry_run),
-      NULL },
-
     { ngx_string("ratelimit_prefix"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_ratelimit_conf_prefix,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
+
+    { ngx_string("ratelimit_ipv6_prefix"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_conf_number,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(ipv6_prefix),
+      &ngx_http_ratelimit_ipv6_bits },
 
     { ngx_string("ratelimit_on_error"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
@@ -170,10 +294,10 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
 
     { ngx_string("ratelimit_redis_database"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_conf_database,
+      ngx_http_ratelimit_conf_number,
       NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
+      ngx_http_ratelimit_offset(access.database),
+      &ngx_http_ratelimit_databases },
 
       ngx_null_command
 };
@@ -213,19 +337,41 @@ ngx_module_t  ngx_http_ratelimit_module = {
 static ngx_int_t
 ngx_http_ratelimit_init(ngx_conf_t *cf)
 {
-    ngx_http_handler_pt        *h;
-    ngx_http_core_main_conf_t  *cmcf;
+    ngx_http_handler_pt             *h;
+    ngx_http_core_main_conf_t       *cmcf;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
 
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
     h = ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers);
     if (h == NULL) {
         return NGX_ERROR;
     }
 
-    *h = ngx_http_ratelimit_handler;
+    *h = ngx_http_ratelimit_access_handler;
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_ratelimit_precontent_handler;
 
     ngx_http_ratelimit_headers_init();
+
+    /* nobody pays for a zone that nobody uses */
+
+    if (rmcf->caches || rmcf->zone_size != NGX_CONF_UNSET_SIZE) {
+        ngx_conf_init_size_value(rmcf->zone_size,
+                                 NGX_HTTP_RATELIMIT_ZONE_SIZE);
+
+        rmcf->zone = ngx_http_ratelimit_zone_add(cf, rmcf->zone_size,
+                                                 &ngx_http_ratelimit_module);
+        if (rmcf->zone == NULL) {
+            return NGX_ERROR;
+        }
+    }
 
     return NGX_OK;
 }

@@ -252,6 +252,13 @@ ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_slot_t *slot)
 }
 
 
+void
+ngx_http_ratelimit_redis_adopt(ngx_http_ratelimit_slot_t *slot, void *data)
+{
+    slot->data = data;
+}
+
+
 ngx_uint_t
 ngx_http_ratelimit_redis_loud(ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_failure_e failure)
@@ -304,7 +311,7 @@ ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis)
     redis->greeted = 0;
     redis->served = 0;
 
-    addr = &redis->conf->addrs[redis->address++ % redis->conf->naddrs];
+    addr = &redis->conf->addrs[redis->address % redis->conf->naddrs];
 
     ngx_memzero(&pc, sizeof(ngx_peer_connection_t));
 
@@ -374,7 +381,7 @@ ngx_http_ratelimit_redis_connected(ngx_http_ratelimit_redis_t *redis)
     ngx_http_ratelimit_greeting_t  *greeting;
 
     c = redis->connection;
-    addr = &redis->conf->addrs[(redis->address - 1) % redis->conf->naddrs];
+    addr = &redis->conf->addrs[redis->address % redis->conf->naddrs];
 
     err = 0;
     len = sizeof(int);
@@ -856,6 +863,10 @@ ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis,
         if (redis->served) {
             ngx_memzero(redis->logged, sizeof(redis->logged));
         }
+    }
+
+    if (redis->state != NGX_HTTP_RATELIMIT_REDIS_READY) {
+        redis->address++;
     }
 
     if (redis->timer.timer_set) {

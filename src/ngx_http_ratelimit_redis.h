@@ -67,6 +67,10 @@ ngx_http_ratelimit_failure_e ngx_http_ratelimit_redis_send(
     ngx_http_ratelimit_redis_pt handler, void *data,
     ngx_http_ratelimit_slot_t **slot);
 
+/* from now on the handler's data is this */
+void ngx_http_ratelimit_redis_adopt(ngx_http_ratelimit_slot_t *slot,
+    void *data);
+
 /* the handler will not be called; a command that was sent may still run */
 void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_slot_t *slot);
 

@@ -4,8 +4,7 @@
 #include "ngx_http_ratelimit_script.h"
 
 
-#define NGX_HTTP_RATELIMIT_REDIS_PORT       6379
-#define NGX_HTTP_RATELIMIT_REDIS_DATABASES  65535
+#define NGX_HTTP_RATELIMIT_REDIS_PORT  6379
 
 
 static ngx_int_t ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
@@ -366,6 +365,7 @@ ngx_http_ratelimit_peer_greeting(ngx_conf_t *cf,
     char       *command, *user, *password;
     u_char      name[sizeof("nginx-ratelimit@") + NGX_MAXHOSTNAMELEN];
     u_char      database[NGX_INT_T_LEN + 1];
+    size_t      i;
     long long   len;
 
     if (ngx_array_init(&peer->redis.greeting, cf->pool, 4,
@@ -418,10 +418,20 @@ ngx_http_ratelimit_peer_greeting(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
-    len = ngx_http_ratelimit_script_load(&command);
+    for (i = 0; /* void */ ; i++) {
+        len = ngx_http_ratelimit_script_load(&command, i);
 
-    return ngx_http_ratelimit_peer_greet(cf, peer, "SCRIPT LOAD", 0, command,
-                                         len);
+        if (len == -2) {
+            return NGX_OK;
+        }
+
+        if (ngx_http_ratelimit_peer_greet(cf, peer, "SCRIPT LOAD", 0, command,
+                                          len)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
 }
 
 

@@ -22,6 +22,8 @@
 #define NGX_HTTP_RATELIMIT_HASH_CONSISTENT  0
 #define NGX_HTTP_RATELIMIT_HASH_MODULO      1
 
+#define NGX_HTTP_RATELIMIT_REDIS_DATABASES  65535       /* the last one */
+
 
 /* one address of "ratelimit_shards", as written */
 

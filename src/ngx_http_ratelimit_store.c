@@ -1,25 +1,79 @@
 
+/*
+ * All or nothing.  Limits on one shard are taken by one atomic call.  Between
+ * shards nothing is atomic: calls go out in parallel, and if one of them is
+ * denied, the others are given back.  For a moment such a request holds tokens
+ * that it will not use, so others may be denied that would have passed; none
+ * can pass that should not.  A refund that gets lost has the same effect for
+ * longer.
+ *
+ * A call whose reply is lost may have run.  It is neither made again nor given
+ * back: it is a failure, and the failure policy decides.
+ *
+ * A request may go while several calls are under way.  They run on in a copy
+ * of the take, which has memory of its own, until it is known what has to be
+ * given back: else a client whom one limit denies could empty the others by
+ * leaving early.
+ */
+
+
 #include "ngx_http_ratelimit_store.h"
 #include "ngx_http_ratelimit_escape.h"
-#include "ngx_http_ratelimit_script.h"
 
 
 #define NGX_HTTP_RATELIMIT_STORE_TEXT  160      /* of an error, logged */
 
 
-static ngx_http_ratelimit_failure_e ngx_http_ratelimit_store_call(
-    ngx_http_ratelimit_take_t *take, ngx_msec_t timeout);
+/* a take whose request is gone; lives in the pool of the take */
+
+typedef struct {
+    ngx_queue_t                 queue;
+    ngx_http_ratelimit_take_t   take;
+} ngx_http_ratelimit_detached_t;
+
+
+/* a refund under way, of which nobody but its reply knows; malloc()ed */
+
+typedef struct {
+    ngx_http_ratelimit_redis_t  *redis;
+    ngx_msec_t                   timeout;
+    ngx_str_t                    eval;       /* with the text; hiredis's */
+} ngx_http_ratelimit_refund_t;
+
+
+static ngx_http_ratelimit_call_t *ngx_http_ratelimit_store_call(
+    ngx_http_ratelimit_take_t *take, ngx_http_ratelimit_peer_t *peer);
+static ngx_http_ratelimit_failure_e ngx_http_ratelimit_store_call_send(
+    ngx_http_ratelimit_call_t *call, ngx_msec_t timeout);
 static ngx_int_t ngx_http_ratelimit_store_reply(void *data,
     ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_store_again(
+    ngx_http_ratelimit_call_t *call);
+static void ngx_http_ratelimit_store_settle(ngx_http_ratelimit_take_t *take);
+static ngx_uint_t ngx_http_ratelimit_store_denied(
     ngx_http_ratelimit_take_t *take);
-static void ngx_http_ratelimit_store_log(ngx_http_ratelimit_take_t *take,
+static ngx_int_t ngx_http_ratelimit_store_detach(
+    ngx_http_ratelimit_take_t *take);
+static void ngx_http_ratelimit_store_detached(
+    ngx_http_ratelimit_take_t *take);
+static void ngx_http_ratelimit_store_give_back(
+    ngx_http_ratelimit_call_t *call);
+static ngx_int_t ngx_http_ratelimit_store_refunded(void *data,
     ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_store_log(ngx_http_ratelimit_call_t *call,
+    ngx_http_ratelimit_reply_t *reply);
 
 
 /* this process's connections, by the index of the peer */
 static ngx_http_ratelimit_redis_t  **ngx_http_ratelimit_store_redis;
 static ngx_uint_t                    ngx_http_ratelimit_store_n;
+
+/* ids of calls: those of other processes begin with something else */
+static uint64_t                      ngx_http_ratelimit_store_process;
+static uint64_t                      ngx_http_ratelimit_store_calls;
+
+/* takes whose requests are gone */
+static ngx_queue_t                   ngx_http_ratelimit_store_orphans;
 
 
 ngx_int_t
@@ -48,6 +102,14 @@ ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers)
 
     ngx_http_ratelimit_store_n = peers->nelts;
 
+    ngx_queue_init(&ngx_http_ratelimit_store_orphans);
+
+    ngx_http_ratelimit_store_process =
+        ((uint64_t) ngx_random() << 40)
+        ^ ((uint64_t) ngx_random() << 20)
+        ^ ngx_murmur_hash2(cycle->hostname.data, cycle->hostname.len)
+        ^ ((uint64_t) ngx_pid << 32);
+
     return NGX_OK;
 }
 
@@ -55,59 +117,307 @@ ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers)
 void
 ngx_http_ratelimit_store_exit(void)
 {
-    ngx_uint_t  i;
+    ngx_uint_t                      i;
+    ngx_queue_t                    *q;
+    ngx_http_ratelimit_detached_t  *detached;
+
+    if (ngx_http_ratelimit_store_n == 0) {
+        return;
+    }
 
     for (i = 0; i < ngx_http_ratelimit_store_n; i++) {
         ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_store_redis[i]);
     }
 
     ngx_http_ratelimit_store_n = 0;
+
+    while (!ngx_queue_empty(&ngx_http_ratelimit_store_orphans)) {
+        q = ngx_queue_head(&ngx_http_ratelimit_store_orphans);
+        ngx_queue_remove(q);
+
+        detached = ngx_queue_data(q, ngx_http_ratelimit_detached_t, queue);
+        ngx_destroy_pool(detached->take.pool);
+    }
 }
 
 
 ngx_int_t
-ngx_http_ratelimit_store_take(ngx_http_ratelimit_take_t *take)
+ngx_http_ratelimit_store_begin(ngx_http_ratelimit_take_t *take)
 {
-    take->start = ngx_current_msec;
-    take->peer = ngx_http_ratelimit_shards_find(take->shards, &take->key);
+    take->pending = 0;
 
-    take->eval = 0;
+    return ngx_array_init(&take->calls, take->pool, 1,
+                          sizeof(ngx_http_ratelimit_call_t));
+}
 
-    take->failure = ngx_http_ratelimit_store_call(take, take->timeout);
 
-    if (take->failure != NGX_HTTP_RATELIMIT_OK) {
-        ngx_http_ratelimit_store_log(take, NULL, take->failure);
+ngx_int_t
+ngx_http_ratelimit_store_add(ngx_http_ratelimit_take_t *take,
+    ngx_http_ratelimit_claim_t *claim, ngx_str_t *key)
+{
+    ngx_http_ratelimit_call_t  *call;
+
+    call = ngx_http_ratelimit_store_call(take,
+                        ngx_http_ratelimit_shards_find(take->shards, key));
+    if (call == NULL) {
         return NGX_ERROR;
     }
 
-    return NGX_AGAIN;
+    call->script.claims[call->script.n++] = claim;
+
+    return NGX_OK;
+}
+
+
+/* finds or makes the call to this peer */
+
+static ngx_http_ratelimit_call_t *
+ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
+    ngx_http_ratelimit_peer_t *peer)
+{
+    ngx_uint_t                  i;
+    ngx_http_ratelimit_call_t  *call;
+
+    call = take->calls.elts;
+
+    for (i = 0; i < take->calls.nelts; i++) {
+        if (call[i].peer == peer) {
+            return &call[i];
+        }
+    }
+
+    call = ngx_array_push(&take->calls);
+    if (call == NULL) {
+        return NULL;
+    }
+
+    call->take = take;
+    call->peer = peer;
+    call->slot = NULL;
+    call->failure = NGX_HTTP_RATELIMIT_OK;
+
+    call->script.n = 0;
+    call->script.eval = 0;
+    call->script.preview = take->preview;
+    call->script.clock = take->clock;
+    call->script.id = (char *) call->id;
+
+    return call;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
+{
+    uint64_t                    now;
+    ngx_uint_t                  i;
+    struct timeval              tv;
+    ngx_http_ratelimit_call_t  *call;
+
+    ngx_gettimeofday(&tv);
+
+    now = (uint64_t) tv.tv_sec * NGX_HTTP_RATELIMIT_MICRO + tv.tv_usec;
+
+    take->start = ngx_current_msec;
+
+    call = take->calls.elts;
+
+    for (i = 0; i < take->calls.nelts; i++) {
+
+        call[i].script.now = now;
+
+        /* elements don't move any more: the id may be pointed to */
+
+        call[i].script.id = (char *) call[i].id;
+        call[i].script.id_len =
+            ngx_sprintf(call[i].id, "%xL-%xL",
+                        ngx_http_ratelimit_store_process,
+                        ngx_http_ratelimit_store_calls++)
+            - call[i].id;
+
+        call[i].failure = ngx_http_ratelimit_store_call_send(&call[i],
+                                                             take->timeout);
+
+        if (call[i].failure == NGX_HTTP_RATELIMIT_OK) {
+            take->pending++;
+
+        } else {
+            ngx_http_ratelimit_store_log(&call[i], NULL);
+        }
+    }
+
+    return take->pending ? NGX_AGAIN : NGX_OK;
 }
 
 
 void
 ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_take_t *take)
 {
-    if (take->slot) {
-        ngx_http_ratelimit_redis_cancel(take->slot);
-        take->slot = NULL;
+    ngx_uint_t                  i;
+    ngx_http_ratelimit_call_t  *call;
+
+    if (take->pending == 0) {
+        return;
+    }
+
+    /* a single call takes all or nothing by itself */
+
+    if (take->calls.nelts > 1 && !take->preview
+        && ngx_http_ratelimit_store_detach(take) == NGX_OK)
+    {
+        return;
+    }
+
+    call = take->calls.elts;
+
+    for (i = 0; i < take->calls.nelts; i++) {
+
+        if (call[i].slot) {
+            ngx_http_ratelimit_redis_cancel(call[i].slot);
+            call[i].slot = NULL;
+        }
     }
 }
 
 
+static ngx_int_t
+ngx_http_ratelimit_store_detach(ngx_http_ratelimit_take_t *take)
+{
+    char                           *key;
+    ngx_uint_t                      i, j;
+    ngx_pool_t                     *pool;
+    ngx_http_ratelimit_call_t      *call, *copy;
+    ngx_http_ratelimit_claim_t     *claim;
+    ngx_http_ratelimit_detached_t  *detached;
+
+    pool = ngx_create_pool(2048, ngx_cycle->log);
+    if (pool == NULL) {
+        return NGX_ERROR;
+    }
+
+    detached = ngx_palloc(pool, sizeof(ngx_http_ratelimit_detached_t));
+    if (detached == NULL) {
+        goto failed;
+    }
+
+    detached->take = *take;
+    detached->take.pool = pool;
+    detached->take.handler = ngx_http_ratelimit_store_detached;
+    detached->take.data = detached;
+
+    copy = ngx_palloc(pool, take->calls.nelts
+                            * sizeof(ngx_http_ratelimit_call_t));
+    if (copy == NULL) {
+        goto failed;
+    }
+
+    detached->take.calls.elts = copy;
+    detached->take.calls.pool = pool;
+
+    call = take->calls.elts;
+
+    for (i = 0; i < take->calls.nelts; i++) {
+
+        copy[i] = call[i];
+        copy[i].take = &detached->take;
+        copy[i].script.id = (char *) copy[i].id;
+
+        for (j = 0; j < call[i].script.n; j++) {
+
+            claim = ngx_palloc(pool, sizeof(ngx_http_ratelimit_claim_t));
+            key = ngx_pnalloc(pool, call[i].script.claims[j]->len);
+
+            if (claim == NULL || key == NULL) {
+                goto failed;
+            }
+
+            *claim = *call[i].script.claims[j];
+            ngx_memcpy(key, claim->key, claim->len);
+            claim->key = key;
+
+            copy[i].script.claims[j] = claim;
+        }
+    }
+
+    for (i = 0; i < take->calls.nelts; i++) {
+
+        if (call[i].slot) {
+            ngx_http_ratelimit_redis_adopt(call[i].slot, &copy[i]);
+            call[i].slot = NULL;
+        }
+    }
+
+    ngx_queue_insert_tail(&ngx_http_ratelimit_store_orphans,
+                          &detached->queue);
+
+    return NGX_OK;
+
+failed:
+
+    ngx_destroy_pool(pool);
+
+    return NGX_ERROR;
+}
+
+
+/* who was not served keeps nothing unless all limits have let him pass */
+
+static void
+ngx_http_ratelimit_store_detached(ngx_http_ratelimit_take_t *take)
+{
+    ngx_uint_t                      i;
+    ngx_http_ratelimit_call_t      *call;
+    ngx_http_ratelimit_detached_t  *detached;
+
+    detached = take->data;
+    call = take->calls.elts;
+
+    for (i = 0; i < take->calls.nelts; i++) {
+
+        if (call[i].failure != NGX_HTTP_RATELIMIT_OK
+            && !ngx_http_ratelimit_store_denied(take))
+        {
+            ngx_http_ratelimit_store_refund(take);
+            break;
+        }
+    }
+
+    ngx_queue_remove(&detached->queue);
+    ngx_destroy_pool(take->pool);
+}
+
+
+ngx_http_ratelimit_call_t *
+ngx_http_ratelimit_store_find(ngx_http_ratelimit_take_t *take,
+    ngx_http_ratelimit_claim_t *claim)
+{
+    ngx_uint_t                  i, j;
+    ngx_http_ratelimit_call_t  *call;
+
+    call = take->calls.elts;
+
+    for (i = 0; i < take->calls.nelts; i++) {
+        for (j = 0; j < call[i].script.n; j++) {
+            if (call[i].script.claims[j] == claim) {
+                return &call[i];
+            }
+        }
+    }
+
+    return NULL;
+}
+
+
 static ngx_http_ratelimit_failure_e
-ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
+ngx_http_ratelimit_store_call_send(ngx_http_ratelimit_call_t *call,
     ngx_msec_t timeout)
 {
     char                          *bytes;
     long long                      len;
     ngx_str_t                      command;
-    ngx_http_ratelimit_redis_t    *redis;
     ngx_http_ratelimit_failure_e   failure;
 
-    len = ngx_http_ratelimit_script_take(&bytes,
-                                         (char *) take->redis_key.data,
-                                         take->redis_key.len, &take->bucket,
-                                         take->eval);
+    len = ngx_http_ratelimit_script_take(&bytes, &call->script);
     if (len < 0) {
         return NGX_HTTP_RATELIMIT_OVERLOAD;
     }
@@ -115,11 +425,9 @@ ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
     command.data = (u_char *) bytes;
     command.len = len;
 
-    redis = ngx_http_ratelimit_store_redis[take->peer->index];
-
-    failure = ngx_http_ratelimit_redis_send(redis, &command, timeout,
-                                            ngx_http_ratelimit_store_reply,
-                                            take, &take->slot);
+    failure = ngx_http_ratelimit_redis_send(
+                  ngx_http_ratelimit_store_redis[call->peer->index], &command,
+                  timeout, ngx_http_ratelimit_store_reply, call, &call->slot);
 
     redisFreeCommand(bytes);
 
@@ -131,32 +439,37 @@ static ngx_int_t
 ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
     ngx_http_ratelimit_failure_e failure)
 {
-    ngx_http_ratelimit_take_t *take = data;
+    ngx_http_ratelimit_call_t *call = data;
 
-    take->slot = NULL;
+    ngx_http_ratelimit_take_t  *take;
+
+    take = call->take;
+    call->slot = NULL;
 
     if (failure == NGX_HTTP_RATELIMIT_OK) {
-        failure = ngx_http_ratelimit_script_reply(reply, &take->bucket,
-                                                  &take->decision);
+        failure = ngx_http_ratelimit_script_reply(reply, &call->script);
     }
 
     /* only a call that did not run is made again, once, with the text */
 
-    if (failure == NGX_HTTP_RATELIMIT_NOSCRIPT && !take->eval) {
-        failure = ngx_http_ratelimit_store_again(take);
+    if (failure == NGX_HTTP_RATELIMIT_NOSCRIPT && !call->script.eval) {
+        failure = ngx_http_ratelimit_store_again(call);
 
         if (failure == NGX_HTTP_RATELIMIT_OK) {
             return NGX_OK;
         }
     }
 
-    take->failure = failure;
+    call->failure = failure;
 
     if (failure != NGX_HTTP_RATELIMIT_OK) {
-        ngx_http_ratelimit_store_log(take, reply, failure);
+        ngx_http_ratelimit_store_log(call, reply);
     }
 
-    take->handler(take);
+    if (--take->pending == 0) {
+        ngx_http_ratelimit_store_settle(take);
+        take->handler(take);
+    }
 
     /* the take may be gone */
 
@@ -165,34 +478,192 @@ ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
 
 
 static ngx_http_ratelimit_failure_e
-ngx_http_ratelimit_store_again(ngx_http_ratelimit_take_t *take)
+ngx_http_ratelimit_store_again(ngx_http_ratelimit_call_t *call)
 {
     ngx_msec_t  spent;
 
-    spent = ngx_current_msec - take->start;
+    spent = ngx_current_msec - call->take->start;
 
-    if (spent >= take->timeout) {
+    if (spent >= call->take->timeout) {
         return NGX_HTTP_RATELIMIT_TIMEOUT;
     }
 
-    take->eval = 1;
+    call->script.eval = 1;
 
-    return ngx_http_ratelimit_store_call(take, take->timeout - spent);
+    return ngx_http_ratelimit_store_call_send(call,
+                                              call->take->timeout - spent);
+}
+
+
+/* all calls have ended: all of them took, or none keeps anything */
+
+static void
+ngx_http_ratelimit_store_settle(ngx_http_ratelimit_take_t *take)
+{
+    if (take->calls.nelts > 1 && ngx_http_ratelimit_store_denied(take)) {
+        ngx_http_ratelimit_store_refund(take);
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_store_denied(ngx_http_ratelimit_take_t *take)
+{
+    ngx_uint_t                  i, j;
+    ngx_http_ratelimit_call_t  *call;
+
+    call = take->calls.elts;
+
+    for (i = 0; i < take->calls.nelts; i++) {
+
+        if (call[i].failure != NGX_HTTP_RATELIMIT_OK) {
+            continue;
+        }
+
+        for (j = 0; j < call[i].script.n; j++) {
+
+            if (call[i].script.claims[j]->state[0] < 0
+                && !call[i].script.claims[j]->shadow)
+            {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+void
+ngx_http_ratelimit_store_refund(ngx_http_ratelimit_take_t *take)
+{
+    ngx_uint_t                  i;
+    ngx_http_ratelimit_call_t  *call;
+
+    call = take->calls.elts;
+
+    for (i = 0; i < take->calls.nelts; i++) {
+
+        if (call[i].failure == NGX_HTTP_RATELIMIT_OK
+            && ngx_http_ratelimit_script_taken(&call[i].script))
+        {
+            ngx_http_ratelimit_store_give_back(&call[i]);
+        }
+    }
+}
+
+
+/*
+ * Nobody waits for a refund, and the request may be gone by the time of its
+ * reply.  So both forms are made now: it has to be sent again if the script is
+ * not known.
+ */
+
+static void
+ngx_http_ratelimit_store_give_back(ngx_http_ratelimit_call_t *call)
+{
+    char                         *bytes, *eval;
+    long long                     len, eval_len;
+    ngx_str_t                     command;
+    ngx_http_ratelimit_slot_t    *slot;
+    ngx_http_ratelimit_refund_t  *refund;
+    ngx_http_ratelimit_script_t   script;
+
+    script = call->script;
+
+    script.eval = 0;
+    len = ngx_http_ratelimit_script_refund(&bytes, &script);
+
+    if (len < 0) {
+        return;
+    }
+
+    script.eval = 1;
+    eval_len = ngx_http_ratelimit_script_refund(&eval, &script);
+
+    if (eval_len < 0) {
+        redisFreeCommand(bytes);
+        return;
+    }
+
+    refund = ngx_alloc(sizeof(ngx_http_ratelimit_refund_t), ngx_cycle->log);
+
+    if (refund) {
+        refund->redis = ngx_http_ratelimit_store_redis[call->peer->index];
+        refund->timeout = call->take->timeout;
+        refund->eval.data = (u_char *) eval;
+        refund->eval.len = eval_len;
+
+        command.data = (u_char *) bytes;
+        command.len = len;
+
+        if (ngx_http_ratelimit_redis_send(refund->redis, &command,
+                                          refund->timeout,
+                                          ngx_http_ratelimit_store_refunded,
+                                          refund, &slot)
+            == NGX_HTTP_RATELIMIT_OK)
+        {
+            /* the reply frees the rest */
+            redisFreeCommand(bytes);
+            return;
+        }
+
+        ngx_free(refund);
+    }
+
+    redisFreeCommand(eval);
+    redisFreeCommand(bytes);
+}
+
+
+/* a refund that failed leaves tokens taken that come back with time */
+
+static ngx_int_t
+ngx_http_ratelimit_store_refunded(void *data,
+    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure)
+{
+    ngx_http_ratelimit_refund_t *refund = data;    /* NULL: sent again */
+
+    ngx_http_ratelimit_slot_t  *slot;
+
+    if (failure == NGX_HTTP_RATELIMIT_OK && reply->type == REDIS_REPLY_ERROR) {
+        failure = ngx_http_ratelimit_failure(reply->str, reply->len);
+    }
+
+    if (refund) {
+
+        if (failure == NGX_HTTP_RATELIMIT_NOSCRIPT) {
+            failure = ngx_http_ratelimit_redis_send(refund->redis,
+                                       &refund->eval, refund->timeout,
+                                       ngx_http_ratelimit_store_refunded,
+                                       NULL, &slot);
+        }
+
+        redisFreeCommand((char *) refund->eval.data);
+        ngx_free(refund);
+    }
+
+    if (failure != NGX_HTTP_RATELIMIT_OK) {
+        ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0, "a refund failed: %s",
+                      ngx_http_ratelimit_failure_name(failure));
+    }
+
+    return NGX_OK;
 }
 
 
 /* lost connections have been logged by the client */
 
 static void
-ngx_http_ratelimit_store_log(ngx_http_ratelimit_take_t *take,
-    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure)
+ngx_http_ratelimit_store_log(ngx_http_ratelimit_call_t *call,
+    ngx_http_ratelimit_reply_t *reply)
 {
     size_t                       len;
     u_char                       text[ngx_http_ratelimit_escape_size(
                                           NGX_HTTP_RATELIMIT_STORE_TEXT)];
     ngx_http_ratelimit_redis_t  *redis;
 
-    switch (failure) {
+    switch (call->failure) {
 
     case NGX_HTTP_RATELIMIT_REFUSED:
     case NGX_HTTP_RATELIMIT_CLOSED:
@@ -202,9 +673,9 @@ ngx_http_ratelimit_store_log(ngx_http_ratelimit_take_t *take,
         break;
     }
 
-    redis = ngx_http_ratelimit_store_redis[take->peer->index];
+    redis = ngx_http_ratelimit_store_redis[call->peer->index];
 
-    if (!ngx_http_ratelimit_redis_loud(redis, failure)) {
+    if (!ngx_http_ratelimit_redis_loud(redis, call->failure)) {
         return;
     }
 
@@ -215,11 +686,11 @@ ngx_http_ratelimit_store_log(ngx_http_ratelimit_take_t *take,
 
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "redis %V answered \"%*s\"",
-                      &take->peer->redis.name, len, text);
+                      &call->peer->redis.name, len, text);
         return;
     }
 
     ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                  "no answer from redis %V: %s", &take->peer->redis.name,
-                  ngx_http_ratelimit_failure_name(failure));
+                  "no answer from redis %V: %s", &call->peer->redis.name,
+                  ngx_http_ratelimit_failure_name(call->failure));
 }

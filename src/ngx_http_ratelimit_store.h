@@ -1,7 +1,7 @@
 
 /*
- * The store: takes tokens from a bucket that lives on a Redis shard, and
- * answers with a decision or with the reason why there is none.
+ * The store: makes the claims of a request on limits that live on Redis
+ * shards, and answers with decisions or with the reasons why there are none.
  */
 
 
@@ -12,40 +12,51 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "ngx_http_ratelimit_decision.h"
+#include "ngx_http_ratelimit_script.h"
 #include "ngx_http_ratelimit_shards.h"
 
 
 typedef struct ngx_http_ratelimit_take_s  ngx_http_ratelimit_take_t;
+typedef struct ngx_http_ratelimit_call_s  ngx_http_ratelimit_call_t;
 
 typedef void (*ngx_http_ratelimit_take_pt)(ngx_http_ratelimit_take_t *take);
 
 
-/* a take under way; its memory is the caller's */
+/*
+ * All claims of one request; its memory is the caller's.  Claims on one shard
+ * become one call, calls go out in parallel, and the handler is called when
+ * the last of them has ended.
+ */
 
 struct ngx_http_ratelimit_take_s {
 
     /* set by the caller */
 
+    ngx_pool_t                      *pool;
     ngx_http_ratelimit_shards_t     *shards;
-    ngx_str_t                        key;       /* the client's */
-    ngx_str_t                        redis_key; /* of the bucket */
-    ngx_http_ratelimit_bucket_t      bucket;
     ngx_msec_t                       timeout;
     ngx_http_ratelimit_take_pt       handler;
     void                            *data;
-
-    /* the answer: valid when failure is NGX_HTTP_RATELIMIT_OK */
-
-    ngx_http_ratelimit_decision_t    decision;
-    ngx_http_ratelimit_failure_e     failure;
-    ngx_http_ratelimit_peer_t       *peer;
+    unsigned                         preview:1;  /* take nothing */
+    unsigned                         clock:1;    /* nginx's time counts */
 
     /* the store's own */
 
     ngx_msec_t                       start;
-    ngx_http_ratelimit_slot_t       *slot;      /* NULL: nothing under way */
-    unsigned                         eval:1;    /* with the script's text */
+    ngx_array_t                      calls;      /* ..._call_t */
+    ngx_uint_t                       pending;    /* calls under way */
+};
+
+
+/* the claims on one shard */
+
+struct ngx_http_ratelimit_call_s {
+    ngx_http_ratelimit_take_t       *take;
+    ngx_http_ratelimit_peer_t       *peer;
+    ngx_http_ratelimit_slot_t       *slot;       /* NULL: not under way */
+    ngx_http_ratelimit_failure_e     failure;    /* OK: decisions are valid */
+    ngx_http_ratelimit_script_t      script;
+    u_char                           id[2 * NGX_INT64_LEN];
 };
 
 
@@ -54,14 +65,35 @@ ngx_int_t ngx_http_ratelimit_store_init(ngx_cycle_t *cycle,
     ngx_array_t *peers);
 void ngx_http_ratelimit_store_exit(void);
 
+/* NGX_OK, or NGX_ERROR: no memory */
+ngx_int_t ngx_http_ratelimit_store_begin(ngx_http_ratelimit_take_t *take);
+
+/* adds a claim; "key" is the client's, and picks the shard */
+ngx_int_t ngx_http_ratelimit_store_add(ngx_http_ratelimit_take_t *take,
+    ngx_http_ratelimit_claim_t *claim, ngx_str_t *key);
+
 /*
  * NGX_AGAIN: the handler will be called, exactly once and within the timeout;
- * NGX_ERROR: it will not, and take->failure says why
+ * NGX_OK: it will not, as everything has ended already
  */
-ngx_int_t ngx_http_ratelimit_store_take(ngx_http_ratelimit_take_t *take);
+ngx_int_t ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take);
 
-/* the handler will not be called any more; may be called at any time */
+/*
+ * Gives back what was taken.  The store does so by itself when one of several
+ * calls was denied.
+ */
+void ngx_http_ratelimit_store_refund(ngx_http_ratelimit_take_t *take);
+
+/*
+ * The handler will not be called any more, and the caller's memory is not used
+ * any more; may be called at any time.  What is under way goes on where it may
+ * have to be given back.
+ */
 void ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_take_t *take);
+
+/* the call that a claim went out with */
+ngx_http_ratelimit_call_t *ngx_http_ratelimit_store_find(
+    ngx_http_ratelimit_take_t *take, ngx_http_ratelimit_claim_t *claim);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_STORE_H_INCLUDED_ */

@@ -9,9 +9,6 @@
 #include "ngx_http_ratelimit_handler.h"
 
 
-#define NGX_HTTP_RATELIMIT_IPV6_PREFIX  64      /* bits */
-
-
 typedef enum {
     NGX_HTTP_RATELIMIT_VAR_LIMIT = 0,
     NGX_HTTP_RATELIMIT_VAR_REMAINING,
@@ -79,7 +76,8 @@ static ngx_http_variable_t  ngx_http_ratelimit_variables[] = {
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("ratelimit_client_net"), NULL,
-      ngx_http_ratelimit_variable_client_net, 0, 0, 0 },
+      ngx_http_ratelimit_variable_client_net, 0,
+      NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
       ngx_http_null_variable
 };
@@ -152,7 +150,7 @@ ngx_http_ratelimit_variable_name(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    name = &ctx->conf->limit->name;
+    name = &ctx->speaker->limit->name;
     ngx_http_ratelimit_variable_set(v, name->data, name->len);
 
     return NGX_OK;
@@ -248,12 +246,12 @@ ngx_http_ratelimit_variable_shard(ngx_http_request_t *r,
 
     ctx = ngx_http_ratelimit_variable_ctx(r);
 
-    if (ctx == NULL || ctx->take.peer == NULL) {
+    if (ctx == NULL || ctx->peer == NULL) {
         v->not_found = 1;
         return NGX_OK;
     }
 
-    name = &ctx->take.peer->redis.name;
+    name = &ctx->peer->redis.name;
     ngx_http_ratelimit_variable_set(v, name->data, name->len);
 
     return NGX_OK;
@@ -271,7 +269,7 @@ ngx_http_ratelimit_variable_latency(ngx_http_request_t *r,
 
     ctx = ngx_http_ratelimit_variable_ctx(r);
 
-    if (ctx == NULL || ctx->take.peer == NULL) {
+    if (ctx == NULL || ctx->peer == NULL) {
         v->not_found = 1;
         return NGX_OK;
     }
@@ -301,9 +299,10 @@ ngx_http_ratelimit_variable_client_net(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
 #if (NGX_HAVE_INET6)
-    u_char               *p;
-    ngx_uint_t            i;
-    struct sockaddr_in6  *sin6, net;
+    u_char                         *p;
+    ngx_uint_t                      i, bits;
+    struct sockaddr_in6            *sin6, net;
+    ngx_http_ratelimit_loc_conf_t  *rlcf;
 
     if (r->connection->sockaddr->sa_family == AF_INET6) {
 
@@ -321,10 +320,19 @@ ngx_http_ratelimit_variable_client_net(ngx_http_request_t *r,
             return NGX_OK;
         }
 
+        rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
+
         net = *sin6;
 
-        for (i = NGX_HTTP_RATELIMIT_IPV6_PREFIX / 8; i < 16; i++) {
-            net.sin6_addr.s6_addr[i] = 0;
+        for (i = 0, bits = rlcf->ipv6_prefix; i < 16; i++) {
+
+            if (bits >= 8) {
+                bits -= 8;
+                continue;
+            }
+
+            net.sin6_addr.s6_addr[i] &= 0xff00 >> bits;
+            bits = 0;
         }
 
         ngx_http_ratelimit_variable_set(v, p,

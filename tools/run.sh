@@ -213,8 +213,7 @@ ${bold}nginx with ngx_http_ratelimit_module, configured by $example${plain}
 
   nginx      http://127.0.0.1:${http:-}/  (2 workers, pid ${pids[-1]})
   redis      $(for i in "${!redis[@]}"; do
-                   printf '%s127.0.0.1:%s (pid %s)' "${i/#[1-9]*/, }" \
-                          "${redis[i]}" "${pids[i]}"
+                   printf '127.0.0.1:%s (pid %s)  ' "${redis[i]}" "${pids[i]}"
                done)
   config     $dir/example.conf
   error log  $dir/logs/error.log

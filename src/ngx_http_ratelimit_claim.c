@@ -1,0 +1,312 @@
+
+#include "ngx_http_ratelimit_claim.h"
+#include "ngx_http_ratelimit_escape.h"
+
+#include <ngx_sha1.h>
+
+
+#define NGX_HTTP_RATELIMIT_KEY_MAX       256     /* longer: SHA-1 of it */
+#define NGX_HTTP_RATELIMIT_SHA1_LEN      20
+#define NGX_HTTP_RATELIMIT_LOG_VALUE     64      /* bytes of a value, logged */
+#define NGX_HTTP_RATELIMIT_LOG_INTERVAL  60      /* s, for invalid values */
+
+
+static ngx_int_t ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
+    ngx_http_ratelimit_guard_t *guard, ngx_http_ratelimit_applied_t *applied);
+static ngx_int_t ngx_http_ratelimit_claim_bucket(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *conf,
+    ngx_http_ratelimit_applied_t *applied);
+static ngx_int_t ngx_http_ratelimit_claim_param(ngx_http_request_t *r,
+    ngx_http_ratelimit_applied_t *applied, ngx_http_ratelimit_param_t *param,
+    ngx_http_ratelimit_param_e what, void *value);
+static ngx_int_t ngx_http_ratelimit_claim_invalid(ngx_http_request_t *r,
+    ngx_http_ratelimit_applied_t *applied, const char *directive,
+    ngx_str_t *value, const char *err);
+
+
+static const char  *ngx_http_ratelimit_param_names[] = {
+    "ratelimit_capacity",
+    "ratelimit_rate",
+    "ratelimit_cost",
+    "ratelimit_window",
+    "ratelimit_refill_interval"
+};
+
+
+ngx_int_t
+ngx_http_ratelimit_claim(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *conf, ngx_http_ratelimit_guard_t *guard,
+    ngx_http_ratelimit_applied_t *applied)
+{
+    ngx_int_t                     rc;
+    ngx_http_ratelimit_claim_t   *claim;
+    ngx_http_ratelimit_bucket_t  *bucket;
+
+    claim = &applied->claim;
+    bucket = &claim->bucket;
+
+    applied->limit = guard->limit;
+    claim->shadow = conf->dry_run || guard->limit->dry_run;
+
+    rc = ngx_http_ratelimit_claim_key(r, guard, applied);
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    rc = ngx_http_ratelimit_claim_bucket(r, conf, applied);
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    if (bucket->cost <= bucket->capacity || conf->preview) {
+        return NGX_OK;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                  "cost %uL is above capacity %uL of limit \"%V\": "
+                  "this request can never pass",
+                  bucket->cost, bucket->capacity, &guard->limit->name);
+
+    /* nobody was asked: as far as is known, all of it is there */
+
+    claim->state[0] = -1 - (int64_t) bucket->capacity
+                      * (bucket->algorithm == NGX_HTTP_RATELIMIT_TOKEN_BUCKET
+                         ? NGX_HTTP_RATELIMIT_MICRO : 1);
+
+    ngx_http_ratelimit_decide(&claim->decision, bucket, claim->state);
+    claim->decision.source = NGX_HTTP_RATELIMIT_SOURCE_LOCAL;
+
+    return NGX_DECLINED;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
+    ngx_http_ratelimit_guard_t *guard, ngx_http_ratelimit_applied_t *applied)
+{
+    u_char      *p;
+    u_char       digest[NGX_HTTP_RATELIMIT_SHA1_LEN];
+    ngx_str_t   *key, *prefix;
+    ngx_sha1_t   sha1;
+
+    key = &applied->key;
+    prefix = &guard->key_prefix;
+
+    if (guard->limit->terms.key == NULL) {
+        *key = r->connection->addr_text;
+
+    } else if (ngx_http_complex_value(r, guard->limit->terms.key, key)
+               != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (key->len == 0) {
+        applied->claim.decision.outcome = NGX_HTTP_RATELIMIT_SKIPPED;
+        return NGX_DECLINED;
+    }
+
+    p = ngx_pnalloc(r->pool, prefix->len
+                             + ngx_min(key->len, NGX_HTTP_RATELIMIT_KEY_MAX)
+                             + 1);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    applied->claim.key = (char *) p;
+
+    p = ngx_cpymem(p, prefix->data, prefix->len);
+
+    if (key->len > NGX_HTTP_RATELIMIT_KEY_MAX) {
+        ngx_sha1_init(&sha1);
+        ngx_sha1_update(&sha1, key->data, key->len);
+        ngx_sha1_final(digest, &sha1);
+
+        key->data = p;
+        p = ngx_hex_dump(p, digest, NGX_HTTP_RATELIMIT_SHA1_LEN);
+        key->len = p - key->data;
+
+    } else {
+        p = ngx_cpymem(p, key->data, key->len);
+    }
+
+    *p++ = '}';
+
+    applied->claim.len = (char *) p - applied->claim.key;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_claim_bucket(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *conf,
+    ngx_http_ratelimit_applied_t *applied)
+{
+    ngx_int_t                     rc;
+    ngx_str_t                     text;
+    const char                   *err;
+    ngx_http_complex_value_t     *value;
+    ngx_http_ratelimit_param_e    what;
+    ngx_http_ratelimit_param_t   *cost;
+    ngx_http_ratelimit_terms_t   *terms;
+    ngx_http_ratelimit_bucket_t  *bucket;
+
+    terms = &applied->limit->terms;
+    bucket = &applied->claim.bucket;
+
+    bucket->algorithm = terms->algorithm;
+    bucket->window = NGX_HTTP_RATELIMIT_WINDOW_DEFAULT;
+
+    /* what the algorithm has no use for may be inherited, and anything */
+
+    if (bucket->algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
+        rc = ngx_http_ratelimit_claim_param(r, applied, &terms->window,
+                                            NGX_HTTP_RATELIMIT_WINDOW,
+                                            &bucket->window);
+
+    } else {
+        rc = ngx_http_ratelimit_claim_param(r, applied, &terms->step,
+                                            NGX_HTTP_RATELIMIT_STEP,
+                                            &bucket->step);
+
+        if (rc == NGX_OK) {
+            rc = ngx_http_ratelimit_claim_param(r, applied, &terms->rate,
+                                                NGX_HTTP_RATELIMIT_RATE,
+                                                &bucket->rate);
+        }
+    }
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    /* unless there is a capacity, it is the number in the rate */
+
+    bucket->capacity = bucket->rate.count;
+
+    rc = ngx_http_ratelimit_claim_param(r, applied, &terms->capacity,
+                                        NGX_HTTP_RATELIMIT_CAPACITY,
+                                        &bucket->capacity);
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    bucket->cost = 1;
+    cost = applied->limit->cost.value ? &applied->limit->cost : &conf->cost;
+
+    rc = ngx_http_ratelimit_claim_param(r, applied, cost,
+                                        NGX_HTTP_RATELIMIT_COST,
+                                        &bucket->cost);
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    /* what was static has been checked with the configuration */
+
+    if (!terms->rate.dynamic && !terms->capacity.dynamic) {
+        return NGX_OK;
+    }
+
+    err = NULL;
+
+    if (bucket->capacity == 0) {
+        err = "it never refills and needs a capacity";
+
+    } else if (bucket->algorithm == NGX_HTTP_RATELIMIT_TOKEN_BUCKET) {
+        err = ngx_http_ratelimit_rate_check(&bucket->rate, bucket->capacity);
+    }
+
+    if (err == NULL) {
+        return NGX_OK;
+    }
+
+    what = terms->capacity.dynamic ? NGX_HTTP_RATELIMIT_CAPACITY
+                                   : NGX_HTTP_RATELIMIT_RATE;
+    value = terms->capacity.dynamic ? terms->capacity.value
+                                    : terms->rate.value;
+
+    if (ngx_http_complex_value(r, value, &text) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_claim_invalid(r, applied,
+                                        ngx_http_ratelimit_param_names[what],
+                                        &text, err);
+}
+
+
+/* leaves the value as it is if the parameter is not set */
+
+static ngx_int_t
+ngx_http_ratelimit_claim_param(ngx_http_request_t *r,
+    ngx_http_ratelimit_applied_t *applied, ngx_http_ratelimit_param_t *param,
+    ngx_http_ratelimit_param_e what, void *value)
+{
+    ngx_str_t    text;
+    const char  *err;
+
+    if (param->value == NULL) {
+        return NGX_OK;
+    }
+
+    if (!param->dynamic) {
+
+        if (what == NGX_HTTP_RATELIMIT_RATE) {
+            *(ngx_http_ratelimit_rate_t *) value = param->u.rate;
+
+        } else {
+            *(uint64_t *) value = param->u.number;
+        }
+
+        return NGX_OK;
+    }
+
+    if (ngx_http_complex_value(r, param->value, &text) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    err = ngx_http_ratelimit_param_parse(what, &text, value);
+
+    if (err == NULL) {
+        return NGX_OK;
+    }
+
+    return ngx_http_ratelimit_claim_invalid(r, applied,
+                                        ngx_http_ratelimit_param_names[what],
+                                        &text, err);
+}
+
+
+/* a variable gave no legal value: the failure policy decides */
+
+static ngx_int_t
+ngx_http_ratelimit_claim_invalid(ngx_http_request_t *r,
+    ngx_http_ratelimit_applied_t *applied, const char *directive,
+    ngx_str_t *value, const char *err)
+{
+    size_t         len;
+    time_t         now;
+    u_char         text[ngx_http_ratelimit_escape_size(
+                            NGX_HTTP_RATELIMIT_LOG_VALUE)];
+
+    static time_t  logged;
+
+    now = ngx_time();
+
+    if (now - logged >= NGX_HTTP_RATELIMIT_LOG_INTERVAL) {
+        logged = now;
+
+        len = ngx_http_ratelimit_escape(text, value->data,
+                                        ngx_min(value->len,
+                                              NGX_HTTP_RATELIMIT_LOG_VALUE));
+
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "invalid value \"%*s\" of \"%s\" for limit \"%V\": %s",
+                      len, text, directive, &applied->limit->name, err);
+    }
+
+    applied->failure = NGX_HTTP_RATELIMIT_CONFIG;
+
+    return NGX_DECLINED;
+}

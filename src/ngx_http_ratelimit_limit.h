@@ -1,0 +1,101 @@
+
+/*
+ * Limits as the configuration states them.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_LIMIT_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_LIMIT_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "ngx_http_ratelimit_decision.h"
+
+
+#define NGX_HTTP_RATELIMIT_WINDOW_DEFAULT  60000000         /* us */
+
+
+/* a parameter: a number, parsed with the configuration, or a variable */
+
+typedef struct {
+    ngx_http_complex_value_t          *value;    /* NULL: not set */
+    unsigned                           dynamic:1;
+    union {
+        uint64_t                       number;   /* capacity, cost, us */
+        ngx_http_ratelimit_rate_t      rate;
+    } u;
+} ngx_http_ratelimit_param_t;
+
+
+/* which parameter, and so how it is parsed and what it is called */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_CAPACITY = 0,
+    NGX_HTTP_RATELIMIT_RATE,
+    NGX_HTTP_RATELIMIT_COST,
+    NGX_HTTP_RATELIMIT_WINDOW,
+    NGX_HTTP_RATELIMIT_STEP
+} ngx_http_ratelimit_param_e;
+
+
+/* what a limit is made of, whether by directives or by "ratelimit_limit" */
+
+typedef struct {
+    ngx_http_complex_value_t          *key;      /* NULL: $remote_addr */
+    ngx_http_ratelimit_param_t         capacity; /* not set: the rate's count */
+    ngx_http_ratelimit_param_t         rate;
+    ngx_http_ratelimit_param_t         window;
+    ngx_http_ratelimit_param_t         step;
+    ngx_uint_t                         algorithm;
+} ngx_http_ratelimit_terms_t;
+
+
+typedef struct {
+    ngx_str_t                          name;
+    ngx_http_ratelimit_terms_t         terms;
+    ngx_http_ratelimit_param_t         cost;     /* not set: the location's */
+    unsigned                           named:1;  /* by "ratelimit_limit" */
+    unsigned                           dry_run:1;
+} ngx_http_ratelimit_limit_t;
+
+
+/*
+ * Parses a parameter; "directive" is what to call it in an error.  Errors are
+ * logged.
+ */
+ngx_int_t ngx_http_ratelimit_param_compile(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_http_ratelimit_param_e what,
+    ngx_str_t *directive, ngx_str_t *text);
+
+/* NULL, or a sentence that says what is allowed */
+const char *ngx_http_ratelimit_param_parse(ngx_http_ratelimit_param_e what,
+    ngx_str_t *text, void *value);
+
+extern ngx_conf_enum_t  ngx_http_ratelimit_algorithms[];
+
+/* whether these are enough to limit anything */
+ngx_uint_t ngx_http_ratelimit_terms_complete(
+    ngx_http_ratelimit_terms_t *terms);
+
+/*
+ * Whether the numbers of a limit and a cost fit each other, as far as they are
+ * known; errors are logged
+ */
+ngx_int_t ngx_http_ratelimit_limit_check(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_param_t *cost);
+
+/* names a limit after its place; unique among "limits" (pointers) */
+ngx_int_t ngx_http_ratelimit_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
+    ngx_str_t *name);
+
+ngx_http_ratelimit_limit_t *ngx_http_ratelimit_limit_find(ngx_array_t *limits,
+    ngx_str_t *name);
+
+/* the directive "ratelimit_limit"; adds to "limits" (pointers) */
+char *ngx_http_ratelimit_limit_parse(ngx_conf_t *cf, ngx_array_t *limits);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_LIMIT_H_INCLUDED_ */
