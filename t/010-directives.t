@@ -81,6 +81,15 @@ my %GOOD = (
     ratelimit_capacity              => '10',
     ratelimit_rate                  => '10r/s',
     ratelimit_cost                  => '1',
+    ratelimit_algorithm             => 'sliding_window_log',
+    ratelimit_window                => '60s',
+    ratelimit_refill_interval       => '100ms',
+    ratelimit_preview               => 'on',
+    ratelimit_preview_cache         => '50ms',
+    ratelimit_phase                 => 'precontent',
+    ratelimit_clock                 => 'nginx',
+    ratelimit_body                  => 'json',
+    ratelimit_ipv6_prefix           => '56',
     ratelimit_status                => '429',
     ratelimit_error_status          => '503',
     ratelimit_on_error              => 'open',
@@ -106,6 +115,7 @@ sub companions {
     $text .= 'ratelimit_rate 10r/s;' unless $directive eq 'ratelimit_rate';
     $text .= "ratelimit_redis_password $SECRET;"
         if $directive eq 'ratelimit_redis_user';
+    $text .= 'ratelimit_capacity 10;' if $directive eq 'ratelimit_algorithm';
 
     return $text;
 }
@@ -135,6 +145,10 @@ my $STATUS   = 'it must be a status from 400 to 599 '
 my $TIME     = 'it must be a time from 1ms to 60s';
 my $PREFIX   = 'it must be printable ASCII without spaces and braces';
 my $DATABASE = 'it must be a number from 0 to 65535';
+my $WINDOW   = 'it must be a time from 1ms to 365d, for example "60s"';
+my $STEP     = 'it must be a time from 0 to 1d, for example "100ms"';
+my $CACHE    = 'it must be a time up to 60s, for example "50ms", or "off"';
+my $BITS     = 'it must be a number from 1 to 128';
 
 my @WRONG = (
     [ratelimit_capacity => $CAPACITY,
@@ -156,7 +170,22 @@ my @WRONG = (
      ''],
     [ratelimit_on_error => 'it must be "open" or "closed"',
      qw(foo closedx), ''],
-    [ratelimit_headers => 'it must be "legacy" or "off"', qw(foo on), ''],
+    [ratelimit_headers => 'it must be "legacy", "draft-8" or "off"',
+     qw(foo on draft8), ''],
+    [ratelimit_body => 'it must be "default", "json" or "problem"',
+     qw(foo html off), ''],
+    [ratelimit_phase => 'it must be "access" or "precontent"',
+     qw(preaccess content), ''],
+    [ratelimit_clock => 'it must be "redis" or "nginx"', qw(local), ''],
+    [ratelimit_algorithm =>
+         'it must be "token_bucket" or "sliding_window_log"',
+     qw(bucket sliding_window), ''],
+    [ratelimit_window => $WINDOW,
+     qw(0 0s -1s abc 1x 1.5s 366d 31536000001ms), ''],
+    [ratelimit_refill_interval => $STEP, qw(-1 abc 2d 86400001ms), ''],
+    [ratelimit_preview => 'it must be "on" or "off"', qw(yes 1)],
+    [ratelimit_preview_cache => $CACHE, qw(on -1 abc 2m 60001ms), ''],
+    [ratelimit_ipv6_prefix => $BITS, qw(0 129 -64 /64 abc 64x), ''],
     [ratelimit_log_level =>
          'it must be "debug", "info", "notice", "warn" or "error"',
      qw(loud err crit), ''],
@@ -222,9 +251,9 @@ refused('an inherited cost above the capacity', "$SHARDS ratelimit_cost 7;",
 accepted('a cost as high as the capacity', $SHARDS,
          'ratelimit_rate 1r/s; ratelimit_capacity 10; ratelimit_cost 10;');
 refused('a limit without shards', '', 'ratelimit_rate 1r/s;',
-        'ratelimit_rate', 'needs "ratelimit_shards"', 'limit "localhost/t"');
+        'limits have no place to live', 'there is no "ratelimit_shards"');
 refused('a limit of http without shards', 'ratelimit_rate 1r/s;', '',
-        'ratelimit_rate', 'needs "ratelimit_shards"', 'limit "http"');
+        'limits have no place to live', 'there is no "ratelimit_shards"');
 refused('a capacity without a rate', $SHARDS, 'ratelimit_capacity 5;',
         'ratelimit_capacity', 'without "ratelimit_rate"', 'location "/t"');
 refused('a key without a rate', $SHARDS, 'ratelimit_key $uri;',
@@ -321,6 +350,28 @@ for my $value (
 }
 
 
+# ---- words that don't fit each other
+
+refused('two header families and off', $SHARDS,
+        'ratelimit_rate 1r/s; ratelimit_headers legacy off;',
+        'ratelimit_headers', '"off" stands beside');
+refused('a header family twice', $SHARDS,
+        'ratelimit_rate 1r/s; ratelimit_headers legacy draft-8 legacy;',
+        'ratelimit_headers', 'duplicate value "legacy"');
+refused('an algorithm without a rate', $SHARDS,
+        'ratelimit_algorithm token_bucket;', 'ratelimit_algorithm',
+        'without "ratelimit_rate"', 'location "/t"');
+refused('a window log without a capacity', $SHARDS,
+        'ratelimit_algorithm sliding_window_log;', 'ratelimit_algorithm',
+        'without "ratelimit_capacity"', 'location "/t"');
+refused('a window alone', $SHARDS, 'ratelimit_window 10s;',
+        'ratelimit_window', 'location "/t"');
+refused('a refill interval alone', $SHARDS, 'ratelimit_refill_interval 10s;',
+        'ratelimit_refill_interval', 'location "/t"');
+accepted('a window log with a capacity', $SHARDS,
+         'ratelimit_algorithm sliding_window_log; ratelimit_capacity 5;');
+
+
 # ---- credentials
 
 refused('a user without a password', "$SHARDS ratelimit_redis_user bob;",
@@ -390,7 +441,17 @@ my @RIGHT = (
     [ratelimit_prefix        => qw(rl a:b:c app-1/x "~!")],
     [ratelimit_redis_database => qw(0 15 65535)],
     [ratelimit_on_error      => qw(open closed)],
-    [ratelimit_headers       => qw(legacy off)],
+    [ratelimit_headers       => qw(legacy draft-8 off),
+                                'legacy draft-8', 'draft-8 legacy'],
+    [ratelimit_body          => qw(default json problem)],
+    [ratelimit_phase         => qw(access precontent)],
+    [ratelimit_clock         => qw(redis nginx)],
+    [ratelimit_algorithm     => qw(token_bucket sliding_window_log)],
+    [ratelimit_window        => qw(1ms 1s 60 1m 30d 365d $arg_w)],
+    [ratelimit_refill_interval => qw(0 10ms 1m 1d $arg_i)],
+    [ratelimit_preview       => qw(on off)],
+    [ratelimit_preview_cache => qw(0 1ms 50ms 60s off)],
+    [ratelimit_ipv6_prefix   => qw(1 48 64 128)],
     [ratelimit_log_level     => qw(debug info notice warn error)],
     [ratelimit_dry_run       => qw(on off)],
     [ratelimit_key           => qw("" static $http_x_api_key $remote_addr$uri)],
@@ -399,7 +460,7 @@ my @RIGHT = (
 for my $case (@RIGHT) {
     my ($directive, @values) = @$case;
 
-    my $capacity = $directive eq 'ratelimit_capacity'
+    my $capacity = $directive =~ /^ratelimit_(?:capacity|algorithm)$/
                    ? '' : 'ratelimit_capacity 100;';
 
     accepted("$directive $_", $SHARDS,

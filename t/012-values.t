@@ -375,8 +375,8 @@ location /two {
 my @lines = ::log_lines(qr/invalid value/);
 ::is(scalar @lines, 1, 'logged once');
 ::says($lines[0], 'invalid value "0r/s" of "ratelimit_rate" for limit '
-                  . '"localhost/none": it never refills and needs '
-                  . '"ratelimit_capacity"');
+                  . '"localhost/none": it never refills and needs a '
+                  . 'capacity');
 
 
 

@@ -25,7 +25,8 @@ my $SHA1 = sha1_hex($SCRIPT);
 
 my $CLOCKED = 'local real = redis; local redis = { call = function(name, ...) '
               . 'if name == "TIME" then return { ARGV[6], ARGV[7] } end '
-              . 'return real.call(name, ...) end }; ' . $SCRIPT;
+              . 'return real.call(name, ...) end, pcall = real.pcall }; '
+              . $SCRIPT;
 
 my $NOON = 1_800_000_000_000_000;       # us, some day in 2027
 my $DAY = 86_400_000_000;
@@ -132,8 +133,10 @@ subtest 'a denied call takes nothing and changes nothing' => sub {
 
     take($key, cost => 8);
 
+    # two tokens there: to be full takes eight hours
+
     my $state = state_of($key);
-    $redis->cmd('PEXPIRE', $key, 77_000);
+    $redis->cmd('PEXPIRE', $key, 29_000_000);
 
     for (1 .. 5) {
         my $reply = take($key, cost => 3);
@@ -143,12 +146,60 @@ subtest 'a denied call takes nothing and changes nothing' => sub {
         is_deeply state_of($key), $state, 'the hash is untouched';
     }
 
-    cmp_ok $redis->cmd('PTTL', $key), '<=', 77_000, 'and so is its TTL';
+    cmp_ok $redis->cmd('PTTL', $key), '<=', 29_000_000, 'and so is its TTL';
     cmp_ok take($key, cost => 2), '>=', 0, 'a smaller cost passes';
 
     my $none = new_key();
     is take($none, cost => 11), -10_000_001, 'above capacity: denied';
     is $redis->cmd('EXISTS', $none), 0, 'and no bucket is made';
+};
+
+
+# A limit that is made slower or larger finds the TTL of what it was before:
+# a bucket that is forgotten then would be full at once.
+
+subtest 'a denied call makes a TTL longer that has become too short' => sub {
+    my $key = new_key();
+    my %opt = (capacity => 10, rate => [1, 100], at => $NOON);
+
+    take($key, %opt, cost => 8);
+    my $state = state_of($key);
+
+    # eight tokens are missing: 800 s at one in a hundred
+
+    for my $case ([830_000, [1, 100], 0], [770_000, [1, 100], 1_001_000],
+                  [830_000, [1, 200], 2_001_000],
+                  [1_570_000, [1, 200], 2_001_000],
+                  [1_630_000, [1, 200], 0], [770_000, [1, 50], 0],
+                  [830_000, [1, 300], 3_001_000])
+    {
+        my ($left, $rate, $ttl) = @$case;
+
+        $redis->cmd('PEXPIRE', $key, $left);
+        is take($key, %opt, rate => $rate, cost => 3), -2_000_001, 'denied';
+
+        my $pttl = $redis->cmd('PTTL', $key);
+        my $name = "$left ms left at @$rate";
+
+        if ($ttl) {
+            cmp_ok $pttl, '>', $left, "$name: made longer";
+            cmp_ok abs($pttl - $ttl), '<', 30_000, "to $ttl ms";
+
+        } else {
+            cmp_ok $pttl, '<=', $left, "$name: left as it was";
+        }
+    }
+
+    $redis->cmd('PEXPIRE', $key, 1_001_000);
+    take($key, %opt, capacity => 30, cost => 20);
+    cmp_ok $redis->cmd('PTTL', $key), '>', 2_900_000, 'larger: made longer';
+
+    $redis->cmd('PERSIST', $key);
+    take($key, %opt, cost => 3);
+    cmp_ok abs($redis->cmd('PTTL', $key) - 1_001_000), '<', 30_000,
+           'a TTL that was lost comes back';
+
+    is_deeply state_of($key), $state, 'and the hash was never touched';
 };
 
 
@@ -498,8 +549,7 @@ subtest 'odd fields: no reply is wrong, nobody is locked out' => sub {
 
 
 subtest 'a key of another type is an error, and stays as it is' => sub {
-    for my $make (['SET', 'x'], ['LPUSH', 'x'], ['SADD', 'x'], ['ZADD', 1, 'x'])
-    {
+    for my $make (['SET', 'x'], ['LPUSH', 'x'], ['SADD', 'x']) {
         my ($command, @value) = @$make;
         my $key = new_key();
 
@@ -510,6 +560,16 @@ subtest 'a key of another type is an error, and stays as it is' => sub {
         like "$reply", qr/\bWRONGTYPE\b/, "$command: WRONGTYPE";
         is $redis->cmd('PTTL', $key), -1, 'no TTL was given to it';
     }
+};
+
+
+subtest 'a window that another algorithm has left counts as gone' => sub {
+    my $key = new_key();
+
+    $redis->cmd('ZADD', $key, 1, 'x');
+    is take($key, capacity => 10), 9_000_000, 'a new bucket';
+    is $redis->cmd('TYPE', $key), 'hash', 'in its place';
+    cmp_ok $redis->cmd('PTTL', $key), '>', 0, 'with a TTL';
 };
 
 

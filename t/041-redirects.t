@@ -219,8 +219,8 @@ location @busy {
 --- response_body_like eval
 ["^ok\n\$", '^{"retry":8\d{4},"status":"REJECTED"}$']
 --- raw_response_headers_like eval
-["", '\r\nRetry-After: (8\d{4})\r\n'
-     . '(?:.*\r\n)*X-RateLimit-Retry-After: \1(?:\r\n|$)']
+["", '(?=.*\r\nRetry-After: (8\d{4})(?:\r\n|$))'
+     . '.*\r\nX-RateLimit-Retry-After: \1(?:\r\n|$)']
 --- no_error_log
 [alert]
 

@@ -362,7 +362,8 @@ subtest 'passwords' => sub {
 subtest 'an ACL user' => sub {
     my $redis = RateLimit::Redis->start;
     my $addr = $redis->addr;
-    my @needed = qw(evalsha eval hmget hset pexpire time);
+    my @needed = qw(evalsha eval hmget hset pexpire pttl time
+                    zadd zcard zcount zrange zremrangebyscore);
 
     my $user = sub {
         $redis->cmd('ACL', 'SETUSER', 'web', 'reset', 'on', '>pw',
@@ -373,15 +374,32 @@ subtest 'an ACL user' => sub {
 
     $user->(map { "+$_" } @needed);
 
-    my $nginx = start("ratelimit_shards redis://web:pw\@$addr;");
+    my $nginx = start("ratelimit_shards redis://web:pw\@$addr;",
+                      server => <<'EOC');
+        location /one    { ratelimit_rate 1r/h; ratelimit_capacity 1;
+                           empty_gif; }
+        location /slow   { ratelimit_capacity 1; empty_gif; }
+        location /window { ratelimit_algorithm sliding_window_log;
+                           ratelimit_window 1s; ratelimit_capacity 1;
+                           empty_gif; }
+EOC
 
-    is ask($nginx, '/?k=a'), '200 redis 999999', 'the six commands are enough';
+    is ask($nginx, '/?k=a'), '200 redis 999999', 'these commands are enough';
     is ask($nginx, '/?k=a'), '200 redis 999998', 'every time';
+
+    for my $path (qw(/one /slow /window)) {
+        is ask($nginx, "$path?k=a"), '200 redis 0', "to pass in $path";
+        is ask($nginx, "$path?k=a"), '429 redis 0', 'and to be denied';
+    }
+
+    ok wait_until(sub { ask($nginx, '/window?k=a') eq '200 redis 0' }, 10),
+       'and to pass when the window has moved on';
     is $nginx->log_count(qr/\[info\].*refused CLIENT SETNAME, which is not/),
        1, 'CLIENT SETNAME was refused';
     is $nginx->log_count(qr/\[info\].*refused SCRIPT LOAD, which is not/),
-       1, 'so was SCRIPT LOAD';
-    is $nginx->log_count(qr/\[error\]/), 0, 'no error';
+       3, 'so was SCRIPT LOAD, of three scripts';
+    is $nginx->log_count(qr/\[error\](?!.* ratelimit REJECTED)/), 0,
+       'no error';
 
     # one after the other is taken away; within a script it is an ERR
 

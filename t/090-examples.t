@@ -71,6 +71,16 @@ sub get {
 }
 
 
+# The same with a method and a body.
+
+sub post {
+    my ($path, $body, %headers) = @_;
+
+    return RateLimit::Load::request($nginx->port, 'POST', $path, \%headers,
+                                    $body);
+}
+
+
 sub statuses {
     my ($n, @args) = @_;
 
@@ -82,6 +92,24 @@ sub statuses {
 
 sub keys_in_redis {
     return sort map { @{ $_->cmd('KEYS', '*') } } @redis;
+}
+
+
+# A field of a bucket, or undef.
+
+sub tokens_of {
+    my ($key) = @_;
+
+    my ($home) = grep { $_->cmd('EXISTS', $key) } @redis;
+
+    return $home ? $home->cmd('HGET', $key, 'tokens') : undef;
+}
+
+
+sub json_of {
+    my ($response) = @_;
+
+    return JSON::PP::decode_json($response->{body});
 }
 
 
@@ -221,8 +249,6 @@ $behaviour{'whitelist.conf'} = sub {
 
 
 $behaviour{'json-error-page.conf'} = sub {
-    my $json = sub { JSON::PP::decode_json($_[0]{body}) };
-
     my ($key) = keys_in_redis();
     my ($home) = grep { $_->cmd('EXISTS', $key) } @redis;
     my $before = $home->cmd('HGETALL', $key);
@@ -231,9 +257,9 @@ $behaviour{'json-error-page.conf'} = sub {
 
     is $response->{status}, 429, 'rejected';
     is $response->{headers}{'content-type'}, 'application/json', 'JSON';
-    is $json->($response)->{error}, 'rate_limited', 'its error';
-    is $json->($response)->{limit}, 2, 'its limit';
-    is $json->($response)->{retry_after}, $response->{headers}{'retry-after'},
+    is json_of($response)->{error}, 'rate_limited', 'its error';
+    is json_of($response)->{limit}, 2, 'its limit';
+    is json_of($response)->{retry_after}, $response->{headers}{'retry-after'},
        'the time of the header';
     is_deeply $home->cmd('HGETALL', $key), $before,
               'a rejected request and its error page take nothing';
@@ -245,7 +271,7 @@ $behaviour{'json-error-page.conf'} = sub {
     ok wait_until(sub { get('/')->{status} == 503 }), 'rejected without Redis';
     $response = get('/');
     is $response->{headers}{'content-type'}, 'application/json', 'JSON';
-    is_deeply $json->($response), { error => 'unavailable', retry_after => 1 },
+    is_deeply json_of($response), { error => 'unavailable', retry_after => 1 },
               'its body';
     is $response->{headers}{'retry-after'}, 1, 'Retry-After';
 
@@ -260,14 +286,317 @@ $behaviour{'json-error-page.conf'} = sub {
     ok reconfigure($text), 'after a reload';
     ok wait_until(sub { ($response = get('/'))->{status} == 429 }),
        'the bucket is empty for good';
-    is $json->($response)->{retry_after}, undef, 'null is what JSON has for it';
+    is json_of($response)->{retry_after}, undef, 'null is what JSON has for it';
     is $response->{headers}{'retry-after'}, undef, 'and there is no header';
+};
+
+
+$behaviour{'hierarchy.conf'} = sub {
+    my %as = map { $_ => { 'X-Api-Key' => "$_-key" } } qw(alice bob);
+
+    is get('/health', headers => $as{alice})->{status}, 200,
+       'where limits are off';
+    is limit_of(get('/', from => '127.0.0.3')), '4 of 5', 'no user: by address';
+    is limit_of(get('/', from => '127.0.0.3')), '3 of 5', 'and again';
+
+    is_deeply [keys_in_redis()],
+              ['ratelimit:global:{everybody}',
+               (map { "ratelimit:ip:{127.0.0.$_}" } 1 .. 3),
+               'ratelimit:user:{alice}', 'ratelimit:user:{bob}'], 'the buckets';
+
+    ok $nginx->log_like(qr/ratelimit REJECTED, limit: "user", key: "alice"/),
+       'the log names the limit';
+    ok $nginx->log_like(qr/ratelimit SKIPPED, limit: "user", the key is empty/),
+       'also the one that does not apply';
+
+    # exact, under load: nothing refills, and what is rejected costs nothing
+
+    my $text = text_of('hierarchy.conf');
+
+    is $text =~ s{\brate=\S+;}{rate=0r/s;}g, 3, 'without refill';
+    $text =~ s/capacity=3 /capacity=30/;
+    $text =~ s/capacity=5 /capacity=50/;
+    ok reconfigure($text), 'after a reload';
+    $_->cmd('FLUSHALL') for @redis;
+
+    my $load = RateLimit::Load::run(
+        port => $nginx->port, connections => 16, requests => 240, keep => 1,
+        path => sub { { path => '/', headers => $as{ $_[0] % 2 ? 'alice' : 'bob' } } });
+
+    my %passed;
+
+    for ($load->responses) {
+        $passed{ $_->{n} % 2 ? 'alice' : 'bob' } += $_->{status} == 200;
+    }
+
+    is $load->errors, 0, 'each request was answered';
+    is $passed{alice} + $passed{bob}, 50, 'one address: 50, no more, no less';
+    cmp_ok $passed{$_}, '<=', 30, "$_: at most 30" for qw(alice bob);
+
+    my %left = ('global:{everybody}' => 950, 'ip:{127.0.0.1}' => 0,
+                map { ("user:{$_}" => 30 - $passed{$_}) } qw(alice bob));
+
+    for my $key (sort keys %left) {
+        ok wait_until(sub { tokens_of("ratelimit:$key") == $left{$key} }),
+           "$key: $left{$key} are left";
+    }
+};
+
+
+$behaviour{'plans.conf'} = sub {
+    my %as = map { $_ => { headers => { Authorization => "Bearer $_-token" } } }
+             qw(alice bob carol dave);
+
+    is_deeply [keys_in_redis()],
+              [map { my $limit = $_;
+                     map { "ratelimit:$limit:{account:$_}" }
+                         qw(alice bob carol dave) } qw(pace quota)],
+              'a bucket and a window for each account';
+
+    # one call for both limits
+
+    $_->cmd('CONFIG', 'RESETSTAT') for @redis;
+    like limit_of(get('/', %{ $as{bob} })), qr/ of 50$/, 'bob';
+
+    my @calls = map { $_->info('commandstats')->{cmdstat_evalsha} // () } @redis;
+
+    is scalar @calls, 1, 'asked one shard';
+    like $calls[0], qr/^calls=1,/, 'by one call';
+
+    my ($home) = grep { $_->cmd('EXISTS', 'ratelimit:quota:{account:bob}') }
+                 @redis;
+
+    is $home->cmd('ZCARD', 'ratelimit:quota:{account:bob}'), 2,
+       'an entry for each request that passed';
+
+    # by address
+
+    is statuses(6, '/'), '200 200 200 200 200 429', 'no account: free';
+    is get('/export', from => '127.0.0.2')->{status}, 200, 'an export';
+    is get('/', from => '127.0.0.2')->{status}, 429, 'costs 5';
+
+    ok !$nginx->log_like(qr/invalid value/), 'no value was invalid';
+
+    # another plan
+
+    my $text = text_of('plans.conf');
+
+    ok $text =~ s/bob      pro;/bob      free;/, 'bob goes to free';
+    ok reconfigure($text), 'after a reload';
+
+    my $response = get('/', %{ $as{bob} });
+
+    is limit_of($response), '13 of 20',
+       'the 6 that he has used count, and this one';
+    is tokens_of('ratelimit:pace:{account:bob}'), '4.000000',
+       'his bucket is cut to the plan';
+    is $response->{headers}{'ratelimit-policy'},
+       '"pace";q=5;w=60, "quota";q=20;w=86400', 'his limits';
+    is $home->cmd('ZCARD', 'ratelimit:quota:{account:bob}'), 3,
+       'and his window goes on';
+};
+
+
+$behaviour{'quota-page.conf'} = sub {
+    my $key = 'ratelimit:client:{127.0.0.1}';
+
+    is_deeply [keys_in_redis()], [$key], 'one bucket';
+
+    my $before = tokens_of($key);
+
+    is statuses(20, '/quota'), join(' ', (200) x 20), 'the page is not limited';
+    is tokens_of($key), $before, 'and takes nothing';
+
+    is statuses(8, '/api/'), '200 200 200 200 200 200 200 429', 'used up';
+    ok wait_until(sub { json_of(get('/quota'))->{remaining} == 0 }),
+       'the page says so';
+
+    my $response = get('/quota');
+
+    is $response->{status}, 200, 'and is still there';
+    is $response->{headers}{'retry-after'}, undef, 'it tells nobody to wait';
+    cmp_ok abs(json_of($response)->{reset} - time - 3600), '<', 60,
+           'when everything is back';
+
+    # not more than one call in 50 ms
+
+    $_->cmd('CONFIG', 'RESETSTAT') for @redis;
+
+    my $text = text_of('quota-page.conf');
+
+    ok $text =~ s/preview_cache 50ms/preview_cache 10s/, 'a longer memory';
+    ok reconfigure($text), 'after a reload';
+    is statuses(20, '/quota', from => '127.0.0.2'), join(' ', (200) x 20),
+       'twenty pages';
+
+    my ($calls) = map { /calls=(\d+)/ }
+                  map { $_->info('commandstats')->{cmdstat_evalsha} // () }
+                      @redis;
+
+    is $calls, 1, 'one call';
+    is get('/api/', from => '127.0.0.2')->{status}, 200, 'a request that takes';
+    is get('/api/', from => '127.0.0.2')->{headers}{'x-ratelimit-remaining'}, 8,
+       'asks Redis';
+
+    # Redis away
+
+    ok reconfigure(text_of('quota-page.conf')), 'as it was';
+    $_->stop for @redis;
+    ok wait_until(sub { json_of(get('/quota'))->{status} eq 'DEGRADED' }),
+       'Redis is away';
+    is_deeply json_of(get('/quota')),
+              { limit => undef, remaining => undef, reset => undef,
+                status => 'DEGRADED' }, 'the page is JSON all the same';
+    $_->start for @redis;
+};
+
+
+$behaviour{'login-protection.conf'} = sub {
+    my %login = (alice => 'YWxpY2U6c2VjcmV0', bob => 'Ym9iOnNlY3JldA==');
+    my %as = map { $_ => { Authorization => "Basic $login{$_}" } } keys %login;
+
+    is_deeply [keys_in_redis()],
+              [sort 'ratelimit:account:{alice}', 'ratelimit:account:{bob}',
+                    (map { "ratelimit:account:{user-$_}" } 1 .. 5),
+                    (map { "ratelimit:address:{127.0.0.$_}" } 1, 2)],
+              'no window for what was rejected';
+
+    my $entries = sub {
+        my ($key) = @_;
+
+        my ($home) = grep { $_->cmd('EXISTS', $key) } @redis;
+        return $home->cmd('ZCARD', $key);
+    };
+
+    is $entries->('ratelimit:account:{alice}'), 5, 'five attempts on alice';
+    is $entries->('ratelimit:address:{127.0.0.1}'), 10, 'ten from the address';
+
+    my $wait = sub { get('/login', headers => $as{bob})
+                     ->{headers}{'retry-after'} };
+    my $before = $wait->();
+
+    get('/login', headers => $as{bob}) for 1 .. 5;
+    cmp_ok $wait->(), '<=', $before, 'to go on does not prolong the wait';
+    is $entries->('ratelimit:address:{127.0.0.1}'), 10, 'and leaves no trace';
+
+    my $response = get('/login', from => '127.0.0.3');
+
+    is $response->{status}, 401, 'no name: the password is asked for';
+    is $response->{headers}{'www-authenticate'}, 'Basic realm="example"',
+       'by the application';
+    ok $nginx->log_like(qr/SKIPPED, limit: "account", the key is empty/),
+       'such a request is nobody\'s';
+
+    # Redis away
+
+    $_->stop for @redis;
+    ok wait_until(sub { get('/login', headers => $as{alice})->{status} == 503 }),
+       'no logins without Redis';
+    $_->start for @redis;
+    ok wait_until(sub { get('/login', headers => $as{alice})->{status} == 200 },
+                  15), 'Redis is back';
+};
+
+
+$behaviour{'shadow-rollout.conf'} = sub {
+    my $rejected = sub {
+        my ($limit) = @_;
+
+        return $nginx->log_count(
+            qr/\[error\].* ratelimit REJECTED_DRY_RUN, limit: "\Q$limit\E"/);
+    };
+
+    # requests 3 and 4; the last two were rejected by the other limit as well
+    is $rejected->('tomorrow'), 4, 'what it would have rejected is logged';
+    is $rejected->('localhost/new/'), 2, 'also where nothing is enforced';
+    is $nginx->log_count(qr/ratelimit REJECTED, limit: "today"/), 2,
+       'what was rejected';
+
+    cmp_ok tokens_of('ratelimit:tomorrow:{127.0.0.1}'), '<', 0.1,
+           'the shadow has counted';
+    is get('/api/', from => '127.0.0.2')->{headers}{'x-ratelimit-limit'}, 4,
+       'it never speaks';
+
+    # the access log, then the next step
+
+    my $text = text_of('shadow-rollout.conf');
+
+    ok $text =~ s{# (access_log) /var/log/nginx/(limits\.log)}
+                 {$1 %%DIR%%/logs/$2}, 'a log of its own';
+    ok reconfigure($text), 'after a reload';
+
+    is get('/api/', from => '127.0.0.2')->{status}, 200, 'a request';
+    is get('/new/')->{status}, 200, 'another one';
+
+    my $log = $nginx->dir . '/logs/limits.log';
+
+    ok wait_until(sub { slurp($log) =~ m{/new/} }), 'is logged';
+    like slurp($log),
+         qr{^127\.0\.0\.2 "GET /api/ HTTP/1\.1" 200 today PASSED 2/4 wait=-$}m,
+         'with the limit that holds';
+    like slurp($log),
+         qr{"GET\ /new/\ HTTP/1\.1"\ 200\ localhost/new/\ REJECTED_DRY_RUN
+            \ 0/1\ wait=\d+$}mx, 'with the one that is tried';
+
+    ok $text =~ s/ dry_run;/;/, 'the limit is enforced';
+    ok reconfigure($text), 'after a reload';
+
+    my $response = get('/api/', from => '127.0.0.2');
+
+    is $response->{status}, 429, 'its bucket is the old one';
+    is $response->{headers}{'x-ratelimit-limit'}, 2, 'and it speaks';
+};
+
+
+$behaviour{'graphql-costs.conf'} = sub {
+    is post('/graphql', 'x' x 100000, 'X-Operation' => 'getUser')->{status}, 429,
+       'too large';
+    ok $nginx->log_like(qr/\[warn\].* cost 100000 is above capacity 1000 of limit "upload"/),
+       'can never pass';
+
+    my $response = RateLimit::Load::request($nginx->port, 'POST', '/graphql',
+        { 'X-Operation' => 'getUser', 'Transfer-Encoding' => 'chunked' },
+        "1\r\nx\r\n0\r\n\r\n");
+
+    is $response->{status}, 429, 'chunked: as much as the largest';
+    is json_of($response)->{blocking_limit}, 'upload', 'by size';
+
+    is get('/graphql', from => '127.0.0.2')->{headers}{'x-ratelimit-remaining'},
+       99, 'GET is cheap';
+    is post('/graphql', '')->{status}, 429, 'no operation: the highest price';
+
+    my $head = `curl -sI --interface 127.0.0.2 ${\ $nginx->url('/graphql')}`;
+
+    like $head, qr/^X-RateLimit-Remaining: 98\r?$/m, 'HEAD as well';
+    ok !$nginx->log_like(qr/invalid value/), 'no value was invalid';
+};
+
+
+$behaviour{'authenticated-users.conf'} = sub {
+    my $alice = { headers => { Authorization => 'Bearer alice-1' } };
+
+    is_deeply [keys_in_redis()],
+              ['ratelimit:user:{alice}', 'ratelimit:user:{bob}'],
+              'who is nobody has no bucket';
+
+    is get('/', %$alice)->{status}, 429, 'alice is out of tokens';
+    is get('/auth')->{status}, 404, 'the check is not for the public';
+
+    # as it would be in the access phase
+
+    my $text = text_of('authenticated-users.conf');
+
+    ok $text =~ s/ratelimit_phase precontent;/ratelimit_phase access;/,
+       'before authentication';
+    ok reconfigure($text), 'after a reload';
+    is statuses(6, '/', %$alice), '200 200 200 200 200 200',
+       'nobody would be limited';
 };
 
 
 my @files = map { s{.*/}{}r } glob 'conf-examples/*';
 
-cmp_ok scalar @files, '>=', 6, 'there are examples';
+cmp_ok scalar @files, '>=', 13, 'there are examples';
 is_deeply [sort keys %behaviour], [sort @files],
           'each example has a test, each test an example';
 

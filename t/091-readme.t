@@ -11,6 +11,8 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
+use Digest::SHA ();
+
 use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
@@ -21,6 +23,7 @@ use RateLimit::Util qw(slurp wait_until);
 my $readme = slurp('README.md');
 my %source = map { s{.*/ngx_http_ratelimit_}{}r => slurp($_) } glob 'src/*.[ch]';
 my $all = join "\n", map { $source{$_} } sort keys %source;
+my %lua = map { s{.*/}{}r => slurp($_) } glob 'lua/*.lua';
 
 # a busy machine must not make Redis look dead
 my $patient = "ratelimit_redis_timeout 20s;\n"
@@ -100,6 +103,19 @@ my %CONSTANT = (
 );
 
 
+# A time or a size, as a user writes it.
+
+my %MICROSECONDS = (d => 86400e6, h => 3600e6, m => 60e6, s => 1e6, ms => 1e3);
+
+sub microseconds {
+    my ($text) = @_;
+
+    my ($n, $unit) = $text =~ /^(\d+)(ms|[smhd])$/ or return $text;
+
+    return $n * $MICROSECONDS{$unit};
+}
+
+
 # The command table: name => contexts, arguments, allowed words, default.
 
 sub directives {
@@ -107,20 +123,30 @@ sub directives {
 
     my %enum;
 
-    while ($text =~ /ngx_conf_enum_t\s+(\w+)\[\]\s*=\s*\{(.*?)\};/sg) {
+    while ($all =~ /ngx_conf_enum_t\s+(\w+)\[\]\s*=\s*\{(.*?)\};/sg) {
         my ($name, $list) = ($1, $2);
 
         $enum{$name} = [map { [/"([^"]+)"\),\s*(\w+)/] }
                         $list =~ /\{\s*(ngx_string\([^}]*)\}/g];
     }
 
+    # values of bits are or'ed with a flag that says "set"
+
     my %default;
 
     while ($source{'conf.c'} =~ /ngx_conf_merge_\w*value\(conf->([\w.]+),
-                                 \s*prev->[\w.]+,\s*([^)]+)\)/xg)
+                                 \s*prev->[\w.]+,\s*([^);]+)\)/xg)
     {
-        $default{$1} = $2;
+        my ($field, $value) = ($1, $2);
+
+        $default{$field} = $value =~ s/^\(NGX_CONF_BITMASK_SET\s*\|//r;
     }
+
+    # the size of the zone is that of no place
+
+    $default{zone_size} = "$1m"
+        if $text =~ /init_size_value\(rmcf->zone_size,\s*\w+ZONE_SIZE\)/
+           && $all =~ /ZONE_SIZE\s+\((\d+) \* 1024 \* 1024\)/;
 
     my %directive;
 
@@ -144,7 +170,12 @@ sub directives {
 
         if (!defined $field) {
             my ($short) = $name =~ /^ratelimit_(?:redis_)?(\w+)/;
-            ($field) = grep { exists $default{$_} } $short, "access.$short";
+            ($field) = grep { exists $default{$_} }
+                       defined $short ? ($short, "access.$short",
+                                         "${short}_size") : ();
+
+        } else {
+            $field =~ s/^terms\.//;
         }
 
         my $words = $enum{ $post =~ s/^&//r };
@@ -156,7 +187,7 @@ sub directives {
             $value = $word                     ? $word->[0]
                    : exists $CONSTANT{$value}  ? $CONSTANT{$value}
                    : $type =~ /NGX_CONF_FLAG/  ? ($value ? 'on' : 'off')
-                   : $handler =~ /timeout/     ? "${value}ms"
+                   : $handler =~ /timeout|cache/ ? "${value}ms"
                    : $value eq '""'            ? 'none'
                    :                             $value =~ s/^"(.*)"$/$1/r;
         }
@@ -164,7 +195,8 @@ sub directives {
         $directive{$name} = {
             context => join(', ', grep { defined } @CONTEXT{@flags}),
             words   => $type =~ /NGX_CONF_FLAG/ ? 'on | off'
-                     : $words ? join(' | ', map { $_->[0] } @$words) : undef,
+                     : $words ? join(' | ', map { $_->[0] } @$words)
+                                . ($handler =~ /bitmask/ ? ' ...' : '') : undef,
             default => $value,
         };
     }
@@ -178,9 +210,9 @@ my @variables = map { "\$$_" }
     ($source{'variables.c'} =~ /ngx_http_ratelimit_variables\[\]\s*=\s*\{(.*?)\n\};/s)[0]
     =~ /\{ ngx_string\("(\w+)"\)/g;
 
-cmp_ok scalar keys %directive, '>=', 18, 'the directives of the module';
+cmp_ok scalar keys %directive, '>=', 30, 'the directives of the module';
 cmp_ok scalar @variables, '>=', 10, 'its variables';
-cmp_ok scalar keys %section, '>=', 20, 'the sections of the README';
+cmp_ok scalar keys %section, '>=', 50, 'the sections of the README';
 
 
 # ---- configurations
@@ -207,6 +239,47 @@ sub http_of {
     }
 
     return $text;
+}
+
+
+# The configuration in a section.
+
+sub block_of {
+    my ($name) = @_;
+
+    my ($text) = ($section{$name} // die "no section $name\n")
+                 =~ /^```nginx\n(.*?)^```$/ms or die "no block in $name\n";
+
+    return $text;
+}
+
+
+# The state of a bucket or a window, wherever it is.
+
+sub state_of {
+    my ($key, @redis) = @_;
+
+    my ($home) = grep { $_->cmd('EXISTS', $key) } @redis or return undef;
+
+    return $home->cmd('TYPE', $key) eq 'zset'
+           ? $home->cmd('ZCARD', $key) : $home->cmd('HGET', $key, 'tokens');
+}
+
+
+# Script calls since the last CONFIG RESETSTAT.
+
+sub calls_of {
+    my (@redis) = @_;
+
+    my $calls = 0;
+
+    for (@redis) {
+        my $info = $_->info('commandstats');
+        $calls += $info->{$_} =~ /calls=(\d+)/ ? $1 : 0
+            for grep { /^cmdstat_eval/ } keys %$info;
+    }
+
+    return $calls;
 }
 
 
@@ -246,11 +319,12 @@ subtest 'each configuration is taken by nginx' => sub {
 };
 
 
-subtest 'the first configuration: one limit over two nginx' => sub {
-    my $redis = RateLimit::Redis->start;
+subtest 'the first configuration: limits over two nginx' => sub {
+    my @redis = RateLimit::Redis->start_many(3);
 
     # nothing comes back during the test
-    my $text = $patient . example($redis, '10r/s' => '10r/d');
+    my %slow = map { ("${_}r/s" => "${_}r/d") } 5, 10, 1000;
+    my $text = $patient . example($redis[0], %slow);
     my @nginx = map { RateLimit::Nginx->start(conf => $text) } 1 .. 2;
 
     my $response = RateLimit::Load::get($nginx[0]->port, '/api/x',
@@ -267,6 +341,60 @@ subtest 'the first configuration: one limit over two nginx' => sub {
 
     is_deeply $load->statuses, { 200 => 100, 429 => 50 }, '100, and no more';
 
+    # three users on one address, first on one shard, then on three
+
+    for my $shards (1, 3) {
+        $text = $patient . example($redis[0], %slow);
+
+        if ($shards == 3) {
+            my $list = join ' ', map { '127.0.0.1:' . $_->port } @redis;
+            $text =~ s/ratelimit_shards \K[^;]+/$list/;
+            ok $_->reload(conf => $text) && $_->old_workers_gone(10),
+               'three shards' for @nginx;
+        }
+
+        for (@redis) {
+            $_->cmd('FLUSHALL');
+            $_->cmd('CONFIG', 'RESETSTAT');
+        }
+
+        $load = RateLimit::Load::run(
+            targets => [map { $_->port } @nginx], connections => 10,
+            requests => 180, keep => 1, path => sub {
+                { path => '/search', headers => {
+                      'X-Real-IP' => '192.0.2.9', 'X-Api-Key' => 'u' . $_[0] % 3 } }
+            });
+
+        my %passed;
+
+        $passed{ $_->{n} % 3 } += $_->{status} == 200 for $load->responses;
+
+        is_deeply $load->statuses, { 200 => 100, 429 => 80 },
+                  "$shards: 100 searches from the address";
+        cmp_ok $passed{$_}, '<=', 50, "$shards: user $_" for 0 .. 2;
+        is calls_of(@redis), 180, 'a call each' if $shards == 1;
+
+        my %left = ('address:{192.0.2.9}' => 0, 'everybody:{search}' => 4900,
+                    map { ("user:{u$_}" => 50 - $passed{$_}) } 0 .. 2);
+
+        for (sort keys %left) {
+            my $key = "ratelimit:$_";
+            my $n = $left{$_};
+
+            ok wait_until(sub { abs(state_of($key, @redis) - $n) < 0.1 }),
+               "$shards: $n are left in $_";
+        }
+    }
+
+    # the answer names the limit
+
+    $response = RateLimit::Load::get($nginx[0]->port, '/search',
+        'X-Real-IP' => '192.0.2.9', 'X-Api-Key' => 'new');
+    is $response->{headers}{'x-ratelimit-limit'}, 100, 'of the address';
+    like $response->{body}, qr/"blocking_limit":"address"/, 'by its name';
+    ok $nginx[0]->wait_log(qr/ratelimit REJECTED, limit: "address", key: "192\.0\.2\.9"/),
+       'the log names it';
+
     for (@nginx) {
         ok $_->stop, 'stopped';
         $_->no_alerts;
@@ -277,7 +405,7 @@ subtest 'the first configuration: one limit over two nginx' => sub {
 # ---- directives
 
 subtest 'directives' => sub {
-    my @entries = grep { /^ratelimit\w*$/ } keys %section;
+    my @entries = grep { /^ratelimit(?:_\w+)?$/ } keys %section;
 
     is_deeply [sort @entries], [sort keys %directive],
               'each directive has an entry, each entry is a directive';
@@ -289,7 +417,12 @@ subtest 'directives' => sub {
         ratelimit_rate => 'none', ratelimit_cost => '1',
         ratelimit_capacity => 'the number in the rate',
         ratelimit_redis_password_file => 'none',
+        ratelimit_limit => 'none', ratelimit => 'none',
+        ratelimit_window => '60s', ratelimit_refill_interval => '0',
     );
+
+    is microseconds($special{ratelimit_window}), define('WINDOW_DEFAULT'),
+       'the length of a window';
 
     for my $name (sort @entries) {
         my $text = $section{$name};
@@ -304,6 +437,25 @@ subtest 'directives' => sub {
         is $default, $real->{default} // $special{$name}, "$name: default";
         is $context, $real->{context}, "$name: context";
         like $text, qr/^```\n\n[A-Z]/m, "$name: text";
+    }
+
+    # parameters of a named limit
+
+    my ($message) = $source{'limit.c'} =~ /there are (key=.*?)", word/s;
+    my @real = grep { $_ ne 'and' } ($message =~ s/"\s*"//gr) =~ /(\w+=?)/g;
+    my @rows = map { code_in($_->[0]) }
+               grep { $_->[0] =~ /^`/ } table_of($section{ratelimit_limit});
+
+    is_deeply [sort @rows], [sort @real], 'parameters of ratelimit_limit';
+
+    for (grep { $_->[0] =~ /^`/ } table_of($section{ratelimit_limit})) {
+        my ($name) = code_in($_->[0]);
+        my ($as) = code_in($_->[2]);
+
+        is $as, 'ratelimit_' . ($name =~ s/=$//r), "$name is $as";
+        is((code_in($_->[1]))[0], $directive{$as}{default} // $special{$as},
+           "$name: default")
+            if $_->[1] =~ /^`[^`]+`$/;
     }
 
     # nothing in the README or the examples that does not exist
@@ -332,14 +484,19 @@ subtest 'wrong values are refused' => sub {
         }
 
         for my $value (code_in($list)) {
-            my $text = $value =~ /^ratelimit_/ ? $value : "$name $value;";
+            my $text = $value =~ /^ratelimit(?:_\w+)? .*;$/ ? $value
+                                                          : "$name $value;";
+            my ($first) = $text =~ /^(\w+)/;
+            my $http = $directive{$first}{context} eq 'http';
 
             my ($code, $output) = RateLimit::Nginx->test_config(
-                conf   => 'ratelimit_shards 127.0.0.1:1; ratelimit_rate 1r/s;',
-                server => "location / { $text }");
+                conf   => 'ratelimit_shards 127.0.0.1:1; ratelimit_rate 1r/s;'
+                          . 'ratelimit_limit first rate=1r/s;'
+                          . ($http ? $text : ''),
+                server => 'location / { ' . ($http ? '' : $text) . ' }');
 
             is $code, 1, $text;
-            like $output, qr/\[emerg\].*"?\Q$name\E"?/, 'the message names it';
+            like $output, qr/\[emerg\].*\b\Q$name\E\b/, 'the message names it';
         }
     }
 
@@ -356,7 +513,31 @@ subtest 'wrong values are refused' => sub {
         server => 'location / { ratelimit_rate 1r/s; }');
 
     is $code, 1, 'a limit without shards';
-    like $output, qr/needs "ratelimit_shards"/, 'the message says so';
+    like $output, qr/there is no "ratelimit_shards"/, 'the message says so';
+
+    # the most that guard a place
+
+    for my $n (define('CLAIMS'), define('CLAIMS') + 1) {
+        my $limits = join ' ', map { "ratelimit_limit l$_ rate=1r/s;" } 2 .. $n;
+        my $names = join ' ', map { "l$_" } 2 .. $n;
+
+        ($code, $output) = RateLimit::Nginx->test_config(
+            conf   => "ratelimit_shards 127.0.0.1:1; $limits",
+            server => "location / { ratelimit_rate 1r/s; ratelimit $names; }");
+
+        is $code, $n > define('CLAIMS') ? 1 : 0, "$n limits" or diag $output;
+    }
+
+    # names
+
+    for my $length (define('NAME_MAX'), define('NAME_MAX') + 1) {
+        my $name = 'x' x $length;
+
+        ($code, $output) = RateLimit::Nginx->test_config(
+            conf => "ratelimit_limit $name rate=1r/s;");
+
+        is $code, $length > define('NAME_MAX') ? 1 : 0, "a name of $length";
+    }
 };
 
 
@@ -555,77 +736,806 @@ EOC
 };
 
 
-# ---- the reply and its headers
+# ---- the sections about limits
 
-subtest 'from reply to headers' => sub {
-    my @rows = table_of(($section{'From reply to headers'} =~ /(.*?)\n\n[^|]*\z/s)[0]);
-    my %row = map { join(' ', code_in($_->[0])) || $_->[0] => $_ } @rows;
+# nginx with the configuration of a section on real servers; rates per second
+# become rates per day, so that nothing comes back during a test.
 
-    my ($replies) = grep { $_->[0] eq 'reply' } @rows;
-    my @reply = map { code_in($_) } @$replies[1, 2];
+sub nginx_of {
+    my ($name, $redis, %opt) = @_;
 
-    my $fake = RateLimit::FakeRedis->start(
-        policy => { eval => [map { ":$_\r\n" } @reply, 1000000] });
+    my $shards = join ' ', map { $_->addr } @$redis;
+    my $text = http_of(block_of($name), %{ $opt{replace} || {} });
+
+    $text =~ s/ratelimit_shards \K[^;]+/$shards/ or die "no shards in $name\n";
+    $text =~ s{(\d)r/s\b}{${1}r/d}g;
+
+    return RateLimit::Nginx->start(conf => "$patient$text" . ($opt{more} // ''));
+}
+
+
+subtest 'several limits on one request' => sub {
+    my @redis = RateLimit::Redis->start_many(3);
+    my $nginx = nginx_of('Several limits on one request', \@redis);
+
+    my $get = sub {
+        my ($path, $account) = @_;
+
+        return RateLimit::Load::get($nginx->port, $path,
+                                    'X-Account' => $account);
+    };
+
+    my $statuses = sub {
+        my ($n, @args) = @_;
+
+        return join ' ', map { $get->(@args)->{status} } 1 .. $n;
+    };
+
+    $_->cmd('CONFIG', 'RESETSTAT') for @redis;
+    is $statuses->(6, '/login', 'a'), '404 404 404 404 404 429', 'a login';
+    is calls_of(@redis), 6, 'one key: a call each, on three shards';
+
+    is state_of('ratelimit:login:{a}', @redis), 5, 'login: 5 entries';
+    is sprintf('%.0f', state_of('ratelimit:burst:{a}', @redis)), 15,
+       'burst: the rejected one has cost nothing';
+    is sprintf('%.0f', state_of('ratelimit:daily:{a}', @redis)), 4995, 'daily';
+
+    is $get->('/', 'a')->{headers}{'x-ratelimit-limit'}, 20,
+       'elsewhere: the list of the server, and the same bucket';
+    is sprintf('%.0f', state_of('ratelimit:burst:{a}', @redis)), 14, 'less';
+    is_deeply [grep { /ratelimit/ } keys %{ $get->('/health', 'a')->{headers} }],
+              [], 'off';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+
+    # which limit speaks
+
+    $nginx = RateLimit::Nginx->start(
+        conf   => "${patient}ratelimit_shards ${\ $redis[0]->addr};\n" . <<'EOC',
+ratelimit_limit minute key=x capacity=2 rate=1r/m;
+ratelimit_limit hour   key=x capacity=2 rate=1r/h;
+ratelimit_limit large  key=x capacity=9 rate=1r/h;
+ratelimit_limit shadow key=x capacity=1 rate=1r/d dry_run;
+ratelimit_limit none   key=$arg_none capacity=1 rate=1r/h;
+
+add_header X-Name $ratelimit_name always;
+EOC
+        server => <<'EOC');
+ratelimit_headers draft-8;
+ratelimit         minute;
+
+location /two    { ratelimit shadow large minute hour none; }
+location /unnamed { ratelimit_rate 1r/h; }
+location /off    { ratelimit off; ratelimit_rate 1r/h; }
+EOC
+
+    $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{headers} };
+
+    is $get->('/two')->{'x-name'}, 'minute', 'passed: the smallest part left';
+    is $get->('/unnamed')->{'ratelimit-policy'},
+       '"localhost/unnamed";q=1;w=3600, "minute";q=2;w=120',
+       'a limit without a name beside those of the level above';
+    is $get->('/off')->{'ratelimit-policy'}, '"localhost/off";q=1;w=3600',
+       'off: nothing from above';
+
+    $redis[0]->cmd('FLUSHALL');
+    $get->('/two') for 1 .. 2;
+
+    my $h = $get->('/two');
+
+    is $h->{'x-name'}, 'hour', 'rejected: the longest wait';
+    is $h->{'ratelimit-policy'},
+       '"large";q=9;w=32400, "minute";q=2;w=120, "hour";q=2;w=7200',
+       'neither what is tried nor what does not apply is listed';
+    like $h->{'ratelimit'}, qr/^"hour";r=0;t=36\d\d$/, 'RateLimit';
+
+    my $rejected = qr/ratelimit REJECTED, limit: "(\w+)"/;
+
+    is_deeply [sort $nginx->error_log =~ /$rejected/g], [qw(hour minute)],
+              'a line for each that rejects';
+    is $nginx->log_count(qr/REJECTED_DRY_RUN, limit: "shadow"/), 2,
+       'and for what would have';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+
+    # a shard is away
+
+    $nginx = RateLimit::Nginx->start(
+        conf   => "${patient}ratelimit_shards ${\ join ' ', map { $_->addr } @redis};\n"
+                  . <<'EOC',
+ratelimit_limit here  key=$arg_here capacity=2 rate=1r/d;
+ratelimit_limit there key=$arg_there capacity=2 rate=1r/d;
+
+add_header X-Status $ratelimit_status always;
+add_header X-Name   $ratelimit_name always;
+add_header X-Source $ratelimit_source always;
+EOC
+        server => <<'EOC');
+location /open    { ratelimit here there; }
+location /closed  { ratelimit here there; ratelimit_on_error closed; }
+EOC
+
+    # a key on the first shard, one on the second
+
+    my %key;
+
+    for (1 .. 100) {
+        RateLimit::Load::get($nginx->port, "/open?here=k$_");
+
+        for my $i (0, 1) {
+            $key{$i} //= "k$_" if $redis[$i]->cmd('EXISTS', "ratelimit:here:{k$_}");
+        }
+
+        last if keys %key == 2;
+    }
+
+    $_->cmd('FLUSHALL') for @redis;
+    $redis[1]->stop;
+
+    my $args = "here=$key{0}&there=$key{1}";
+    my $tokens = sub { state_of("ratelimit:here:{$key{0}}", $redis[0]) };
+
+    ok wait_until(sub {
+        RateLimit::Load::get($nginx->port, "/closed?there=$key{1}")->{status}
+        == 503
+    }), 'a shard is away';
+
+    my $response = RateLimit::Load::get($nginx->port, "/closed?$args");
+
+    is $response->{status}, 503, 'closed: rejected';
+    is $response->{headers}{'x-name'}, 'there', 'by the limit that is away';
+    ok wait_until(sub { ($tokens->() // 2) == 2 }), 'nothing was taken';
+
+    $response = RateLimit::Load::get($nginx->port, "/open?$args");
+    is $response->{headers}{'x-status'}, 'DEGRADED', 'open: degraded';
+    is $response->{headers}{'x-ratelimit-degraded'}, 'true', 'with the headers';
+    is $response->{headers}{'x-ratelimit-remaining'}, 1, 'of both';
+    is $response->{headers}{'x-name'}, 'here', 'the other one speaks';
+    is $response->{headers}{'x-source'}, 'open', 'but did not decide';
+
+    RateLimit::Load::get($nginx->port, "/open?$args");
+    is RateLimit::Load::get($nginx->port, "/open?$args")->{status}, 429,
+       'and still rejects';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+subtest 'sliding window log' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = nginx_of('Sliding window log', [$redis], more => <<"EOC");
+server {
+    listen 127.0.0.1:%%PORT2%%;
+    ratelimit_algorithm sliding_window_log;
+    ratelimit_capacity  1000000;
+    ratelimit_window    1h;
+
+    location /n/      { ratelimit_key \$uri; }
+    location /cost/   { ratelimit_key x; ratelimit_capacity 5; ratelimit_cost 2; }
+    location /fast    { ratelimit_key 203.0.113.7; ratelimit_rate 1000r/s;
+                        ratelimit_algorithm token_bucket; }
+    location /slow    { ratelimit_key 203.0.113.7; ratelimit_rate 100r/s;
+                        ratelimit_algorithm token_bucket; }
+}
+EOC
+
+    my @response = map { RateLimit::Load::get($nginx->port, '/login') } 1 .. 7;
+    my $window = 'ratelimit:_=/login:{127.0.0.1}';
+
+    is join(' ', map { $_->{status} } @response),
+       '404 404 404 404 404 429 429', 'five';
+    is state_of($window, $redis), 5, 'what is rejected leaves no entry';
+    cmp_ok $redis->cmd('PTTL', $window), '>', 290_000, 'a time to live';
+
+    my ($h) = $response[6]{headers};
+
+    ok $h->{'retry-after'} > 290 && $h->{'retry-after'} <= 300, 'Retry-After';
+    cmp_ok abs($h->{'x-ratelimit-reset'} - time - $h->{'retry-after'}), '<=', 2,
+           'Reset: when the oldest leaves, and this is it';
+
+    # what an entry is, as the section about Redis says
+
+    my ($form) = $section{'In Redis'} =~ /its member `([A-Z:]+)`/;
+    my @parts = map { code_in($_->[0]) } grep { $_->[0] =~ /^`[A-Z]+`$/ }
+                table_of($section{'In Redis'});
+
+    is join(':', @parts), $form, 'the parts of an entry';
+
+    my $entries = $redis->cmd('ZRANGE', $window, 0, -1, 'WITHSCORES');
+    my %ids;
+
+    for my $i (0 .. 4) {
+        my ($member, $score) = @$entries[2 * $i, 2 * $i + 1];
+
+        like $member, qr/^00000000000000\d\d:1:(\d{16}):(\S+)$/, $member;
+        is substr($member, 0, 16) + 0, $i + 1, 'its total';
+
+        my ($seen, $id) = $member =~ /:(\d{16}):(\S+)$/;
+
+        cmp_ok abs($score - time * 1e6), '<', 60e6, 'its time';
+        cmp_ok abs($score - $seen), '<', 10e6, 'by the other clock';
+        $ids{$id} = 1;
+    }
+
+    is scalar keys %ids, 5, 'ids are unique';
+
+    # a cost is one entry
+
+    RateLimit::Load::get($nginx->port(2), '/cost/') for 1 .. 3;
+    is state_of('ratelimit:_/cost/:{x}', $redis), 2, 'two entries of cost 2';
+    is RateLimit::Load::get($nginx->port(2), '/cost/')
+       ->{headers}{'x-ratelimit-remaining'}, 1, '1 of 5 is left';
+
+    # memory, if this is the server that it was measured with
+
+    my ($version) = $section{'Sliding window log'} =~ /In Redis (\d+\.\d+)/;
+
+    SKIP: {
+        skip "not Redis $version", 1
+            if $redis->info('server')->{redis_version} !~ /^\Q$version\E\./;
+
+        for my $row (table_of($section{'Sliding window log'})) {
+            my ($what, $bytes, $each) = @$row;
+
+            if ($what =~ /^window with (\d+) entries$/) {
+                my $n = $1;
+                my $load = RateLimit::Load::run(
+                    port => $nginx->port(2), connections => 20, requests => $n,
+                    path => "/n/$n", timeout => 60);
+                my $real = $redis->cmd('MEMORY', 'USAGE',
+                                       "ratelimit:_/n/:{/n/$n}");
+
+                is $load->count(404), $n, "$n requests";
+                cmp_ok abs($real / $bytes - 1), '<', 0.15, "$bytes bytes"
+                    or diag $real;
+                cmp_ok abs($bytes / $n - $each), '<=', 1, "$each each";
+
+            } elsif ($what =~ /bucket/) {
+                my $place = $what =~ /slower/ ? 'slow' : 'fast';
+
+                RateLimit::Load::get($nginx->port(2), "/$place");
+
+                my $real = $redis->cmd('MEMORY', 'USAGE',
+                                       "ratelimit:_/$place:{203.0.113.7}");
+
+                cmp_ok abs($real / $bytes - 1), '<', 0.15, "$bytes bytes"
+                    or diag $real;
+            }
+        }
+
+        my ($packed) = $section{'Sliding window log'} =~ /Up to (\d+) entries/;
+
+        is $redis->cmd('CONFIG', 'GET', 'zset-max-listpack-entries')->[1],
+           $packed, 'packed entries';
+    }
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+
+    # a bucket promises something else, within a minute by its own arithmetic
+
+    like $section{'Sliding window log'} =~ s/\s+/ /gr,
+         qr/one of 100 with 100r\/m can let 200 pass within a minute/, '100 + 100';
+};
+
+
+subtest 'cost' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = nginx_of('Cost', [$redis]);
+
+    RateLimit::Load::get($nginx->port, '/');
+    RateLimit::Load::request($nginx->port, 'POST', '/', {}, 'x');
+
+    is sprintf('%.0f', state_of('ratelimit:requests:{127.0.0.1}', $redis)), 98,
+       'cost= of the limit';
+    is sprintf('%.0f', state_of('ratelimit:points:{127.0.0.1}', $redis)), 494,
+       'ratelimit_cost of the place, by method';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+
+    # above the capacity, beside another limit
+
+    $nginx = RateLimit::Nginx->start(
+        conf   => "${patient}ratelimit_shards ${\ $redis->addr};\n" . <<'EOC',
+ratelimit_limit small key=$remote_addr capacity=5 rate=5r/d;
+ratelimit_limit other key=$remote_addr capacity=50 rate=50r/d cost=1;
+EOC
+        server => 'location / { ratelimit other small; ratelimit_cost $arg_cost; }');
+
+    my $response = RateLimit::Load::get($nginx->port, '/?cost=6');
+
+    is $response->{status}, 429, 'a cost above the capacity';
+    is $response->{headers}{'retry-after'}, undef, 'no Retry-After';
+    is state_of('ratelimit:other:{127.0.0.1}', $redis), undef,
+       'nothing was taken';
+    ok $nginx->log_like(qr/\[warn\].*cost 6 is above capacity 5 of limit "small"/),
+       'a warning';
+    ok !$nginx->log_like(qr/SKIPPED/), 'and nothing that is not so';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+subtest 'preview' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = nginx_of('Preview', [$redis], replace => {
+        'ratelimit_preview on;' => 'ratelimit_preview on;
+                                    ratelimit_on_error closed;' });
+
+    my $page = sub { RateLimit::Load::get($nginx->port, '/quota') };
+
+    like $page->()->{body}, qr/^\{"limit":100,"remaining":100,"reset":\d+\}$/,
+         'a quota page';
+    is $page->()->{headers}{'content-type'}, 'application/json', 'its type';
+    is_deeply $redis->cmd('KEYS', '*'), [], 'takes nothing';
+
+    RateLimit::Load::get($nginx->port, '/api/') for 1 .. 3;
+    ok wait_until(sub { $page->()->{body} =~ /"remaining":97,/ }), 'what is left';
+
+    RateLimit::Load::get($nginx->port, '/api/') for 1 .. 98;
+    is RateLimit::Load::get($nginx->port, '/api/')->{status}, 429, 'used up';
+    ok wait_until(sub { $page->()->{body} =~ /"remaining":0,/ }), 'nothing';
+    is $page->()->{status}, 200, 'the page rejects nobody';
+
+    $redis->stop;
+    ok wait_until(sub { $page->()->{headers}{'x-ratelimit-degraded'} }),
+       'Redis is away';
+    is $page->()->{status}, 200, 'not then either';
+    $redis->start;
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+
+    # the cache
+
+    my $text = http_of(block_of('Preview'), '10.0.0.1:6379' => $redis->addr);
+
+    $text =~ s/ratelimit_preview on;/$& ratelimit_preview_cache 20s;
+               add_header X-Source \$ratelimit_source;/ or die;
+    $text =~ s/default_type application\/json;/
+               add_header X-Source \$ratelimit_source;/ or die;
+
+    $redis->cmd('FLUSHALL');
+    $nginx = RateLimit::Nginx->start(conf => "$patient$text");
+    $redis->cmd('CONFIG', 'RESETSTAT');
+
+    is $page->()->{headers}{'x-source'}, 'redis', 'asked once';
+
+    # by both workers, in the end
+    my $load = RateLimit::Load::run(port => $nginx->port, connections => 20,
+                                    requests => 100, path => '/quota',
+                                    close => 1, keep => 1);
+
+    is_deeply [grep { $_->{headers}{'x-source'} ne 'cache' } $load->responses],
+              [], 'then from memory';
+    is calls_of($redis), 1, 'one call';
+    is RateLimit::Load::get($nginx->port, '/api/')
+       ->{headers}{'x-ratelimit-remaining'}, 99, 'only previews use it';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+subtest 'dry run' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = nginx_of('Dry run', [$redis], more => <<"EOC");
+server {
+    listen     127.0.0.1:%%PORT2%%;
+    add_header X-Status \$ratelimit_status always;
+
+    ratelimit_on_error closed;
+
+    location /alone { ratelimit tomorrow; }
+    location /away  { ratelimit tomorrow; ratelimit_shards 127.0.0.1:1; }
+    location /all   { ratelimit today; ratelimit_dry_run on;
+                      ratelimit_shards 127.0.0.1:1; }
+}
+EOC
+
+    my $load = RateLimit::Load::run(port => $nginx->port, connections => 10,
+                                    requests => 110, path => '/x', keep => 1);
+
+    is_deeply $load->statuses, { 404 => 100, 429 => 10 },
+              'the limit that is enforced decides';
+    is_deeply [grep { $_->{headers}{'x-ratelimit-limit'} != 100 }
+                    $load->responses], [], 'and speaks, always';
+    is sprintf('%.0f', state_of('ratelimit:tomorrow:{127.0.0.1}', $redis)), 0,
+       'the other one counts';
+    cmp_ok $nginx->log_count(qr/\[error\].*REJECTED_DRY_RUN, limit: "tomorrow"/),
+           '>=', 50, 'and logs';
+
+    my $response = RateLimit::Load::get($nginx->port(2), '/alone');
+
+    is $response->{status}, 404, 'alone: passes';
+    is $response->{headers}{'x-status'}, 'REJECTED_DRY_RUN', 'and tells';
+    is $response->{headers}{'x-ratelimit-limit'}, 50, 'in headers, too';
+    is $response->{headers}{'retry-after'}, undef, 'without a Retry-After';
+
+    for my $path ('/away', '/all') {
+        $response = RateLimit::Load::get($nginx->port(2), $path);
+        is $response->{status}, 404, "$path: passes, with closed as well";
+        is $response->{headers}{'x-status'}, 'DEGRADED', 'degraded';
+    }
+
+    # where an enforced limit rejects, nothing is taken from it
+
+    $redis->cmd('FLUSHALL');
+    $nginx->reload(conf => do {
+        my $text = http_of(block_of('Dry run'), '10.0.0.1:6379' => $redis->addr);
+        $text =~ s/today \K.*;/key=\$remote_addr capacity=1 rate=1r\/d;/;
+        $text =~ s/5r\/s/5r\/d/;
+        "$patient$text"
+    });
+    ok $nginx->old_workers_gone(10), 'another limit';
+
+    RateLimit::Load::get($nginx->port, '/') for 1 .. 3;
+    is sprintf('%.0f', state_of('ratelimit:tomorrow:{127.0.0.1}', $redis)), 49,
+       'one of three has passed';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+subtest 'after authentication' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = nginx_of('After authentication', [$redis],
+        replace => { '8081' => '%%PORT9%%' }, more => <<"EOC");
+server {
+    listen 127.0.0.1:%%PORT9%%;
+
+    location / {
+        if (\$http_x_token = "") { return 401; }
+        add_header X-User \$http_x_token;
+        return 204;
+    }
+}
+server {
+    listen          127.0.0.1:%%PORT2%%;
+    ratelimit_phase precontent;
+
+    location / { ratelimit_rate 1r/d; try_files /none =204; }
+}
+EOC
+
+    my $get = sub { RateLimit::Load::get($nginx->port, '/x', @_) };
+
+    is $get->()->{status}, 401, 'not let in';
+    is_deeply $redis->cmd('KEYS', '*'), [], 'not counted';
+    is $get->('X-Token' => 'alice')->{headers}{'x-ratelimit-remaining'}, 99,
+       'let in';
+    is_deeply $redis->cmd('KEYS', '*'), ['ratelimit:user:{alice}'],
+              'counted by user';
+
+    is join(' ', map { RateLimit::Load::get($nginx->port(2), '/')->{status} }
+                 1 .. 2), '204 429', 'before try_files';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+subtest 'addresses' => sub {
+    my $nginx = RateLimit::Nginx->start(conf => <<'EOC');
+set_real_ip_from 127.0.0.1;
+real_ip_header   X-Real-IP;
+
+server {
+    listen 127.0.0.1:%%PORT%%;
+    listen unix:%%DIR%%/nginx.sock;
+
+    location / { return 200 "$ratelimit_client_net\n"; }
+    location /48 {
+        ratelimit_ipv6_prefix 48;
+        return 200 "$ratelimit_client_net\n";
+    }
+}
+EOC
+
+    my $tried = 0;
+
+    for my $row (table_of($section{Addresses})) {
+        my ($value) = code_in($row->[1]) or next;
+        my ($client) = code_in($row->[0]);
+
+        my $response = defined $client
+            ? RateLimit::Load::get($nginx->port, '/', 'X-Real-IP' => $client)
+            : RateLimit::Load::get($nginx->dir . '/nginx.sock', '/');
+
+        is $response->{body}, "$value\n", $row->[0];
+        $tried++;
+    }
+
+    is $tried, 4, 'all of them';
+    is RateLimit::Load::get($nginx->port, '/48',
+                            'X-Real-IP' => '2001:db8:1:2::3')->{body},
+       "2001:db8:1::\n", 'ratelimit_ipv6_prefix';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+# Clocks can't be set here, but the times in Redis can.
+
+subtest 'clocks' => sub {
+    my $redis = RateLimit::Redis->start;
 
     my $nginx = RateLimit::Nginx->start(
-        conf   => "${patient}ratelimit_shards ${\ $fake->addr};",
-        server => <<'EOC');
-ratelimit_capacity 100;
-ratelimit_rate     6r/m;
+        conf   => "${patient}ratelimit_shards ${\ $redis->addr};\n" . <<'EOC',
+ratelimit_limit slow   key=x capacity=1000000 rate=1r/s;
+ratelimit_limit window key=x capacity=2 window=2h algorithm=sliding_window_log;
+ratelimit_limit steps  key=x capacity=100 rate=60r/m refill_interval=10s;
 
+add_header X-Status $ratelimit_status always;
+EOC
+        server => <<'EOC');
+location /redis  { ratelimit slow; }
+location /nginx  { ratelimit slow; ratelimit_clock nginx; }
+location /window { ratelimit window; }
+location /steps  { ratelimit steps; }
+EOC
+
+    my $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{headers} };
+
+    my $set = sub {
+        my ($last, $seen) = @_;
+
+        my @at = map { sprintf '%.0f', (time + $_) * 1e6 } $last, $seen;
+
+        $redis->cmd('DEL', 'ratelimit:slow:{x}');
+        $redis->cmd('HSET', 'ratelimit:slow:{x}', 'tokens', '100.000000',
+                    'lastRefill', $at[0], 'seen', $at[1]);
+    };
+
+    my $left = sub { $get->($_[0])->{'x-ratelimit-remaining'} };
+    my $near = sub { abs($_[0] - $_[1]) < 60 };
+
+    my $day = 86400;
+
+    for my $clock ('/redis', '/nginx') {
+        $set->(-10000, -10000);
+        ok $near->($left->($clock), 100 + 10000), "$clock: time goes on";
+
+        $set->(-3 * $day, -3 * $day);
+        ok $near->($left->($clock), 100 + 3 * $day), "$clock: so does idleness";
+
+        $set->(-3 * $day, 0);
+        ok $near->($left->($clock), 100 + 3600), "$clock: a leap is an hour";
+
+        $set->(30, 0);
+        is $left->($clock), 99, "$clock: back by half a minute, no refill";
+        is $left->($clock), 98, "$clock: nobody is locked out";
+    }
+
+    $set->(90, 0);
+    is $left->('/redis'), 99, '/redis: back by more';
+    cmp_ok $redis->cmd('HGET', 'ratelimit:slow:{x}', 'lastRefill'), '<',
+           (time + 60) * 1e6, 'it goes on from there';
+
+    $set->(90, 0);
+    is $get->('/nginx')->{'x-status'}, 'DEGRADED', '/nginx: a failure';
+    ok $nginx->wait_log(qr/ratelimit DEGRADED, limit: "slow", .* failure: clock/),
+       'called "clock"';
+
+    # a refill in steps
+
+    my ($rate, $step) = ($section{ratelimit_refill_interval} =~ s/\s+/ /gr)
+                        =~ /with `(\w+\/m)` and `(\w+)`, ten tokens/;
+
+    is "$rate $step", '60r/m 10s', 'the steps of the text';
+
+    for ([4 => 5], [14 => 15], [24 => 25]) {
+        my ($ago, $tokens) = @$_;
+
+        $redis->cmd('HSET', 'ratelimit:steps:{x}', 'tokens', '6.000000',
+                    'lastRefill', sprintf '%.0f', (time - $ago) * 1e6);
+        is $left->('/steps'), $tokens, "$tokens after $ago s";
+    }
+
+    # entries of a window go with the clock
+
+    $get->('/window') for 1 .. 2;
+    is $get->('/window')->{'x-ratelimit-remaining'}, 0, 'a full window';
+
+    for my $member (@{ $redis->cmd('ZRANGE', 'ratelimit:window:{x}', 0, -1) }) {
+        $redis->cmd('ZADD', 'ratelimit:window:{x}', (time + 3600) * 1e6, $member);
+    }
+
+    my $wait = $get->('/window')->{'retry-after'};
+
+    ok $wait > 7000 && $wait <= 7200, 'back by an hour: it leaves as it would'
+        or diag $wait;
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+# ---- the reply and its headers
+
+# RESP of a reply as the README shows it: one integer, or several.
+
+sub resp {
+    my (@integers) = split / /, $_[0];
+
+    my $text = join '', map { ":$_\r\n" } @integers;
+
+    return @integers > 1 ? '*' . @integers . "\r\n$text" : $text;
+}
+
+
+subtest 'from reply to headers' => sub {
+    my $text = $section{'From reply to headers'};
+    my @tables = map { [table_of($_)] } $text =~ /^(\| reply .*?)\n\n/msg;
+
+    is scalar @tables, 2, 'two scripts, two tables';
+
+    for (qw(token_bucket.lua take.lua)) {
+        ok exists $lua{$_}, $_;
+        like $text, qr/`\Q$_\E`/, 'is in the text';
+    }
+
+    my $flat = $text =~ s/\s+/ /gr;
+
+    like $flat, qr/`ratelimit_capacity 100` and `ratelimit_rate 6r\/m`/,
+         'the limit of the first table';
+
+    my @limits = $text =~ /`(ratelimit_limit [^`]+)`/g;
+
+    is scalar @limits, 2, 'the limits of the second';
+
+    my @replies = map { map { code_in($_) } @{ $_->[0] }[1, 2] } @tables;
+
+    my $fake = RateLimit::FakeRedis->start(
+        policy => { eval => [map { resp($_) } @replies, 1000000, 6000000] });
+
+    my $nginx = RateLimit::Nginx->start(
+        conf   => "${patient}ratelimit_shards ${\ $fake->addr};\n"
+                  . join('', map { "$_;\n" } @limits),
+        server => <<'EOC');
+location / {
+    ratelimit_capacity 100;
+    ratelimit_rate     6r/m;
+}
+location /two {
+    ratelimit          minute bucket;
+    ratelimit_headers  legacy draft-8;
+}
 location /proxy {
-    proxy_pass http://127.0.0.1:%%PORT%%/backend;
+    ratelimit_capacity 100;
+    ratelimit_rate     6r/m;
+    proxy_pass         http://127.0.0.1:%%PORT%%/backend;
 }
 location /backend {
+    ratelimit  off;
     add_header X-RateLimit-Limit       7;
     add_header X-RateLimit-Retry-After 7;
     add_header Retry-After             7;
+    add_header RateLimit-Policy        '"theirs";q=7';
     return     200;
 }
 EOC
 
-    like $section{'From reply to headers'},
-         qr/`ratelimit_capacity 100` and `ratelimit_rate 6r\/m`/,
-         'the limit of the table';
+    for my $table (@tables) {
+        my %row = map { join(' ', code_in($_->[0])) || $_->[0] => $_ } @$table;
+        my $path = $table == $tables[0] ? '/x' : '/two';
 
-    for my $column (1, 2) {
-        my $now = time;
-        my $response = RateLimit::Load::get($nginx->port, '/x');
-        my $late = time - $now;
+        for my $column (1, 2) {
+            my $now = time;
+            my $response = RateLimit::Load::get($nginx->port, $path);
+            my $late = time - $now;
+            my ($reply) = code_in($row{reply}[$column]);
 
-        is $response->{status}, $column == 1 ? 404 : 429, 'status';
+            is $response->{status}, $column == 1 ? 404 : 429, "$reply: status";
 
-        for my $name (grep { /^X-RateLimit|^Retry-After$/ } sort keys %row) {
-            next if $name =~ /Degraded/ || $name =~ / /;
+            for my $name (grep { /^(?:X-)?RateLimit|^Retry-After$/ }
+                          sort keys %row)
+            {
+                my $value = $response->{headers}{ lc $name };
+                my $cell = $row{$name}[$column];
 
-            my $value = $response->{headers}{ lc $name };
-            my $cell = $row{$name}[$column];
+                if ($cell eq 'not sent') {
+                    is $value, undef, "$reply: no $name";
 
-            if ($cell eq 'not sent') {
-                is $value, undef, "$reply[$column - 1]: no $name";
+                } elsif ($cell =~ /^now \+ (\d+)/) {
+                    my $more = $value - $now - $1;
+                    ok $more >= 0 && $more <= $late + 1, "$reply: $name"
+                        or diag "$value is not $now + $1";
 
-            } elsif ($cell =~ /^now \+ (\d+)/) {
-                my $more = $value - $now - $1;
-                ok $more >= 0 && $more <= $late + 1, "$reply[$column - 1]: $name"
-                    or diag "$value is not $now + $1";
+                } elsif ($cell =~ /^`(.*)`$/) {
+                    is $value, $1, "$reply: $name";
 
-            } else {
-                is $value, ($cell =~ /^(\d+)/)[0], "$reply[$column - 1]: $name";
+                } else {
+                    is $value, ($cell =~ /^(\d+)/)[0], "$reply: $name";
+                }
             }
         }
     }
+
+    my @commands = $fake->commands('EVALSHA');
+    my %sha = map { $_ => Digest::SHA::sha1_hex($lua{$_}) } keys %lua;
+
+    is_deeply [map { $_->[1] } @commands],
+              [($sha{'token_bucket.lua'}) x 2, ($sha{'take.lua'}) x 2],
+              'each by its script';
 
     my $headers = RateLimit::Load::get($nginx->port, '/proxy')->{headers};
 
     is $headers->{'x-ratelimit-limit'}, 100, "a backend's header is replaced";
     is $headers->{'x-ratelimit-retry-after'}, undef, 'or removed';
     is $headers->{'retry-after'}, 7, 'its Retry-After stays';
+    is $headers->{'ratelimit-policy'}, '"theirs";q=7',
+       'so does a family that is not sent';
 
     # every header of the filter is here
 
     for my $name ($source{'headers.c'} =~ /ngx_string\("([A-Z][\w-]+)"\)/g) {
-        like $section{'From reply to headers'}, qr/`\Q$name\E`/, $name;
+        like $text, qr/`\Q$name\E`/, $name;
     }
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+subtest 'bodies' => sub {
+    my ($json, $problem) = map { s/\n//r } @{ $block{json} };
+
+    my $fake = RateLimit::FakeRedis->start(
+        policy => { eval => [map { resp($_) } -1, '-1 -1', '1000000 -1', -1, -1,
+                                              -1] });
+
+    my $nginx = RateLimit::Nginx->start(
+        conf   => "${patient}ratelimit_shards ${\ $fake->addr};\n"
+                  . "ratelimit_limit ip capacity=100 rate=20r/m;\n"
+                  . "ratelimit_limit user capacity=100 rate=20r/m;\n"
+                  . "ratelimit_limit once capacity=100 rate=0r/s;\n",
+        server => <<'EOC');
+error_page 429 /page;
+error_page 503 /page;
+
+location /json    { ratelimit ip; ratelimit_body json; }
+location /problem { ratelimit ip user; ratelimit_body problem; }
+location /once    { ratelimit once; ratelimit_body json; }
+location /default { ratelimit ip; }
+location /closed  { ratelimit ip; ratelimit_body json;
+                    ratelimit_on_error closed; ratelimit_cost $arg_no; }
+location /page    { return 200 "page\n"; }
+EOC
+
+    my $get = sub { RateLimit::Load::get($nginx->port, $_[0]) };
+    my $response = $get->('/json');
+
+    is $response->{status}, 429, 'json: status';
+    is $response->{headers}{'content-type'}, 'application/json', 'its type';
+    is $response->{body}, $json, 'its body, whatever error_page says';
+
+    $response = $get->('/problem');
+    is $response->{headers}{'content-type'}, 'application/problem+json',
+       'problem: its type';
+    is $response->{body}, $problem, 'its body';
+
+    $response = $get->('/problem');
+    like $response->{body}, qr/"violated-policies":\["user"\]\}$/,
+         'only those that reject';
+
+    $response = $get->('/once');
+    like $response->{body}, qr/"retry_after":null\}$/, 'no time helps';
+    is $response->{headers}{'retry-after'}, undef, 'no Retry-After';
+
+    $response = RateLimit::Load::request($nginx->port, 'HEAD', '/json');
+    is $response->{status}, 429, 'HEAD';
+    is $response->{body}, '', 'has no body';
+
+    is $get->('/default')->{body}, "page\n", 'default: the error_page';
+    is $get->('/closed')->{body}, "page\n", 'closed: the error_page';
 
     ok $nginx->stop, 'stopped';
     $nginx->no_alerts;
@@ -671,6 +1581,10 @@ sub log_calls {
             $format =~ s/\\"/"/g;
 
             my @words = $args =~ /[?:]\s*"((?:[^"\\]|\\.)*)"/g;
+
+            # "c ? name(x) : "word"": any text, or this word
+
+            push @words, '' if @words && $args =~ /\?\s*\w+\(/;
 
             push @calls, { level => $level, format => $format,
                            words => \@words };
@@ -803,7 +1717,13 @@ subtest 'numbers' => sub {
         ['ratelimit_cost', MAX_COST => '1 to %d'],
         ['ratelimit_redis_timeout', TIMEOUT_MAX => '1ms to %ds', 1000],
         ['ratelimit_shards', REDIS_PORT => 'port is %d'],
-        ['Variables', IPV6_PREFIX => 'its /%d'],
+        ['Several limits on one request', CLAIMS => 'At most %d'],
+        ['ratelimit', CLAIMS => 'up to %d'],
+        ['Limits of the design', CLAIMS => 'At most %d limits'],
+        ['ratelimit_limit', NAME_MAX => '1 to %d letters'],
+        ['ratelimit_window', WINDOW_MAX => '1ms to %dd', 86400000],
+        ['ratelimit_refill_interval', STEP_MAX => 'up to %dd', 86400000],
+        ['ratelimit_preview_cache', TIMEOUT_MAX => 'up to %ds', 1000],
     );
 
     for (@numbers) {
@@ -814,6 +1734,23 @@ subtest 'numbers' => sub {
         my $words = $format =~ s{%d}{define($name) / ($scale || 1)}er;
         ok index($text{$section}, $words) >= 0, "$section: $words";
     }
+
+    my $bits = $directive{ratelimit_ipv6_prefix}{default};
+
+    ok index($text{Variables}, "its /$bits;") >= 0, "Variables: /$bits";
+
+    my ($ms) = $directive{ratelimit_preview_cache}{default} =~ /^(\d+)ms$/;
+
+    ok index($text{Preview}, "by default ${ms}ms") >= 0, "Preview: $ms ms";
+    ok index($text{Preview}, 1000 / $ms . ' calls a second') >= 0, 'its calls';
+
+    my ($behind) = $lua{'take.lua'} =~ /^local BEHIND = (\d+)$/m;
+    my ($hour) = $lua{'take.lua'} =~ /^local HOUR = (\d+)$/m;
+
+    ok index($text{Clocks}, 'more than ' . $behind / 1e6 . ' s behind') >= 0,
+       "Clocks: $behind";
+    is $hour, 3600e6, 'Clocks: an hour';
+    is define('HOUR') * 1000, $hour, 'the same for the short script';
 
     my ($major, $minor) = slurp('config') =~ /-lt (\d)0(\d\d)000/;
     like $text{Building}, qr/nginx \Q$major.$minor\E or newer/, 'oldest nginx';
@@ -845,17 +1782,97 @@ subtest 'commands of redis-cli' => sub {
     ok !$redis->cmd('EXISTS', 'ratelimit:example.com/api/:{203.0.113.7}'),
        'the bucket was reset';
 
-    # the user made there is all that the module needs
+    # the user made there is all that the module needs, and needs it all
 
-    my $text = example($redis, 'server_name example.com;' =>
-        'server_name example.com; ratelimit_redis_user nginx; '
-        . 'ratelimit_redis_password secret; add_header X-St $ratelimit_status;');
+    my ($acl) = grep { / acl setuser / } @order;
+    my %allowed = map { $_ => 1 } $acl =~ /\+(\w+)(?=\s|$)/g;
+    my %called = map { lc $_ => 1 }
+                 map { /(?:redis\.p?call\(|read\(key, '\w+', )'(\w+)'/g }
+                 values %lua;
 
-    ok $nginx->reload(conf => $patient . $text), 'as this user';
-    ok $nginx->old_workers_gone(10), 'old workers are gone';
-    is RateLimit::Load::get($nginx->port, '/api/')->{headers}{'x-st'}, 'PASSED',
-       'a request';
-    ok !$nginx->log_like(qr/NOPERM|redis refused/), 'nothing is forbidden';
+    delete @allowed{qw(eval evalsha)};
+    is_deeply [sort keys %allowed], [sort keys %called],
+              'the commands of the scripts';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+
+    my $second = RateLimit::Redis->start;
+
+    RateLimit::Transcript::check('the same user elsewhere', $step{$acl},
+                                 '-h 10.0.0.1' => '-p ' . $second->port);
+
+    my $list = join ' ', map { $_->addr } $redis, $second;
+
+    $nginx = RateLimit::Nginx->start(
+        conf => "$patient ratelimit_shards $list;" . <<'EOC', server => <<'EOC');
+ratelimit_redis_user     nginx;
+ratelimit_redis_password secret;
+
+ratelimit_limit bucket key=$arg_b capacity=2 rate=2r/h;
+ratelimit_limit window key=$arg_w capacity=3 window=1h
+                       algorithm=sliding_window_log;
+
+add_header X-St $ratelimit_status always;
+EOC
+location /one   { ratelimit_rate 1r/s; }
+location /two   { ratelimit bucket window; }
+location /quota { ratelimit bucket window; ratelimit_preview on; }
+EOC
+
+    my $status = sub {
+        return RateLimit::Load::get($nginx->port, $_[0])->{headers}{'x-st'};
+    };
+
+    is join(' ', map { $status->('/one') } 1 .. 2), 'PASSED REJECTED',
+       'one bucket';
+    is $status->('/quota?b=x&w=x'), 'PASSED', 'a preview';
+
+    # a denied window gives a bucket on the other shard its token back, and
+    # the other way round
+
+    my @key = grep { defined } map {
+        my $n = $_;
+        $status->("/two?b=k$n");
+        my ($i) = grep { (($redis, $second)[$_])
+                         ->cmd('EXISTS', "ratelimit:bucket:{k$n}") } 0, 1;
+        [$i, "k$n"]
+    } 1 .. 40;
+
+    my ($here) = map { $_->[1] } grep { $_->[0] == 0 } @key;
+    my ($there) = map { $_->[1] } grep { $_->[0] == 1 } @key;
+
+    $_->cmd('FLUSHALL') for $redis, $second;
+
+    is join(' ', map { $status->("/two?b=$here&w=$there") } 1 .. 3),
+       'PASSED PASSED REJECTED', 'two limits on two shards';
+    ok wait_until(sub {
+        state_of("ratelimit:window:{$there}", $redis, $second) == 2
+    }), 'an entry is given back';
+
+    is join(' ', map { $status->("/two?b=$there&w=$there") } 1 .. 2),
+       'PASSED REJECTED', 'two limits on one shard';
+    is $status->("/two?b=new&w=$there"), 'REJECTED', 'another bucket';
+    ok wait_until(sub {
+        (state_of('ratelimit:bucket:{new}', $redis, $second) // 2) == 2
+    }), 'a token is given back';
+
+    # entries from the future are moved
+
+    my ($home) = grep { $_->cmd('EXISTS', "ratelimit:window:{$there}") }
+                 $redis, $second;
+
+    $home->cmd('ZADD', "ratelimit:window:{$there}", (time + 600) * 1e6,
+               $home->cmd('ZRANGE', "ratelimit:window:{$there}", -1, -1)->[0]);
+    is $status->("/two?w=$there"), 'REJECTED', 'after the clock was set back';
+
+    # scripts are not there any more
+
+    $_->cmd('SCRIPT', 'FLUSH') for $redis, $second;
+    is $status->("/two?b=fresh&w=fresh"), 'PASSED', 'with the text of a script';
+
+    ok !$nginx->log_like(qr/NOPERM|redis refused|refund failed|answered/),
+       'nothing is forbidden';
 
     like $redis->cmd('CLIENT', 'LIST'), qr/ name=nginx-ratelimit\@\S/,
          'the name of the connections';

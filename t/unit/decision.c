@@ -1,6 +1,7 @@
 
 /*
- * What a bucket's state after a call means for headers and the client.
+ * What the state of a bucket or a window after a call means for headers and
+ * the client.
  */
 
 #include "tap.h"
@@ -8,8 +9,11 @@
 #include "ngx_http_ratelimit_decision.h"
 
 
-#define NEVER  NGX_HTTP_RATELIMIT_NEVER
-#define DAY    86400
+#define NEVER   NGX_HTTP_RATELIMIT_NEVER
+#define SECOND  1000000ULL
+#define DAY     86400
+
+#define nelts_of(a)  (sizeof(a) / sizeof((a)[0]))
 
 
 static ngx_http_ratelimit_bucket_t
@@ -17,8 +21,14 @@ bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
 {
     ngx_http_ratelimit_bucket_t  bucket;
 
+    /* fields that no bucket needs have a value that would show */
+
+    memset(&bucket, 0xaa, sizeof(bucket));
+
+    bucket.algorithm = NGX_HTTP_RATELIMIT_TOKEN_BUCKET;
     bucket.capacity = capacity;
     bucket.cost = cost;
+    bucket.step = 0;
 
     if (ngx_http_ratelimit_rate_parse(rate, strlen(rate), &bucket.rate)) {
         ok(0, "%s is a rate", rate);
@@ -28,8 +38,86 @@ bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
 }
 
 
+/* "length" in microseconds */
+
+static ngx_http_ratelimit_bucket_t
+window_of(uint64_t limit, uint64_t length, uint64_t cost)
+{
+    ngx_http_ratelimit_bucket_t  window;
+
+    memset(&window, 0xaa, sizeof(window));
+
+    window.algorithm = NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG;
+    window.capacity = limit;
+    window.cost = cost;
+    window.window = length;
+
+    return window;
+}
+
+
+/* numbers of the state that this bucket does not have would show, too */
+
+static ngx_http_ratelimit_decision_t
+decision_of(const ngx_http_ratelimit_bucket_t *bucket, int64_t first,
+    int64_t second, int64_t third)
+{
+    int64_t                        state[NGX_HTTP_RATELIMIT_STATES];
+    ngx_http_ratelimit_decision_t  d;
+
+    state[0] = first;
+    state[1] = second;
+    state[2] = third;
+
+    memset(&d, 0xff, sizeof(d));
+    ngx_http_ratelimit_decide(&d, bucket, state);
+
+    return d;
+}
+
+
 static void
-test_decisions(void)
+is_decision(const ngx_http_ratelimit_decision_t *d, int passed,
+    uint64_t limit, uint64_t remaining, uint64_t reset, uint64_t retry_after,
+    const char *name)
+{
+    if (!ok(d->outcome == (passed ? NGX_HTTP_RATELIMIT_PASSED
+                                  : NGX_HTTP_RATELIMIT_REJECTED)
+            && d->limit == limit && d->remaining == remaining
+            && d->reset == reset && d->retry_after == retry_after,
+            "%s", name))
+    {
+        diag("%s, limit %" PRIu64 ", remaining %" PRIu64 ", reset %"
+             PRIu64 ", retry after %" PRIu64,
+             ngx_http_ratelimit_outcome_name(d->outcome), d->limit,
+             d->remaining, d->reset, d->retry_after);
+    }
+}
+
+
+static void
+test_states(void)
+{
+    ngx_http_ratelimit_bucket_t  bucket;
+
+    bucket = bucket_of(10, "1r/s", 1);
+    is_number(ngx_http_ratelimit_states(&bucket), 1, "a bucket: one number");
+
+    bucket.step = 1;
+    is_number(ngx_http_ratelimit_states(&bucket), 2, "with a step: two");
+
+    bucket = window_of(10, SECOND, 1);
+    bucket.step = 0;
+    is_number(ngx_http_ratelimit_states(&bucket), 3, "a window: three");
+
+    bucket.step = 1;
+    is_number(ngx_http_ratelimit_states(&bucket), 3,
+              "whatever step is set beside it");
+}
+
+
+static void
+test_buckets(void)
 {
     size_t                         i;
     ngx_http_ratelimit_bucket_t    bucket;
@@ -95,25 +183,237 @@ test_decisions(void)
         { "denied with enough tokens", 10, "1r/s", 1, -5000001, 0, 5, 5, 1 }
     };
 
-    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (i = 0; i < nelts_of(cases); i++) {
         bucket = bucket_of(cases[i].capacity, cases[i].rate, cases[i].cost);
+        d = decision_of(&bucket, cases[i].state, 12345678, 12345678);
 
-        memset(&d, 0xff, sizeof(d));
-        ngx_http_ratelimit_decide(&d, &bucket, cases[i].state);
+        is_decision(&d, cases[i].passed, cases[i].capacity,
+                    cases[i].remaining, cases[i].reset, cases[i].retry_after,
+                    cases[i].name);
+    }
+}
 
-        if (!ok(d.outcome == (cases[i].passed ? NGX_HTTP_RATELIMIT_PASSED
-                                              : NGX_HTTP_RATELIMIT_REJECTED)
-                && d.limit == cases[i].capacity
-                && d.remaining == cases[i].remaining
-                && d.reset == cases[i].reset
-                && d.retry_after == cases[i].retry_after,
-                "%s", cases[i].name))
-        {
-            diag("%s, limit %" PRIu64 ", remaining %" PRIu64 ", reset %"
-                 PRIu64 ", retry after %" PRIu64,
-                 ngx_http_ratelimit_outcome_name(d.outcome), d.limit,
-                 d.remaining, d.reset, d.retry_after);
-        }
+
+/* tokens come at the ends of steps; "gone" is spent of the present one */
+
+static void
+test_steps(void)
+{
+    size_t                         i;
+    ngx_http_ratelimit_bucket_t    bucket;
+    ngx_http_ratelimit_decision_t  d;
+
+    static const struct {
+        const char  *name;
+        const char  *rate;
+        uint64_t     cost;
+        uint64_t     step;
+        int64_t      state, gone;
+        int          passed;
+        uint64_t     remaining, reset, retry_after;
+    } cases[] = {
+        { "a step of 5 s: the whole of it", "1r/s", 1, 5 * SECOND, -1, 0, 0,
+          0, 10, 5 },
+        { "two seconds of it are gone", "1r/s", 1, 5 * SECOND, -1, 2 * SECOND,
+          0, 0, 8, 3 },
+        { "all but a microsecond", "1r/s", 1, 5 * SECOND, -1, 5 * SECOND - 1,
+          0, 0, 6, 1 },
+        { "all of it", "1r/s", 1, 5 * SECOND, -1, 5 * SECOND, 0, 0, 5, 1 },
+        { "gone is more than what is missing", "1r/s", 1, 5 * SECOND, -1,
+          60 * SECOND, 0, 0, 0, 1 },
+        { "six tokens take two steps", "1r/s", 6, 5 * SECOND, -1, SECOND, 0,
+          0, 9, 9 },
+        { "five take one", "1r/s", 5, 5 * SECOND, -1, SECOND, 0, 0, 9, 4 },
+        { "a microtoken more takes two", "1r/s", 6, 5 * SECOND, -1000000, 0,
+          0, 0, 10, 10 },
+        { "passed: the rest comes in two steps", "1r/s", 1, 5 * SECOND,
+          4 * SECOND, SECOND, 1, 4, 9, 0 },
+        { "passed: one missing is a step", "1r/s", 1, 5 * SECOND, 9000000, 0,
+          1, 9, 5, 0 },
+        { "full: nothing is missing", "1r/s", 1, 5 * SECOND, 10000000, 0, 1,
+          10, 0, 0 },
+        { "full, and the time since", "1r/s", 1, 5 * SECOND, 10000000,
+          3 * SECOND, 1, 10, 0, 0 },
+        { "a step longer than the time to refill", "10r/s", 1, 60 * SECOND,
+          -1, 0, 0, 0, 60, 60 },
+        { "a step of 10 ms", "1r/s", 1, 10000, -1, 0, 0, 0, 10, 1 },
+        { "a step that divides nothing", "1r/s", 1, 700000, -1, 0, 0, 0, 11,
+          2 },
+        { "steps without a whole token", "1r/m", 1, 7 * SECOND, -1, 0, 0, 0,
+          602, 63 },
+        { "several steps gone, no token yet", "1r/m", 1, 7 * SECOND, -1,
+          50 * SECOND, 0, 0, 552, 13 },
+        { "a day's step", "1r/d", 1, DAY * SECOND, -1, 0, 0, 0,
+          10 * DAY, DAY },
+        { "rate 0: no step brings anything", "0r/s", 1, 5 * SECOND, -1,
+          2 * SECOND, 0, 0, NEVER, NEVER },
+        { "rate 0, still full", "0r/s", 1, 5 * SECOND, 10000000, 0, 1, 10, 0,
+          0 },
+        { "a cost above capacity", "1r/s", 11, 5 * SECOND, -10000001, 0, 0,
+          10, 0, NEVER },
+
+        /* a clock that is behind has begun no step */
+        { "less than nothing is gone", "1r/s", 1, 5 * SECOND, -1,
+          -30 * (int64_t) SECOND, 0, 0, 10, 5 },
+        { "the least number", "1r/s", 1, 5 * SECOND, -1, INT64_MIN, 0, 0, 10,
+          5 },
+        { "the greatest number", "1r/s", 1, 5 * SECOND, -1, INT64_MAX, 0, 0,
+          0, 1 }
+    };
+
+    for (i = 0; i < nelts_of(cases); i++) {
+        bucket = bucket_of(10, cases[i].rate, cases[i].cost);
+        bucket.step = cases[i].step;
+
+        d = decision_of(&bucket, cases[i].state, cases[i].gone, 12345678);
+
+        is_decision(&d, cases[i].passed, 10, cases[i].remaining,
+                    cases[i].reset, cases[i].retry_after, cases[i].name);
+    }
+
+    /* the longest wait that a number can hold, and the longest step */
+
+    bucket = bucket_of(1000000000, "0.000001r/d", 1);
+    bucket.step = DAY * SECOND;
+    d = decision_of(&bucket, 0, 0, 0);
+    is_decision(&d, 1, 1000000000, 0, NEVER, 0, "a wait beyond all numbers");
+
+    bucket.rate.num = 1;
+    bucket.rate.den = (UINT64_MAX - 1) / SECOND;
+    bucket.capacity = 1;
+    d = decision_of(&bucket, -1, 0, 0);
+    ok(d.retry_after >= UINT64_MAX / SECOND - 1, "no wait runs over");
+}
+
+
+static void
+test_windows(void)
+{
+    size_t                         i;
+    ngx_http_ratelimit_bucket_t    window;
+    ngx_http_ratelimit_decision_t  d;
+
+    static const struct {
+        const char  *name;
+        uint64_t     cost;
+        int64_t      state, oldest, wait;
+        int          passed;
+        uint64_t     remaining, reset, retry_after;
+    } cases[] = {
+        { "the first of ten", 1, 9, 60 * SECOND, 0, 1, 9, 60, 0 },
+        { "the last of ten", 1, 0, 31 * SECOND, 0, 1, 0, 31, 0 },
+        { "reset is rounded up", 1, 3, 30 * SECOND + 1, 0, 1, 3, 31, 0 },
+        { "nothing in it", 1, 10, 0, 0, 1, 10, 0, 0 },
+        { "passed: no wait, whatever is said of one", 1, 3, 5 * SECOND,
+          7 * SECOND, 1, 3, 5, 0 },
+
+        { "denied, nothing left", 1, -1, 20 * SECOND, 20 * SECOND, 0, 0, 20,
+          20 },
+        { "denied, some left", 5, -4, 20 * SECOND, 40 * SECOND, 0, 3, 20,
+          40 },
+        { "a wait is rounded up", 1, -1, 20 * SECOND, 20 * SECOND + 1, 0, 0,
+          20, 21 },
+        { "a wait of a microsecond is a second", 1, -1, 1, 1, 0, 0, 1, 1 },
+        { "a wait of nothing is a second, too", 1, -1, 0, 0, 0, 0, 0, 1 },
+        { "a cost above the limit never passes", 11, -11, 5 * SECOND,
+          60 * SECOND, 0, 10, 5, NEVER },
+        { "nor where nothing is in it", 11, -11, 0, 0, 0, 10, 0, NEVER },
+
+        /* what no script of ours says */
+        { "more left than the limit", 1, 11, SECOND, 0, 1, 10, 1, 0 },
+        { "the greatest numbers", 1, INT64_MAX, INT64_MAX, INT64_MAX, 1, 10,
+          INT64_MAX / SECOND + 1, 0 },
+        { "the least numbers", 1, INT64_MIN, INT64_MIN, INT64_MIN, 0, 10, 0,
+          1 }
+    };
+
+    for (i = 0; i < nelts_of(cases); i++) {
+        window = window_of(10, 60 * SECOND, cases[i].cost);
+
+        d = decision_of(&window, cases[i].state, cases[i].oldest,
+                        cases[i].wait);
+
+        is_decision(&d, cases[i].passed, 10, cases[i].remaining,
+                    cases[i].reset, cases[i].retry_after, cases[i].name);
+    }
+}
+
+
+static void
+test_span(void)
+{
+    ngx_http_ratelimit_bucket_t  bucket;
+
+    bucket = bucket_of(100, "5r/s", 1);
+    is_number(ngx_http_ratelimit_span(&bucket), 20, "100 at 5 a second: 20 s");
+
+    bucket = bucket_of(100, "7r/s", 99);
+    is_number(ngx_http_ratelimit_span(&bucket), 15,
+              "rounded up, whatever the cost");
+
+    bucket = bucket_of(1, "1000r/s", 1);
+    is_number(ngx_http_ratelimit_span(&bucket), 1, "at least a second");
+
+    bucket = bucket_of(1, "1r/d", 1);
+    is_number(ngx_http_ratelimit_span(&bucket), DAY, "a day");
+
+    bucket = bucket_of(10, "1r/s", 1);
+    bucket.step = 7 * SECOND;
+    is_number(ngx_http_ratelimit_span(&bucket), 14, "two steps of 7 s");
+
+    bucket = bucket_of(10, "0r/s", 1);
+    is_number(ngx_http_ratelimit_span(&bucket), NEVER, "a rate of zero");
+
+    bucket.step = 7 * SECOND;
+    is_number(ngx_http_ratelimit_span(&bucket), NEVER, "with a step");
+
+    bucket = window_of(10, 60 * SECOND, 1);
+    is_number(ngx_http_ratelimit_span(&bucket), 60, "a window's length");
+
+    bucket = window_of(10, 1000, 1);
+    is_number(ngx_http_ratelimit_span(&bucket), 1, "rounded up");
+
+    bucket = window_of(10, 365ULL * DAY * SECOND, 1);
+    is_number(ngx_http_ratelimit_span(&bucket), 365 * DAY, "a year");
+}
+
+
+static void
+test_tighter(void)
+{
+    size_t                         i;
+    ngx_http_ratelimit_decision_t  a, b;
+
+    static const struct {
+        const char  *name;
+        uint64_t     a_remaining, a_limit, b_remaining, b_limit;
+        int          a_tighter, b_tighter;
+    } cases[] = {
+        { "3 of 10 and 7 of 10", 3, 10, 7, 10, 1, 0 },
+        { "the same part", 3, 10, 30, 100, 0, 0 },
+        { "the part counts, not the number", 50, 1000, 5, 10, 1, 0 },
+        { "nothing left of either", 0, 10, 0, 1000000000, 0, 0 },
+        { "nothing left of one", 0, 1000000000, 1, 1000000000, 1, 0 },
+        { "all of a small one, nearly all of a large", 1, 1, 999999999,
+          1000000000, 0, 1 },
+        { "one in a thousand million", 999999998, 1000000000, 999999999,
+          1000000000, 1, 0 },
+        { "the greatest ones, full", 1000000000, 1000000000, 1000000000,
+          1000000000, 0, 0 }
+    };
+
+    memset(&a, 0xff, sizeof(a));
+    memset(&b, 0xff, sizeof(b));
+
+    for (i = 0; i < nelts_of(cases); i++) {
+        a.remaining = cases[i].a_remaining;
+        a.limit = cases[i].a_limit;
+        b.remaining = cases[i].b_remaining;
+        b.limit = cases[i].b_limit;
+
+        ok(!ngx_http_ratelimit_tighter(&a, &b) == !cases[i].a_tighter
+           && !ngx_http_ratelimit_tighter(&b, &a) == !cases[i].b_tighter,
+           "%s", cases[i].name);
     }
 }
 
@@ -142,7 +442,7 @@ test_retry(void)
                            tap_random(&seed) % 1000 + 1);
         tokens = tap_random(&seed) % (bucket.cost * 1000000);
 
-        ngx_http_ratelimit_decide(&d, &bucket, -1 - (int64_t) tokens);
+        d = decision_of(&bucket, -1 - (int64_t) tokens, 0, 0);
 
         come = d.retry_after * 1000000 * bucket.rate.num / bucket.rate.den;
         early += tokens + come < bucket.cost * 1000000;
@@ -154,6 +454,54 @@ test_retry(void)
     }
 
     is_number(early, 0, "100000 times: after the wait the tokens are there");
+    is_number(late, 0, "and a second before they are not");
+}
+
+
+/* the same with steps: only whole ones count, from the last refill on */
+
+static void
+test_retry_steps(void)
+{
+    unsigned                       i, early, late;
+    uint64_t                       seed, tokens, missing, gone, spent, step;
+    ngx_http_ratelimit_bucket_t    bucket;
+    ngx_http_ratelimit_decision_t  d;
+
+    static const char  *rates[] = {
+        "1r/s", "3r/s", "0.5r/s", "7r/m", "100r/m", "13r/h", "1r/h", "9r/s",
+        "0.3r/h", "1000r/s"
+    };
+
+    static const uint64_t  steps[] = {
+        10000, 700000, SECOND, 5 * SECOND, 60 * SECOND, 3600 * SECOND
+    };
+
+    seed = 2;
+    early = 0;
+    late = 0;
+
+    for (i = 0; i < 100000; i++) {
+        bucket = bucket_of(1000, rates[i % 10],
+                           tap_random(&seed) % 1000 + 1);
+        step = steps[tap_random(&seed) % nelts_of(steps)];
+        bucket.step = step;
+
+        tokens = tap_random(&seed) % (bucket.cost * SECOND);
+        missing = bucket.cost * SECOND - tokens;
+        gone = tap_random(&seed) % step;
+
+        d = decision_of(&bucket, -1 - (int64_t) tokens, gone, 0);
+
+        spent = (gone + d.retry_after * SECOND) / step * step;
+        early += spent * bucket.rate.num / bucket.rate.den < missing;
+
+        spent = (gone + (d.retry_after - 1) * SECOND) / step * step;
+        late += d.retry_after > 1
+                && spent * bucket.rate.num / bucket.rate.den >= missing;
+    }
+
+    is_number(early, 0, "100000 times with steps: there after the wait");
     is_number(late, 0, "and a second before they are not");
 }
 
@@ -173,6 +521,10 @@ test_names(void)
     is_text(ngx_http_ratelimit_outcome_name(NGX_HTTP_RATELIMIT_DEGRADED),
             "DEGRADED", "DEGRADED");
 
+    is_text(ngx_http_ratelimit_source_name(NGX_HTTP_RATELIMIT_SOURCE_NONE),
+            "none", "none");
+    is_text(ngx_http_ratelimit_source_name(NGX_HTTP_RATELIMIT_SOURCE_CACHE),
+            "cache", "cache");
     is_text(ngx_http_ratelimit_source_name(NGX_HTTP_RATELIMIT_SOURCE_REDIS),
             "redis", "redis");
     is_text(ngx_http_ratelimit_source_name(NGX_HTTP_RATELIMIT_SOURCE_LOCAL),
@@ -187,8 +539,14 @@ test_names(void)
 int
 main(void)
 {
-    test_decisions();
+    test_states();
+    test_buckets();
+    test_steps();
+    test_windows();
     test_retry();
+    test_retry_steps();
+    test_span();
+    test_tighter();
     test_names();
 
     return tap_done();

@@ -9,12 +9,21 @@
 #include "ngx_http_ratelimit_lua.h"
 
 
-#define SHA1  NGX_HTTP_RATELIMIT_LUA_TOKEN_BUCKET_SHA1
-#define TEXT  NGX_HTTP_RATELIMIT_LUA_TOKEN_BUCKET
+#define SHA1         NGX_HTTP_RATELIMIT_LUA_TOKEN_BUCKET_SHA1
+#define TEXT         NGX_HTTP_RATELIMIT_LUA_TOKEN_BUCKET
+#define TAKE_SHA1    NGX_HTTP_RATELIMIT_LUA_TAKE_SHA1
+#define TAKE_TEXT    NGX_HTTP_RATELIMIT_LUA_TAKE
+#define REFUND_SHA1  NGX_HTTP_RATELIMIT_LUA_REFUND_SHA1
+#define REFUND_TEXT  NGX_HTTP_RATELIMIT_LUA_REFUND
 
-#define ARGS  16
+#define SECOND       1000000ULL
+#define CLAIMS       NGX_HTTP_RATELIMIT_CLAIMS
+
+/* the longest command that can be made, and some more */
+#define ARGS         200
 
 #define bytes_of(text)  text, sizeof(text) - 1
+#define nelts_of(a)     (sizeof(a) / sizeof((a)[0]))
 
 
 typedef struct {
@@ -29,14 +38,77 @@ bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
 {
     ngx_http_ratelimit_bucket_t  bucket;
 
+    /* fields that no bucket needs have a value that would show */
+
+    memset(&bucket, 0xaa, sizeof(bucket));
+
+    bucket.algorithm = NGX_HTTP_RATELIMIT_TOKEN_BUCKET;
     bucket.capacity = capacity;
     bucket.cost = cost;
+    bucket.step = 0;
 
     if (ngx_http_ratelimit_rate_parse(rate, strlen(rate), &bucket.rate)) {
         ok(0, "%s is a rate", rate);
     }
 
     return bucket;
+}
+
+
+/* "length" in microseconds */
+
+static ngx_http_ratelimit_bucket_t
+window_of(uint64_t limit, uint64_t length, uint64_t cost)
+{
+    ngx_http_ratelimit_bucket_t  window;
+
+    memset(&window, 0xaa, sizeof(window));
+
+    window.algorithm = NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG;
+    window.capacity = limit;
+    window.cost = cost;
+    window.window = length;
+    window.step = 0;
+
+    return window;
+}
+
+
+static ngx_http_ratelimit_claim_t
+claim_of(const char *key, ngx_http_ratelimit_bucket_t bucket)
+{
+    ngx_http_ratelimit_claim_t  claim;
+
+    memset(&claim, 0, sizeof(claim));
+
+    claim.key = key;
+    claim.len = strlen(key);
+    claim.bucket = bucket;
+
+    return claim;
+}
+
+
+/* the claims of an array go out together */
+
+static ngx_http_ratelimit_script_t
+script_of(ngx_http_ratelimit_claim_t *claims, size_t n)
+{
+    size_t                       i;
+    ngx_http_ratelimit_script_t  script;
+
+    memset(&script, 0, sizeof(script));
+
+    for (i = 0; i < n; i++) {
+        script.claims[i] = &claims[i];
+    }
+
+    script.n = n;
+    script.now = 1800000000123456ULL;
+    script.id = "7f-1";
+    script.id_len = 4;
+
+    return script;
 }
 
 
@@ -113,23 +185,92 @@ arg_number(const args_t *args, size_t i)
 }
 
 
+/* compares all arguments from number i on with words up to NULL */
+
+static void
+args_are(const args_t *args, size_t i, const char *name, ...)
+{
+    int          same;
+    size_t       first;
+    va_list      words;
+    const char  *word;
+
+    same = 1;
+    first = i;
+
+    va_start(words, name);
+
+    for ( ;; ) {
+        word = va_arg(words, const char *);
+
+        if (word == NULL) {
+            break;
+        }
+
+        if (!arg_is(args, i, word, strlen(word))) {
+            same = 0;
+        }
+
+        i++;
+    }
+
+    va_end(words);
+
+    if (!ok(same && i == args->n, "%s", name)) {
+        for (i = first; i < args->n; i++) {
+            diag("%zu: %.*s", i, (int) args->len[i], args->data[i]);
+        }
+    }
+}
+
+
 static void
 test_wire(void)
 {
     char                         *command;
     long long                     len;
-    ngx_http_ratelimit_bucket_t   bucket;
+    ngx_http_ratelimit_claim_t    claims[2];
+    ngx_http_ratelimit_script_t   script;
 
     /* 10 tokens at 7/60 tokens a second are full after 85.714 s */
 
-    bucket = bucket_of(10, "7r/m", 3);
-    len = ngx_http_ratelimit_script_take(&command, "ratelimit:a:{k}", 15,
-                                         &bucket, 0);
+    claims[0] = claim_of("ratelimit:a:{k}", bucket_of(10, "7r/m", 3));
+    script = script_of(claims, 1);
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
 
     is_bytes(command, len, bytes_of("*9\r\n$7\r\nEVALSHA\r\n"
              "$40\r\n" SHA1 "\r\n" "$1\r\n1\r\n" "$15\r\nratelimit:a:{k}\r\n"
              "$2\r\n10\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n3\r\n"
-             "$5\r\n86714\r\n"), "EVALSHA, byte by byte");
+             "$5\r\n86714\r\n"), "one bucket, byte by byte");
+    redisFreeCommand(command);
+
+    claims[1] = claim_of("b", window_of(5, 60 * SECOND, 2));
+    script = script_of(claims, 2);
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+
+    is_bytes(command, len, bytes_of("*25\r\n$7\r\nEVALSHA\r\n"
+             "$40\r\n" TAKE_SHA1 "\r\n" "$1\r\n2\r\n"
+             "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
+             "$4\r\ntake\r\n" "$5\r\nredis\r\n" "$16\r\n1800000000123456\r\n"
+             "$4\r\n7f-1\r\n"
+             "$6\r\nbucket\r\n" "$8\r\nenforced\r\n" "$2\r\n10\r\n"
+             "$1\r\n3\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n0\r\n"
+             "$5\r\n86714\r\n"
+             "$6\r\nwindow\r\n" "$8\r\nenforced\r\n" "$1\r\n5\r\n"
+             "$1\r\n2\r\n" "$8\r\n60000000\r\n" "$1\r\n0\r\n" "$1\r\n0\r\n"
+             "$5\r\n61000\r\n"), "a bucket and a window, byte by byte");
+    redisFreeCommand(command);
+
+    len = ngx_http_ratelimit_script_refund(&command, &script);
+
+    is_bytes(command, len, bytes_of("*12\r\n$7\r\nEVALSHA\r\n"
+             "$40\r\n" REFUND_SHA1 "\r\n" "$1\r\n2\r\n"
+             "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n" "$4\r\n7f-1\r\n"
+             "$6\r\nbucket\r\n" "$2\r\n10\r\n" "$1\r\n3\r\n"
+             "$6\r\nwindow\r\n" "$1\r\n5\r\n" "$1\r\n2\r\n"),
+             "and what gives them back");
     redisFreeCommand(command);
 
     len = ngx_http_ratelimit_script_command(&command, "AUTH", "bob", "s cret",
@@ -151,48 +292,325 @@ test_wire(void)
 }
 
 
+/*
+ * The short script knows no preview, no step, no window, no clock but Redis's,
+ * no leap of it, and one key
+ */
+
+static void
+test_short(void)
+{
+    int                           is_short;
+    char                         *command;
+    args_t                        args;
+    size_t                        i;
+    long long                     len;
+    ngx_http_ratelimit_claim_t    claims[2];
+    ngx_http_ratelimit_script_t   script;
+
+    static const struct {
+        const char   *name;
+        int           is_short;
+        const char   *rate;         /* NULL: a window */
+        uint64_t      capacity, step;
+        size_t        n;
+        unsigned      preview, clock, shadow;
+    } cases[] = {
+        { "one bucket", 1, "1r/s", 10, 0, 1, 0, 0, 0 },
+        { "one shadow bucket", 1, "1r/s", 10, 0, 1, 0, 0, 1 },
+        { "full within an hour", 1, "1r/s", 3599, 0, 1, 0, 0, 0 },
+        { "in a second more", 0, "1r/s", 3600, 0, 1, 0, 0, 0 },
+        { "never", 0, "0r/s", 10, 0, 1, 0, 0, 0 },
+        { "a preview", 0, "1r/s", 10, 0, 1, 1, 0, 0 },
+        { "nginx's clock", 0, "1r/s", 10, 0, 1, 0, 1, 0 },
+        { "a step", 0, "1r/s", 10, 1000, 1, 0, 0, 0 },
+        { "a window", 0, NULL, 10, 0, 1, 0, 0, 0 },
+        { "two buckets", 0, "1r/s", 10, 0, 2, 0, 0, 0 }
+    };
+
+    for (i = 0; i < nelts_of(cases); i++) {
+        claims[0] = claim_of("k", cases[i].rate
+                                  ? bucket_of(cases[i].capacity,
+                                              cases[i].rate, 1)
+                                  : window_of(cases[i].capacity, SECOND, 1));
+        claims[0].bucket.step = cases[i].step;
+        claims[0].shadow = cases[i].shadow;
+        claims[1] = claims[0];
+
+        script = script_of(claims, cases[i].n);
+        script.preview = cases[i].preview;
+        script.clock = cases[i].clock;
+
+        len = ngx_http_ratelimit_script_take(&command, &script);
+        is_short = cases[i].is_short;
+
+        ok(args_of(command, len, &args)
+           && (is_short ? arg_is(&args, 1, bytes_of(SHA1))
+                        : arg_is(&args, 1, bytes_of(TAKE_SHA1))),
+           "%s: %s", cases[i].name,
+           is_short ? "the short script" : "the long one");
+
+        redisFreeCommand(command);
+    }
+}
+
+
+static void
+test_take_args(void)
+{
+    char                         *command;
+    args_t                        args;
+    long long                     len;
+    ngx_http_ratelimit_claim_t    claims[3];
+    ngx_http_ratelimit_script_t   script;
+
+    claims[0] = claim_of("user", bucket_of(1000000000,
+                                           "999999999.999999r/d", 100000));
+    claims[0].bucket.step = 86400 * SECOND;
+    claims[1] = claim_of("ip", window_of(1000000000, 31536000 * SECOND,
+                                         100000));
+    claims[1].shadow = 1;
+    claims[2] = claim_of("global", bucket_of(7, "0r/s", 1));
+
+    script = script_of(claims, 3);
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+    ok(args_of(command, len, &args), "three limits: a command");
+    args_are(&args, 0, "word by word", "EVALSHA", TAKE_SHA1, "3",
+             "user", "ip", "global", "take", "redis", "1800000000123456",
+             "7f-1",
+             "bucket", "enforced", "1000000000", "100000",
+             "37037037037037", "3200000000", "86400000000", "172801000",
+             "window", "shadow", "1000000000", "100000",
+             "31536000000000", "0", "0", "31536001000",
+             "bucket", "enforced", "7", "1", "0", "1", "0",
+             "3155760000000", NULL);
+    redisFreeCommand(command);
+
+    script.preview = 1;
+    script.clock = 1;
+    script.now = 0;
+    script.id = "x y\r\n";
+    script.id_len = 3;
+    script.n = 1;
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+    ok(args_of(command, len, &args), "a preview by nginx's clock: a command");
+    args_are(&args, 4, "word by word", "peek", "nginx", "0", "x y",
+             "bucket", "enforced", "1000000000", "100000",
+             "37037037037037", "3200000000", "86400000000", "172801000",
+             NULL);
+    redisFreeCommand(command);
+
+    /* a window has no step, whatever is set beside it */
+
+    claims[0] = claim_of("w", window_of(5, SECOND, 1));
+    claims[0].bucket.step = 7;
+    script = script_of(claims, 1);
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+    ok(args_of(command, len, &args) && arg_number(&args, 14) == 0,
+       "a window is sent without a step");
+    redisFreeCommand(command);
+}
+
+
+static void
+test_refund_args(void)
+{
+    char                         *command;
+    args_t                        args;
+    long long                     len;
+    ngx_http_ratelimit_claim_t    claims[4];
+    ngx_http_ratelimit_script_t   script;
+
+    claims[0] = claim_of("a", bucket_of(10, "1r/s", 3));
+    claims[1] = claim_of("b", bucket_of(20, "1r/s", 4));
+    claims[2] = claim_of("c", window_of(30, SECOND, 5));
+    claims[3] = claim_of("d", window_of(40, SECOND, 6));
+
+    /* two that took, two shadow limits that did not */
+
+    claims[0].state[0] = -1;
+    claims[0].shadow = 1;
+    claims[1].state[0] = 0;
+    claims[2].state[0] = -31;
+    claims[2].shadow = 1;
+    claims[3].state[0] = 34;
+
+    script = script_of(claims, 4);
+
+    len = ngx_http_ratelimit_script_refund(&command, &script);
+    ok(args_of(command, len, &args), "a refund is a command");
+    args_are(&args, 0, "of those limits that took", "EVALSHA", REFUND_SHA1,
+             "2", "b", "d", "7f-1", "bucket", "20", "4", "window", "40", "6",
+             NULL);
+    redisFreeCommand(command);
+
+    ok(script.n == 4 && script.claims[0] == &claims[0]
+       && script.claims[1] == &claims[1], "the call is left as it was");
+
+    /* one bucket, as token_bucket.lua took it, with the script's text */
+
+    script = script_of(&claims[1], 1);
+    script.eval = 1;
+
+    len = ngx_http_ratelimit_script_refund(&command, &script);
+    ok(args_of(command, len, &args), "a refund by EVAL is a command");
+    args_are(&args, 0, "with the text", "EVAL", REFUND_TEXT, "1", "b", "7f-1",
+             "bucket", "20", "4", NULL);
+    redisFreeCommand(command);
+}
+
+
 static void
 test_eval(void)
 {
     char                         *sha, *text;
     args_t                        a, b;
-    size_t                        i, same;
+    size_t                        i, n, same;
     long long                     sha_len, text_len;
-    ngx_http_ratelimit_bucket_t   bucket;
+    ngx_http_ratelimit_claim_t    claims[2];
+    ngx_http_ratelimit_script_t   script;
 
-    bucket = bucket_of(1000000000, "999999999.999999r/d", 100000);
+    static const struct {
+        const char  *sha1;
+        const char  *text;
+        size_t       args;
+    } scripts[] = {
+        { SHA1, TEXT, 9 },
+        { TAKE_SHA1, TAKE_TEXT, 25 }
+    };
 
-    sha_len = ngx_http_ratelimit_script_take(&sha, "k", 1, &bucket, 0);
-    text_len = ngx_http_ratelimit_script_take(&text, "k", 1, &bucket, 1);
+    for (n = 1; n <= 2; n++) {
+        claims[0] = claim_of("k", bucket_of(1000000000,
+                                            "999999999.999999r/h", 100000));
+        claims[1] = claims[0];
+        claims[0].bucket.capacity = 1000;
 
-    ok(args_of(sha, sha_len, &a), "EVALSHA is a command");
-    ok(args_of(text, text_len, &b), "EVAL is a command");
-    ok(arg_is(&a, 0, bytes_of("EVALSHA")) && arg_is(&a, 1, bytes_of(SHA1)),
-       "one names the script");
-    ok(arg_is(&b, 0, bytes_of("EVAL")) && arg_is(&b, 1, bytes_of(TEXT)),
-       "the other brings it");
+        script = script_of(claims, n);
 
-    same = 0;
+        sha_len = ngx_http_ratelimit_script_take(&sha, &script);
+        script.eval = 1;
+        text_len = ngx_http_ratelimit_script_take(&text, &script);
 
-    for (i = 2; i < 9; i++) {
-        same += arg_is(&b, i, a.data[i], a.len[i]);
+        ok(args_of(sha, sha_len, &a), "EVALSHA is a command");
+        ok(args_of(text, text_len, &b), "EVAL is a command");
+        ok(arg_is(&a, 0, bytes_of("EVALSHA"))
+           && arg_is(&a, 1, scripts[n - 1].sha1, 40), "one names the script");
+        ok(arg_is(&b, 0, bytes_of("EVAL"))
+           && arg_is(&b, 1, scripts[n - 1].text, strlen(scripts[n - 1].text)),
+           "the other brings it");
+
+        same = 0;
+
+        for (i = 2; i < a.n; i++) {
+            same += arg_is(&b, i, a.data[i], a.len[i]);
+        }
+
+        ok(a.n == scripts[n - 1].args && b.n == a.n && same == a.n - 2,
+           "and all else is the same");
+
+        redisFreeCommand(sha);
+        redisFreeCommand(text);
+    }
+}
+
+
+static void
+test_load(void)
+{
+    char       *command;
+    args_t      args;
+    size_t      i;
+    long long   len;
+
+    static const char  *texts[] = { TEXT, TAKE_TEXT, REFUND_TEXT };
+
+    for (i = 0; i < nelts_of(texts); i++) {
+        len = ngx_http_ratelimit_script_load(&command, i);
+
+        ok(args_of(command, len, &args), "SCRIPT LOAD %zu is a command", i);
+        args_are(&args, 0, "and brings a script", "SCRIPT", "LOAD", texts[i],
+                 NULL);
+        redisFreeCommand(command);
     }
 
-    ok(a.n == 9 && b.n == 9 && same == 7, "and all else is the same");
+    ok(ngx_http_ratelimit_script_load(&command, i) == -2, "there are three");
+    ok(ngx_http_ratelimit_script_load(&command, (size_t) -1) == -2,
+       "and no more, however far");
+}
 
-    is_number(arg_number(&a, 4), 1000000000, "the capacity");
-    is_number(arg_number(&a, 5), bucket.rate.num, "the rate's numerator");
-    is_number(arg_number(&a, 6), bucket.rate.den, "its denominator");
-    is_number(arg_number(&a, 7), 100000, "the cost");
 
-    redisFreeCommand(sha);
-    redisFreeCommand(text);
+/* as many as there may be, with the longest numbers */
 
-    text_len = ngx_http_ratelimit_script_load(&text);
-    ok(args_of(text, text_len, &a) && a.n == 3
-       && arg_is(&a, 0, bytes_of("SCRIPT")) && arg_is(&a, 1, bytes_of("LOAD"))
-       && arg_is(&a, 2, bytes_of(TEXT)), "SCRIPT LOAD brings the same text");
-    redisFreeCommand(text);
+static void
+test_many(void)
+{
+    char                         *command, names[CLAIMS][8];
+    args_t                        args;
+    size_t                        i, wrong;
+    long long                     len;
+    ngx_http_ratelimit_claim_t    claims[CLAIMS];
+    ngx_http_ratelimit_script_t   script;
+
+    for (i = 0; i < CLAIMS; i++) {
+        snprintf(names[i], sizeof(names[i]), "k%zu", i);
+
+        claims[i] = claim_of(names[i], i % 3 ? bucket_of(1, "1r/s", 1)
+                                             : window_of(1, SECOND, 1));
+
+        claims[i].bucket.capacity = UINT64_MAX - i;
+        claims[i].bucket.cost = UINT64_MAX;
+        claims[i].bucket.rate.num = UINT64_MAX;
+        claims[i].bucket.rate.den = UINT64_MAX;
+        claims[i].bucket.window = UINT64_MAX;
+        claims[i].bucket.step = UINT64_MAX;
+    }
+
+    script = script_of(claims, CLAIMS);
+    script.now = UINT64_MAX;
+    script.id_len = 4;
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+
+    ok(args_of(command, len, &args) && args.n == 7 + 9 * CLAIMS,
+       "16 limits: a command of all");
+
+    wrong = 0;
+
+    for (i = 0; i < CLAIMS; i++) {
+        wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]))
+                 || !arg_is(&args, 7 + CLAIMS + 8 * i,
+                            i % 3 ? "bucket" : "window", 6)
+                 || arg_number(&args, 7 + CLAIMS + 8 * i + 2)
+                    != UINT64_MAX - i
+                 || arg_number(&args, 7 + CLAIMS + 8 * i + 3) != UINT64_MAX
+                 || arg_number(&args, 7 + CLAIMS + 8 * i + 4) != UINT64_MAX
+                 || arg_number(&args, 7 + CLAIMS + 8 * i + 6)
+                    != (i % 3 ? UINT64_MAX : 0)
+                 || arg_number(&args, 7 + CLAIMS + 8 * i + 7)
+                    != NGX_HTTP_RATELIMIT_TTL_MAX;
+    }
+
+    is_number(wrong, 0, "each in its place");
+    redisFreeCommand(command);
+
+    len = ngx_http_ratelimit_script_refund(&command, &script);
+
+    ok(args_of(command, len, &args) && args.n == 4 + 4 * CLAIMS,
+       "and all of them in a refund");
+
+    wrong = 0;
+
+    for (i = 0; i < CLAIMS; i++) {
+        wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]))
+                 || arg_number(&args, 4 + CLAIMS + 3 * i + 1)
+                    != UINT64_MAX - i;
+    }
+
+    is_number(wrong, 0, "each in its place");
+    redisFreeCommand(command);
 }
 
 
@@ -204,7 +622,8 @@ test_keys(void)
     args_t                        args;
     size_t                        i;
     long long                     len;
-    ngx_http_ratelimit_bucket_t   bucket;
+    ngx_http_ratelimit_claim_t    claims[2];
+    ngx_http_ratelimit_script_t   script;
 
     struct {
         const char  *name;
@@ -227,24 +646,44 @@ test_keys(void)
 
     memset(large, 'k', sizeof(large));
 
-    bucket = bucket_of(10, "1r/s", 1);
-
-    for (i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+    for (i = 0; i < nelts_of(keys); i++) {
 
         /* of exactly its length, without a zero byte behind */
 
         copy = malloc(keys[i].len ? keys[i].len : 1);
         memcpy(copy, keys[i].data, keys[i].len);
 
-        len = ngx_http_ratelimit_script_take(&command, copy, keys[i].len,
-                                             &bucket, i % 2);
+        claims[0] = claim_of("", bucket_of(10, "1r/s", 1));
+        claims[0].key = copy;
+        claims[0].len = keys[i].len;
+        claims[1] = claims[0];
+
+        script = script_of(claims, 1);
+        script.eval = i % 2;
+
+        len = ngx_http_ratelimit_script_take(&command, &script);
 
         snprintf(name, sizeof(name), "a key %s arrives as it is",
                  keys[i].name);
         ok(args_of(command, len, &args) && args.n == 9
            && arg_is(&args, 3, keys[i].data, keys[i].len), "%s", name);
-
         redisFreeCommand(command);
+
+        script.n = 2;
+        script.claims[1] = &claims[1];
+
+        len = ngx_http_ratelimit_script_take(&command, &script);
+        ok(args_of(command, len, &args) && args.n == 25
+           && arg_is(&args, 4, keys[i].data, keys[i].len),
+           "and as the second of two");
+        redisFreeCommand(command);
+
+        len = ngx_http_ratelimit_script_refund(&command, &script);
+        ok(args_of(command, len, &args) && args.n == 12
+           && arg_is(&args, 4, keys[i].data, keys[i].len),
+           "and in a refund");
+        redisFreeCommand(command);
+
         free(copy);
     }
 }
@@ -253,13 +692,20 @@ test_keys(void)
 static uint64_t
 ttl_of(const ngx_http_ratelimit_bucket_t *bucket)
 {
-    char      *command;
-    args_t     args;
-    uint64_t   ttl;
-    long long  len;
+    char                         *command;
+    args_t                        args;
+    uint64_t                      ttl;
+    long long                     len;
+    ngx_http_ratelimit_claim_t    claim;
+    ngx_http_ratelimit_script_t   script;
 
-    len = ngx_http_ratelimit_script_take(&command, "k", 1, bucket, 0);
-    ttl = args_of(command, len, &args) ? arg_number(&args, 8) : 0;
+    claim = claim_of("k", *bucket);
+    script = script_of(&claim, 1);
+
+    /* the last argument of either script */
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+    ttl = args_of(command, len, &args) ? arg_number(&args, args.n - 1) : 0;
 
     redisFreeCommand(command);
 
@@ -306,6 +752,24 @@ test_ttl(void)
     is_number(ttl_of(&bucket), NGX_HTTP_RATELIMIT_TTL_MAX,
               "rounding does not pass the limit");
 
+    bucket = bucket_of(10, "1r/s", 1);
+    bucket.step = 60 * SECOND;
+    is_number(ttl_of(&bucket), 71000, "a step longer");
+
+    bucket = bucket_of(10, "0r/s", 1);
+    bucket.step = 60 * SECOND;
+    is_number(ttl_of(&bucket), NGX_HTTP_RATELIMIT_TTL_MAX,
+              "but nothing is longer than the longest");
+
+    bucket = window_of(10, 60 * SECOND, 1);
+    is_number(ttl_of(&bucket), 61000, "a window: its length and a second");
+
+    bucket = window_of(10, 1000, 1);
+    is_number(ttl_of(&bucket), 1001, "the shortest window");
+
+    bucket = window_of(10, 31536000 * SECOND, 1);
+    is_number(ttl_of(&bucket), 31536001000ULL, "the longest window");
+
     seed = 11;
     wrong = 0;
 
@@ -330,6 +794,28 @@ test_ttl(void)
 
     is_number(wrong, 0, "100000 random limits: never shorter than the time to "
               "refill, a second longer at most");
+
+    wrong = 0;
+
+    for (i = 0; i < 20000; i++) {
+        snprintf(text, sizeof(text), "%ur/%c",
+                 (unsigned) (tap_random(&seed) % 1000 + 1),
+                 units[tap_random(&seed) % 4]);
+
+        bucket = bucket_of(tap_random(&seed) % 1000 + 1, text, 1);
+        bucket.step = tap_random(&seed) % (86400 * SECOND) + 1;
+
+        us = ngx_http_ratelimit_rate_wait(&bucket.rate,
+                                          bucket.capacity * SECOND);
+        us = (us + bucket.step - 1) / bucket.step * bucket.step;
+        ttl = ttl_of(&bucket);
+
+        wrong += ttl * 1000 < us
+                 || ttl * 1000 > us + bucket.step + 1000000;
+    }
+
+    is_number(wrong, 0, "20000 with steps: never shorter than the steps that "
+              "refill all of it");
 }
 
 
@@ -425,37 +911,80 @@ test_embedded(void)
 {
     char     hex[41], file[65536];
     FILE    *in;
-    size_t   n;
+    size_t   i, n;
+
+    static const struct {
+        const char  *file;
+        const char  *text;
+        const char  *sha1;
+    } scripts[] = {
+        { "lua/token_bucket.lua", TEXT, SHA1 },
+        { "lua/take.lua", TAKE_TEXT, TAKE_SHA1 },
+        { "lua/refund.lua", REFUND_TEXT, REFUND_SHA1 }
+    };
 
     sha1_of((const unsigned char *) bytes_of("abc"), hex);
     is_text(hex, "a9993e364706816aba3e25717850c26c9cd0d89d",
             "SHA-1 of this test is right");
 
-    sha1_of((const unsigned char *) bytes_of(TEXT), hex);
-    is_text(SHA1, hex, "the SHA-1 is that of the embedded text");
-
     /* tests are run in the top folder */
 
-    in = fopen("lua/token_bucket.lua", "rb");
+    for (i = 0; i < nelts_of(scripts); i++) {
+        sha1_of((const unsigned char *) scripts[i].text,
+                strlen(scripts[i].text), hex);
+        is_text(scripts[i].sha1, hex, "the SHA-1 is that of the embedded text");
 
-    if (ok(in != NULL, "the script is there")) {
-        n = fread(file, 1, sizeof(file), in);
-        fclose(in);
+        in = fopen(scripts[i].file, "rb");
 
-        is_bytes(bytes_of(TEXT), file, n, "and embedded to the byte");
+        if (ok(in != NULL, "%s is there", scripts[i].file)) {
+            n = fread(file, 1, sizeof(file), in);
+            fclose(in);
+
+            is_bytes(scripts[i].text, strlen(scripts[i].text), file, n,
+                     "and embedded to the byte");
+        }
     }
+}
+
+
+/* the first reply in "wire" */
+
+static ngx_http_ratelimit_reply_t *
+reply_of(ngx_http_ratelimit_reader_t *reader, const char *wire)
+{
+    ngx_http_ratelimit_reply_t  *reply;
+
+    ngx_http_ratelimit_reader_feed(reader, wire, strlen(wire));
+    ngx_http_ratelimit_reader_next(reader, &reply);
+
+    return reply;
+}
+
+
+static int
+decision_is(const ngx_http_ratelimit_claim_t *claim, int passed,
+    uint64_t limit, uint64_t remaining, uint64_t reset, uint64_t retry_after)
+{
+    const ngx_http_ratelimit_decision_t  *d;
+
+    d = &claim->decision;
+
+    return d->outcome == (passed ? NGX_HTTP_RATELIMIT_PASSED
+                                 : NGX_HTTP_RATELIMIT_REJECTED)
+           && d->source == NGX_HTTP_RATELIMIT_SOURCE_REDIS
+           && d->limit == limit && d->remaining == remaining
+           && d->reset == reset && d->retry_after == retry_after;
 }
 
 
 static void
 test_replies(void)
 {
-    size_t                          i;
-    ngx_http_ratelimit_reply_t     *reply;
-    ngx_http_ratelimit_bucket_t     bucket;
-    ngx_http_ratelimit_reader_t    *reader;
-    ngx_http_ratelimit_failure_e    failure;
-    ngx_http_ratelimit_decision_t   d;
+    size_t                         i;
+    ngx_http_ratelimit_claim_t     claim;
+    ngx_http_ratelimit_script_t    script;
+    ngx_http_ratelimit_reader_t   *reader;
+    ngx_http_ratelimit_failure_e   failure;
 
     static const struct {
         const char                    *wire;
@@ -469,38 +998,30 @@ test_replies(void)
         { "*0\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
         { "-NOSCRIPT No matching script.\r\n", NGX_HTTP_RATELIMIT_NOSCRIPT },
         { "-OOM command not allowed\r\n", NGX_HTTP_RATELIMIT_OOM },
+        { "-CLOCK nginx is behind\r\n", NGX_HTTP_RATELIMIT_CLOCK },
         { "-ERR what\r\n", NGX_HTTP_RATELIMIT_ERROR },
         { "-\r\n", NGX_HTTP_RATELIMIT_ERROR }
     };
 
-    bucket = bucket_of(10, "1r/s", 3);
+    claim = claim_of("k", bucket_of(10, "1r/s", 3));
+    script = script_of(&claim, 1);
     reader = ngx_http_ratelimit_reader_create();
 
-    ngx_http_ratelimit_reader_feed(reader, ":7000000\r\n:-2500001\r\n", 21);
-
-    memset(&d, 0, sizeof(d));
-    ngx_http_ratelimit_reader_next(reader, &reply);
-    is_number(ngx_http_ratelimit_script_reply(reply, &bucket, &d),
+    is_number(ngx_http_ratelimit_script_reply(
+                  reply_of(reader, ":7000000\r\n"), &script),
               NGX_HTTP_RATELIMIT_OK, "an integer is a decision");
-    ok(d.outcome == NGX_HTTP_RATELIMIT_PASSED && d.limit == 10
-       && d.remaining == 7 && d.reset == 3 && d.retry_after == 0
-       && d.source == NGX_HTTP_RATELIMIT_SOURCE_REDIS,
+    ok(decision_is(&claim, 1, 10, 7, 3, 0),
        "not negative: passed, what is left");
 
-    memset(&d, 0, sizeof(d));
-    ngx_http_ratelimit_reader_next(reader, &reply);
-    is_number(ngx_http_ratelimit_script_reply(reply, &bucket, &d),
+    is_number(ngx_http_ratelimit_script_reply(
+                  reply_of(reader, ":-2500001\r\n"), &script),
               NGX_HTTP_RATELIMIT_OK, "so is a negative one");
-    ok(d.outcome == NGX_HTTP_RATELIMIT_REJECTED && d.limit == 10
-       && d.remaining == 2 && d.reset == 8 && d.retry_after == 1
-       && d.source == NGX_HTTP_RATELIMIT_SOURCE_REDIS,
+    ok(decision_is(&claim, 0, 10, 2, 8, 1),
        "negative: rejected, what is there");
 
-    for (i = 0; i < sizeof(replies) / sizeof(replies[0]); i++) {
-        ngx_http_ratelimit_reader_feed(reader, replies[i].wire,
-                                       strlen(replies[i].wire));
-        ngx_http_ratelimit_reader_next(reader, &reply);
-        failure = ngx_http_ratelimit_script_reply(reply, &bucket, &d);
+    for (i = 0; i < nelts_of(replies); i++) {
+        failure = ngx_http_ratelimit_script_reply(
+                      reply_of(reader, replies[i].wire), &script);
 
         ok(failure == replies[i].failure, "\"%.*s\" is no decision: %s",
            (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
@@ -511,15 +1032,182 @@ test_replies(void)
 }
 
 
+/* a bucket, a bucket with a step, a window: one, two and three numbers */
+
+static void
+test_arrays(void)
+{
+    size_t                         i;
+    ngx_http_ratelimit_claim_t     claims[3];
+    ngx_http_ratelimit_script_t    script;
+    ngx_http_ratelimit_reader_t   *reader;
+
+    static const char  *wrong[] = {
+        ":5\r\n",
+        "*-1\r\n",
+        "*0\r\n",
+        "*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+        "*7\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+        "*6\r\n$1\r\n1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+        "*6\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n$-1\r\n",
+        "*6\r\n:1\r\n:1\r\n*1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+        "*6\r\n:1\r\n:1\r\n:1\r\n-ERR x\r\n:1\r\n:1\r\n",
+        "*3\r\n:1\r\n*2\r\n:1\r\n:1\r\n*3\r\n:1\r\n:1\r\n:1\r\n"
+    };
+
+    claims[0] = claim_of("a", bucket_of(10, "1r/s", 3));
+    claims[1] = claim_of("b", bucket_of(20, "2r/s", 3));
+    claims[1].bucket.step = 5 * SECOND;
+    claims[2] = claim_of("c", window_of(30, 60 * SECOND, 3));
+
+    script = script_of(claims, 3);
+    reader = ngx_http_ratelimit_reader_create();
+
+    is_number(ngx_http_ratelimit_script_reply(
+                  reply_of(reader, "*6\r\n:7000000\r\n:-2000001\r\n"
+                                   ":1000000\r\n:-3\r\n:5000000\r\n"
+                                   ":8000001\r\n"), &script),
+              NGX_HTTP_RATELIMIT_OK, "three limits in one reply");
+    ok(decision_is(&claims[0], 1, 10, 7, 3, 0), "the bucket's number");
+    ok(decision_is(&claims[1], 0, 20, 2, 9, 4), "the two of one with steps");
+    ok(decision_is(&claims[2], 0, 30, 2, 5, 9), "the window's three");
+
+    for (i = 0; i < nelts_of(wrong); i++) {
+        is_number(ngx_http_ratelimit_script_reply(reply_of(reader, wrong[i]),
+                                                  &script),
+                  NGX_HTTP_RATELIMIT_PROTOCOL,
+                  "another number or type of elements is no decision");
+    }
+
+    /* the same elements, in another order of limits */
+
+    script.claims[0] = &claims[2];
+    script.claims[2] = &claims[0];
+
+    ngx_http_ratelimit_script_reply(
+        reply_of(reader, "*6\r\n:29\r\n:60000000\r\n:0\r\n"
+                         ":-2000001\r\n:1000000\r\n:-1\r\n"), &script);
+    ok(decision_is(&claims[2], 1, 30, 29, 60, 0)
+       && decision_is(&claims[1], 0, 20, 2, 9, 4)
+       && decision_is(&claims[0], 0, 10, 0, 10, 3),
+       "limits and numbers are in the same order");
+
+    /* single limits of several numbers */
+
+    script = script_of(&claims[1], 1);
+    is_number(ngx_http_ratelimit_script_reply(
+                  reply_of(reader, "*2\r\n:17000000\r\n:0\r\n"), &script),
+              NGX_HTTP_RATELIMIT_OK, "one bucket with a step is an array");
+    ok(decision_is(&claims[1], 1, 20, 17, 5, 0), "of two numbers");
+    is_number(ngx_http_ratelimit_script_reply(
+                  reply_of(reader, ":17000000\r\n"), &script),
+              NGX_HTTP_RATELIMIT_PROTOCOL, "and not an integer");
+
+    script = script_of(&claims[2], 1);
+    is_number(ngx_http_ratelimit_script_reply(
+                  reply_of(reader, "*3\r\n:27\r\n:1\r\n:0\r\n"), &script),
+              NGX_HTTP_RATELIMIT_OK, "one window is an array");
+    ok(decision_is(&claims[2], 1, 30, 27, 1, 0), "of three numbers");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+static void
+test_many_replies(void)
+{
+    char                          wire[4096];
+    size_t                        i, n, wrong;
+    ngx_http_ratelimit_claim_t    claims[CLAIMS];
+    ngx_http_ratelimit_script_t   script;
+    ngx_http_ratelimit_reader_t  *reader;
+
+    reader = ngx_http_ratelimit_reader_create();
+
+    n = snprintf(wire, sizeof(wire), "*%d\r\n", 3 * CLAIMS);
+
+    for (i = 0; i < CLAIMS; i++) {
+        claims[i] = claim_of("k", window_of(100, 60 * SECOND, 1));
+
+        n += snprintf(wire + n, sizeof(wire) - n,
+                      ":%zu\r\n:%zu000000\r\n:0\r\n", i, i + 1);
+    }
+
+    script = script_of(claims, CLAIMS);
+
+    is_number(ngx_http_ratelimit_script_reply(reply_of(reader, wire),
+                                              &script),
+              NGX_HTTP_RATELIMIT_OK, "16 windows answer with 48 numbers");
+
+    wrong = 0;
+
+    for (i = 0; i < CLAIMS; i++) {
+        wrong += !decision_is(&claims[i], 1, 100, i, i + 1, 0);
+    }
+
+    is_number(wrong, 0, "each has its own");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+static void
+test_taken(void)
+{
+    size_t                        i, j;
+    ngx_http_ratelimit_claim_t    claims[3];
+    ngx_http_ratelimit_script_t   script;
+
+    /* p: passed, d: denied; in capitals for a shadow limit */
+
+    static const struct {
+        const char  *claims;
+        unsigned     preview;
+        int          taken;
+    } cases[] = {
+        { "p", 0, 1 }, { "d", 0, 0 }, { "p", 1, 0 }, { "P", 0, 1 },
+        { "D", 0, 0 }, { "pp", 0, 1 }, { "pd", 0, 0 }, { "dp", 0, 0 },
+        { "pD", 0, 1 }, { "Dp", 0, 1 }, { "dD", 0, 0 }, { "DD", 0, 0 },
+        { "PD", 0, 1 }, { "Pd", 0, 0 }, { "pDd", 0, 0 }, { "pDp", 0, 1 },
+        { "pDp", 1, 0 }
+    };
+
+    for (i = 0; i < nelts_of(cases); i++) {
+
+        for (j = 0; cases[i].claims[j]; j++) {
+            claims[j] = claim_of("k", bucket_of(10, "1r/s", 1));
+            claims[j].shadow = strchr("PD", cases[i].claims[j]) != NULL;
+            claims[j].state[0] = strchr("dD", cases[i].claims[j]) ? -1 : 0;
+        }
+
+        script = script_of(claims, j);
+        script.preview = cases[i].preview;
+
+        ok(!ngx_http_ratelimit_script_taken(&script) == !cases[i].taken,
+           "%s%s: %s", cases[i].claims,
+           cases[i].preview ? ", a preview" : "",
+           cases[i].taken ? "something was taken" : "nothing was taken");
+    }
+}
+
+
 int
 main(void)
 {
     test_wire();
+    test_short();
+    test_take_args();
+    test_refund_args();
     test_eval();
+    test_load();
+    test_many();
     test_keys();
     test_ttl();
     test_embedded();
     test_replies();
+    test_arrays();
+    test_many_replies();
+    test_taken();
 
     return tap_done();
 }

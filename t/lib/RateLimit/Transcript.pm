@@ -13,8 +13,9 @@ package RateLimit::Transcript;
 #
 # CHECK is one test: each line of the output is a line of the real one, in this
 # order; there may be others between them.  "..." stands for any text, and a
-# Retry-After may be less than shown, as time goes on.  %replace: text => text,
-# in the command before it is run, and in the output.
+# time to wait (Retry-After, "retry_after" in JSON, t= in RateLimit) may be less
+# than shown, as time goes on.  %replace: text => text, in the command before it
+# is run, and in the output.
 
 use strict;
 use warnings;
@@ -108,15 +109,30 @@ sub _run {
 sub _same {
     my ($real, $line) = @_;
 
-    if ($line =~ /^((?:X-RateLimit-)?Retry-After: )(\d+)$/) {
-        my ($head, $most) = ($1, $2);
+    my @most;
+    my $regex = '';
 
-        return $real =~ /^\Q$head\E(\d+)$/ && $1 >= 1 && $1 <= $most;
+    for (split /(\.\.\.|(?:Retry-After: |"retry_after":|;t=)\d+)/, $line, -1) {
+
+        if (/^\.\.\.$/) {
+            $regex .= '.*';
+
+        } elsif (/^(Retry-After: |"retry_after":|;t=)(\d+)$/) {
+            $regex .= quotemeta($1) . '(\d+)';
+            push @most, $2;
+
+        } else {
+            $regex .= quotemeta;
+        }
     }
 
-    my $regex = join '.*', map { quotemeta } split /\.\.\./, $line, -1;
+    my @seconds = $real =~ /^$regex\s*$/ or return 0;
 
-    return $real =~ /^$regex\s*$/;
+    for my $i (0 .. $#most) {
+        return 0 if $seconds[$i] < 1 || $seconds[$i] > $most[$i];
+    }
+
+    return 1;
 }
 
 

@@ -1,0 +1,1115 @@
+# take.lua with buckets, against a real redis-server: several limits pass
+# together or not at all, refill in steps, and clocks that are not right.
+#
+# Clocks are the test's own: that of Redis ("at") and that of nginx ("nginx").
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Test::More;
+
+use List::Util qw(max min sum0);
+use POSIX qw(ceil floor);
+
+use RateLimit::Redis;
+use RateLimit::Script;
+
+my $NOON = 1_800_000_000_000_000;       # us, some day in 2027
+my $SECOND = 1_000_000;
+my $MINUTE = 60 * $SECOND;
+my $HOUR = 3600 * $SECOND;
+my $DAY = 24 * $HOUR;
+
+my $redis = RateLimit::Redis->start;
+my $script = RateLimit::Script->new($redis);
+
+
+# What this call would find, without making it: the numbers of one limit.
+
+sub peek {
+    my ($limit, %opt) = @_;
+
+    return $script->one($limit, %opt, peek => 1);
+}
+
+
+# An integer from 0, small ones as likely as large ones.
+
+sub any_up_to {
+    my ($most) = @_;
+
+    return $most < 1 ? 0 : int(exp(rand log($most + 1))) - 1;
+}
+
+
+subtest 'replies: one integer, or one flat array of integers' => sub {
+    my $bucket = $script->bucket(rate => [1, 3600]);
+    my $steps = $script->bucket(rate => [1, 3600], step => 5 * $SECOND);
+    my $window = $script->window;
+
+    is $script->take([$bucket], at => $NOON), 9_000_000, 'a bucket';
+    is_deeply $script->take([$steps], at => $NOON), [9_000_000, 0],
+              'a bucket with steps';
+    is_deeply $script->take([$window], at => $NOON), [9, $MINUTE, 0],
+              'a window';
+    is_deeply $script->take([$window, $steps, $bucket],
+                            at => $NOON + $SECOND),
+              [8, 59 * $SECOND, 0, 8_000_000, $SECOND, 8_000_277],
+              'all of them, in the order of the call';
+    is_deeply $script->take([$bucket, $window], at => $NOON + $SECOND),
+              [7_000_277, 7, 59 * $SECOND, 0], 'two of them';
+
+    my $other = $script->bucket(rate => [1, 3600]);
+    is_deeply $script->take([$bucket, $other], at => $NOON + $SECOND),
+              [6_000_277, 9_000_000], 'two buckets';
+};
+
+
+# The same calls to both scripts: whatever the limits and the times are, one
+# can't be told from the other.
+
+subtest 'one bucket: the same as token_bucket.lua, call by call' => sub {
+    srand 7;
+
+    for my $case (['3r/s', 3, 1, 50], ['7r/m', 7, 60, 20],
+                  ['2.5r/s', 5, 2, 10], ['100000r/s', 100_000, 1, 1000],
+                  ['13r/h', 13, 3600, 100], ['11r/d', 11, 86_400, 3],
+                  ['0r/s', 0, 1, 500])
+    {
+        my ($name, $num, $den, $capacity) = @$case;
+
+        # an hour: not yet a slow bucket, which token_bucket.lua knows not
+
+        my %limit = (capacity => $capacity, rate => [$num, $den],
+                     ttl => 3_600_000);
+        my $long = $script->bucket(%limit);
+        my $short = $script->bucket(%limit);
+        my $now = $NOON;
+        my ($replies, $states, $ttls, $passed) = (0, 0, 0, 0);
+
+        for my $n (1 .. 700) {
+            $now += any_up_to(3 * $SECOND * $den / ($num || 1));
+
+            # the clock is set back, the limit is changed, a field is lost
+
+            $now -= any_up_to(10 * $SECOND) if rand > 0.97;
+
+            my %change;
+
+            $change{capacity} = 1 + int rand 2 * $capacity if rand > 0.97;
+            $change{rate} = [1 + int rand 10, 1 + int rand 100]
+                if rand > 0.97 && $num;
+
+            if (rand > 0.99) {
+                $redis->cmd('HDEL', $_->{key}, 'lastRefill')
+                    for $long, $short;
+            }
+
+            my $ttl = rand > 0.9 ? 1 + any_up_to(3_600_000) : 0;
+
+            if ($ttl > 60_000) {
+                $redis->cmd('PEXPIRE', $_->{key}, $ttl) for $long, $short;
+            }
+
+            my $cost = rand > 0.8 ? 1 + any_up_to($capacity) : 1;
+            my @call = (cost => $cost, %change);
+
+            my $a = $script->take([{ %$long, @call }], at => $now);
+            my $b = $script->token_bucket({ %$short, @call }, at => $now);
+
+            $passed++ if $a >= 0;
+            $replies++ if $a != $b;
+
+            my ($x, $y) = map { $script->hash_of($_) } $long, $short;
+            $states++ if "@{[%$x{tokens}, %$x{lastRefill}]}"
+                         ne "@{[%$y{tokens}, %$y{lastRefill}]}"
+                         || keys %$x != 2;
+
+            # where no token comes, the short script sets it again each time
+
+            $ttls++ if $num
+                       && abs($script->pttl($long) - $script->pttl($short))
+                          > 30_000;
+        }
+
+        is "$replies, $states, $ttls", '0, 0, 0',
+           "$name: the same replies, states and times to live";
+        cmp_ok $passed, '>', 50, 'some passed';
+    }
+};
+
+
+subtest 'a slow bucket, too, as long as clocks go right' => sub {
+    srand 8;
+
+    for my $case (['11r/d', 11, 86_400, 3], ['1r/h', 1, 3600, 10],
+                  ['100r/d', 1, 864, 50])
+    {
+        my ($name, $num, $den, $capacity) = @$case;
+        my $long = $script->bucket(capacity => $capacity,
+                                   rate => [$num, $den]);
+        my $short = $script->bucket(capacity => $capacity,
+                                    rate => [$num, $den]);
+        my $now = $NOON;
+        my $wrong = 0;
+
+        for (1 .. 500) {
+            $now += any_up_to(10 * $SECOND * $den / $num);
+
+            # nginx's clock is a bit before and a bit behind
+
+            my $a = $script->take([$long], at => $now,
+                                  nginx => $now + int rand 2000);
+            my $b = $script->token_bucket($short, at => $now);
+
+            my ($x, $y) = map { $script->hash_of($_) } $long, $short;
+
+            $wrong++ if $a != $b || $x->{tokens} ne $y->{tokens}
+                        || $x->{lastRefill} ne $y->{lastRefill};
+        }
+
+        is $wrong, 0, $name;
+        is_deeply [sort keys %{ $script->hash_of($long) }],
+                  ['lastRefill', 'seen', 'tokens'],
+                  'with a field for the other clock';
+    }
+};
+
+
+# Many calls of up to four limits of all kinds; what each of them says alone,
+# one moment before, is what all of them together must follow.
+
+subtest 'all pass and take, or none takes anything' => sub {
+    srand 9;
+
+    my @limits = (
+        $script->bucket(capacity => 20, rate => [2, 1]),
+        $script->bucket(capacity => 5, rate => [1, 3]),
+        $script->bucket(capacity => 30, rate => [3, 1], step => 2 * $SECOND),
+        $script->bucket(capacity => 10, rate => [1, 1000]),
+        $script->window(capacity => 15, length => 10 * $SECOND),
+        $script->window(capacity => 40, length => 30 * $SECOND),
+    );
+
+    $_->{ttl} = 3_600_000 for @limits;
+
+    my $now = $NOON;
+    my ($passed, $denied, $shadows) = (0, 0, 0);
+    my (@kept, @taken, @replies);
+
+    for my $n (1 .. 2500) {
+        $now += any_up_to(2 * $SECOND);
+
+        my @rest = sort { $a->[0] <=> $b->[0] } map { [rand, $_] } @limits;
+        my @call = map { { %{ $_->[1] }, cost => 1 + any_up_to(7),
+                           shadow => rand > 0.8 } }
+                   @rest[0 .. int rand 4];
+
+        my @before = map { peek($_, at => $now) } @call;
+        my $bytes = $script->bytes_of(@call);
+        my @fits = map { $_->[0] >= 0 } @before;
+        my $all = !grep { !$fits[$_] && !$call[$_]{shadow} } 0 .. $#call;
+
+        my $reply = $script->take(\@call, at => $now);
+        my @reply = ref $reply ? @$reply : $reply;
+        my $after = $script->bytes_of(@call);
+
+        $all ? $passed++ : $denied++;
+
+        for my $i (0 .. $#call) {
+            my $takes = $all && $fits[$i];
+            my $same = ($after->[$i] // '') eq ($bytes->[$i] // '');
+            my @state = splice @reply, 0, scalar @{ $before[$i] };
+            my $left = $before[$i][0];
+
+            $shadows++ if $all && !$fits[$i];
+
+            if ($takes) {
+                $left -= $call[$i]{cost}
+                         * ($call[$i]{kind} eq 'window' ? 1 : $SECOND);
+            }
+
+            push @taken, $n if $takes && $same;
+            push @kept, $n if !$takes && !$same;
+            push @replies, $n if $state[0] != $left;
+        }
+
+        push @replies, $n if @reply;
+    }
+
+    is "@kept", '', 'what is not taken from is left as it was, to the byte';
+    is "@taken", '', 'what is taken from is not';
+    is "@replies", '', 'and each limit says what is left of it';
+    cmp_ok min($passed, $denied, $shadows), '>', 100,
+           "$passed calls passed, $denied did not, $shadows shadows denied";
+};
+
+
+subtest 'sixteen limits at once' => sub {
+    my @limits = map { $script->bucket(capacity => $_, rate => [1, 3600]) }
+                 1 .. 16;
+
+    is_deeply $script->take(\@limits, at => $NOON),
+              [map { $_ * $SECOND } 0 .. 15], 'all pass';
+    my $bytes = $script->bytes_of(@limits);
+    is_deeply $script->take(\@limits, at => $NOON),
+              [-1, map { $_ * $SECOND } 1 .. 15], 'the smallest denies';
+    is_deeply $script->bytes_of(@limits), $bytes, 'none was taken from';
+};
+
+
+subtest 'a shadow limit denies nobody, and is not taken from alone' => sub {
+    my $shadow = $script->bucket(capacity => 1, rate => [1, 3600],
+                                 shadow => 1);
+    my $limit = $script->bucket(capacity => 3, rate => [1, 3600]);
+
+    is_deeply $script->take([$shadow, $limit], at => $NOON), [0, 2_000_000],
+              'both pass';
+    is_deeply $script->take([$shadow, $limit], at => $NOON), [-1, 1_000_000],
+              'the shadow denies: the other one is taken from';
+    is_deeply $script->take([$limit, $shadow], at => $NOON), [0, -1],
+              'in any order';
+
+    $redis->cmd('DEL', $shadow->{key});
+    is_deeply $script->take([$shadow, $limit], at => $NOON),
+              [1_000_000, -1], 'the other one denies';
+    is $redis->cmd('EXISTS', $shadow->{key}), 0,
+       'the shadow is not taken from';
+
+    is_deeply $script->take([{ %$limit, shadow => 1 }, $shadow], at => $NOON),
+              [-1, 0], 'two shadows: each for itself';
+};
+
+
+subtest 'peek changes nothing, whatever there is' => sub {
+    my @states = (
+        ['nothing', sub { }],
+        ['some tokens', sub { $script->take([$_[0]], at => $NOON) }],
+        ['none', sub { $script->take([{ %{ $_[0] }, cost => 10 }],
+                                     at => $NOON) }],
+        ['a time to live that is too short',
+         sub { $script->take([{ %{ $_[0] }, cost => 10 }], at => $NOON);
+               $redis->cmd('PEXPIRE', $_[0]{key}, 50_000) }],
+        ['none at all',
+         sub { $script->take([{ %{ $_[0] }, cost => 10 }], at => $NOON);
+               $redis->cmd('PERSIST', $_[0]{key}) }],
+    );
+
+    for my $new (sub { $script->bucket(rate => [1, 300]) },
+                 sub { $script->bucket(rate => [1, 3600]) },
+                 sub { $script->bucket(rate => [1, 3600], step => $MINUTE) },
+                 sub { $script->window(length => 20 * $MINUTE) },
+                 sub { $script->window(length => 3 * $HOUR) })
+    {
+        for my $state (@states) {
+            my ($name, $make) = @$state;
+            my $limit = $new->();
+            my $wrong = 0;
+
+            $make->($limit);
+
+            my $bytes = $script->bytes_of($limit);
+            my $pttl = $script->pttl($limit);
+
+            # the present, the past, the far future, by either clock
+
+            for my $by ([0, 0], [-5, -5], [-$HOUR, 0], [30 * $DAY, 0],
+                        [30 * $DAY, 30 * $DAY], [0, -50 * $SECOND])
+            {
+                for my $clock ('redis', 'nginx') {
+                    for my $cost (1, 3, 11) {
+                        peek({ %$limit, cost => $cost }, clock => $clock,
+                             at => $NOON + $by->[0], nginx => $NOON + $by->[1]);
+                    }
+                }
+
+                $wrong++ if ($script->bytes_of($limit)->[0] // '')
+                            ne ($bytes->[0] // '');
+                $wrong++ if $pttl < 0 ? $script->pttl($limit) != $pttl
+                                      : $script->pttl($limit) > $pttl;
+            }
+
+            is $wrong, 0, "$limit->{kind}: $name";
+        }
+    }
+};
+
+
+subtest 'peek says what a take would find' => sub {
+    my $limit = $script->bucket(rate => [1, 10]);
+
+    is_deeply peek($limit, at => $NOON), [10_000_000], 'full, without a key';
+    is_deeply peek({ %$limit, cost => 10 }, at => $NOON), [10_000_000],
+              'whatever the cost is';
+    $script->take([{ %$limit, cost => 9 }], at => $NOON);
+    is_deeply peek({ %$limit, cost => 2 }, at => $NOON), [-1_000_001],
+              'too little for this cost';
+    is_deeply peek({ %$limit, cost => 2 }, at => $NOON + 10 * $SECOND),
+              [2_000_000], 'enough ten seconds later';
+    is_deeply peek({ %$limit, cost => 11 }, at => $NOON), [-1_000_001],
+              'a cost that never fits';
+};
+
+
+subtest 'steps: nothing comes within one, all of it at its end' => sub {
+    for my $case ([5 * $SECOND, [1, 1], 10], [$SECOND, [3, 1], 100],
+                  [10_000, [1000, 1], 500], [$MINUTE, [7, 60], 20],
+                  [700_000, [1, 1], 10], [$HOUR, [10, 86_400], 10])
+    {
+        my ($step, $rate, $capacity) = @$case;
+        my ($num, $den) = @$rate;
+        my $limit = $script->bucket(capacity => $capacity, rate => $rate,
+                                    step => $step);
+        my $name = "$step us at $num/$den";
+
+        $script->take([{ %$limit, cost => $capacity }], at => $NOON);
+
+        my $one = floor($step * $num / $den);
+
+        is_deeply peek($limit, at => $NOON + $step - 1), [-1, $step - 1],
+                  "$name: nothing a microsecond before";
+        is_deeply peek({ %$limit, cost => $capacity }, at => $NOON + $step),
+                  [-1 - $one, 0], 'a step\'s worth at its end';
+        is_deeply peek({ %$limit, cost => $capacity },
+                       at => $NOON + 2 * $step - 1),
+                  [-1 - $one, $step - 1], 'no more during the next one';
+
+        # the number of whole steps that bring all of it
+
+        my $steps = ceil(ceil($capacity * $SECOND * $den / $num) / $step);
+
+        is_deeply $script->one({ %$limit, cost => $capacity },
+                               at => $NOON + $steps * $step - 1),
+                  [-1 - floor(($steps - 1) * $step * $num / $den),
+                   $step - 1], "not full after $steps steps less a microsecond";
+        is_deeply $script->one({ %$limit, cost => $capacity },
+                               at => $NOON + $steps * $step), [0, 0],
+                  'but then';
+    }
+};
+
+
+subtest 'steps begin with the first take of a full bucket' => sub {
+    my $limit = $script->bucket(capacity => 4, rate => [1, 1],
+                                step => 3 * $SECOND);
+
+    is_deeply $script->one($limit, at => $NOON), [3_000_000, 0], 'the first';
+    is_deeply $script->one($limit, at => $NOON + 2 * $SECOND),
+              [2_000_000, 2 * $SECOND], 'the second is in the same step';
+    is_deeply $script->one($limit, at => $NOON + 4 * $SECOND),
+              [3_000_000, 0], 'the third found it full again';
+    is $script->hash_of($limit)->{lastRefill}, $NOON + 4 * $SECOND,
+       'and so began a step';
+
+    $script->take([{ %$limit, cost => 3 }], at => $NOON + 4 * $SECOND);
+    is_deeply $script->one({ %$limit, cost => 3 },
+                           at => $NOON + 8 * $SECOND), [0, $SECOND],
+              'a step\'s worth, one second into the next';
+    is $script->hash_of($limit)->{lastRefill}, $NOON + 7 * $SECOND,
+       'which began when the last one ended';
+};
+
+
+# A model of rational numbers that counts whole steps; what the script denies it
+# must deny, what it passes must be there.
+
+subtest 'steps: random traffic' => sub {
+    srand 10;
+
+    for my $case ([5 * $SECOND, 1, 1, 20], [$SECOND, 7, 60, 10],
+                  [300_000, 5, 2, 30], [7 * $SECOND, 3, 1, 40])
+    {
+        my ($step, $num, $den, $capacity) = @$case;
+        my $limit = $script->bucket(capacity => $capacity, step => $step,
+                                    rate => [$num, $den], ttl => 3_600_000);
+        my $full = $capacity * $SECOND * $den;
+        my ($tokens, $last, $now) = ($full, $NOON, $NOON);
+        my ($early, $lost, $taken, $wait) = (0, 0, 0, 0);
+
+        for (1 .. 800) {
+            $now += any_up_to(2 * $SECOND * $den / $num);
+
+            my $steps = floor(($now - $last) / $step);
+
+            $tokens += $steps * $step * $num;
+            $last += $steps * $step;
+            ($tokens, $last) = ($full, $now) if $tokens >= $full;
+
+            my $cost = 1 + any_up_to(5);
+            my $price = $cost * $SECOND * $den;
+            my ($t, $gone) = @{ $script->one({ %$limit, cost => $cost },
+                                             at => $now) };
+
+            # each take may lose the part of a microtoken
+
+            $early++ if $t >= 0 && $tokens < $price;
+            $lost++ if $t < 0 && $tokens >= $price + $taken * $den;
+
+            if ($t >= 0) {
+                $tokens -= $price;
+                $taken++;
+
+            } else {
+
+                # what nginx tells the client: whole steps, less what is gone
+
+                my $missing = $cost * $SECOND - (-1 - $t);
+                my $due = ceil(ceil($missing * $den / $num) / $step) * $step
+                          - $gone;
+
+                $wait++ if peek({ %$limit, cost => $cost },
+                                at => $now + $due)->[0] < 0;
+                $wait++ if peek({ %$limit, cost => $cost },
+                                at => $now + $due - 1)->[0] >= 0;
+            }
+        }
+
+        is "$early, $lost, $wait", '0, 0, 0',
+           "$step us at $num/$den: never early, nothing lost, waits are "
+           . "exact ($taken taken)";
+    }
+};
+
+
+# A refill that is due every day must come although somebody takes a token now
+# and then.
+
+subtest 'a step longer than an hour ends under steady traffic' => sub {
+    for my $clock ('redis', 'nginx') {
+        my $limit = $script->bucket(capacity => 1000, rate => [1000, 86_400],
+                                    step => $DAY);
+        my $now = $NOON;
+
+        $script->take([{ %$limit, cost => 500 }], at => $now,
+                      clock => $clock);
+
+        for (1 .. 143) {
+            $now += 10 * $MINUTE;
+            $script->take([$limit], at => $now, clock => $clock);
+        }
+
+        is_deeply peek($limit, at => $NOON + $DAY - 1, clock => $clock),
+                  [357_000_000, $DAY - 1],
+                  "clock $clock: 357 left before the day is over";
+        is_deeply peek($limit, at => $NOON + $DAY, clock => $clock),
+                  [1_000_000_000, 0], 'all of it afterwards';
+    }
+
+    # nor is time lost where a microtoken takes longer than an hour
+
+    my $limit = $script->bucket(capacity => 1_000_000_000,
+                                rate => [1, 86_400_000_000]);
+    my $now = $NOON;
+
+    $script->take([{ %$limit, cost => 100_000 }], at => $now);
+    my ($before) = @{ $script->one($limit, at => $now) };
+
+    for (1 .. 150) {
+        $now += 10 * $MINUTE;
+        ($before) = @{ $script->one($limit, at => $now) };
+    }
+
+    is $before, (1_000_000_000 - 100_151) * $SECOND + 1,
+       'one microtoken a day';
+};
+
+
+# --- clocks ------------------------------------------------------------------
+
+subtest 'clock nginx: its time counts, whatever Redis\'s is' => sub {
+    my $limit = $script->bucket(rate => [1, 1]);
+    my %opt = (clock => 'nginx');
+
+    for my $redis_time ($NOON, $NOON - $DAY, $NOON + 365 * $DAY) {
+        $redis->cmd('DEL', $limit->{key});
+
+        is $script->take([{ %$limit, cost => 10 }], %opt, nginx => $NOON,
+                         at => $redis_time), 0, 'emptied';
+        is $script->hash_of($limit)->{lastRefill}, $NOON, 'nginx\'s time';
+        is $script->take([$limit], %opt, nginx => $NOON + 999_999,
+                         at => $redis_time + $DAY), -1_000_000,
+           'not before a second has passed';
+        is $script->take([$limit], %opt, nginx => $NOON + $SECOND,
+                         at => $redis_time), 0, 'but then';
+    }
+};
+
+
+subtest 'clock nginx: a clock that is behind waits' => sub {
+    my $limit = $script->bucket(rate => [1, 1]);
+    my %opt = (clock => 'nginx', at => $NOON);
+
+    $script->take([{ %$limit, cost => 7 }], %opt, nginx => $NOON);
+
+    my $left = 3_000_000;
+
+    for my $behind (1, $SECOND, 59 * $SECOND, $MINUTE) {
+        $redis->cmd('HSET', $limit->{key}, tokens => 3);
+
+        is $script->take([$limit], %opt, nginx => $NOON - $behind), 2_000_000,
+           "$behind us behind: taken from what is there";
+        is_deeply [@{ $script->hash_of($limit) }{qw(tokens lastRefill)}],
+                  ['2.000000', $NOON], 'the time is that of the one ahead';
+
+        is $script->take([{ %$limit, cost => 3 }], %opt,
+                         nginx => $NOON - $behind), -2_000_001,
+           'no token comes';
+    }
+
+    # it goes on when the clock has caught up, not before
+
+    is $script->take([{ %$limit, cost => 3 }], %opt,
+                     nginx => $NOON + $SECOND - 1), -2_999_999 - 1,
+       'a microsecond is missing';
+    is $script->take([{ %$limit, cost => 3 }], %opt,
+                     nginx => $NOON + $SECOND), 0, 'a second after the other';
+
+    # a full bucket keeps the time of the one ahead, too
+
+    my $full = $script->bucket(capacity => 1000, rate => [1, 1]);
+
+    $script->take([$full], %opt, nginx => $NOON);
+    $redis->cmd('HSET', $full->{key}, tokens => 1000);
+    $script->take([$full], %opt, nginx => $NOON - 30 * $SECOND);
+    is $script->hash_of($full)->{lastRefill}, $NOON, 'of a full bucket';
+};
+
+
+subtest 'clock nginx: more than a minute behind is an error' => sub {
+    my @limits = ($script->bucket(rate => [1, 1]),
+                  $script->bucket(rate => [1, 3600]),
+                  $script->bucket(rate => [1, 1], step => $SECOND),
+                  $script->window,
+                  $script->window(length => 3 * $HOUR));
+    my %opt = (clock => 'nginx', at => $NOON);
+
+    $script->take(\@limits, %opt, nginx => $NOON);
+
+    my $bytes = $script->bytes_of(@limits);
+
+    for my $limit (@limits) {
+        for my $peek (0, 1) {
+            my $reply = $script->take([$limit], %opt, peek => $peek,
+                                      nginx => $NOON - $MINUTE - 1);
+
+            isa_ok $reply, 'RateLimit::Redis::Error';
+            like "$reply", qr/^CLOCK /, "$limit->{kind}: CLOCK";
+        }
+
+        is_deeply $script->bytes_of(@limits), $bytes, 'nothing is changed';
+    }
+
+    # one that is not right makes the call fail, and none is taken from
+
+    my @new = ($script->bucket, $script->window);
+
+    for my $limit (@limits) {
+        my $reply = $script->take([$new[0], $limit, $new[1]], %opt,
+                                  nginx => $NOON - $MINUTE - 1);
+
+        like "$reply", qr/^CLOCK /, 'one of three: CLOCK';
+        is $redis->cmd('EXISTS', map { $_->{key} } @new), 0, 'none is taken';
+    }
+
+    like $script->take([{ %{ $limits[0] }, shadow => 1 }], %opt,
+                       nginx => $NOON - $DAY), qr/^CLOCK /, 'a shadow, too';
+
+    is_deeply $script->bytes_of(@limits), $bytes, 'nothing is changed';
+    ok !ref $script->take([$limits[0]], %opt, nginx => $NOON - $MINUTE),
+       'a minute is none';
+};
+
+
+# Machines whose clocks differ by up to a minute.  The one that is furthest
+# ahead refills; the others must add nothing to that, and lose nothing of it.
+
+subtest 'clock nginx: skewed machines never refill more than one would' => sub {
+    srand 11;
+
+    for my $case ([1, 1, 20], [5, 1, 50], [7, 60, 10], [1, 3600, 30]) {
+        my ($num, $den, $capacity) = @$case;
+
+        for my $machines ([0, 10], [0, 30, 60], [-30, 30], [0, 0.5, 1, 59]) {
+            my $limit = $script->bucket(capacity => $capacity,
+                                        rate => [$num, $den]);
+            my $full = $capacity * $SECOND * $den;
+            my $true = $NOON;
+            my ($tokens, $ahead) = ($full, 0);
+            my ($passed, $early, $lost, $denied) = (0, 0, 0, 0);
+
+            for (1 .. 400) {
+                $true += any_up_to(2 * $SECOND * $den / $num);
+
+                my $skew = $machines->[rand @$machines] * $SECOND;
+                my $now = $true + $skew;
+
+                $ahead = $now if $ahead == 0;
+
+                if ($now > $ahead) {
+                    $tokens += ($now - $ahead) * $num;
+                    $tokens = $full if $tokens > $full;
+                    $ahead = $now;
+                }
+
+                my $t = $script->take([$limit], clock => 'nginx',
+                                      nginx => $now, at => $true);
+
+                $early++ if $t >= 0 && $tokens < $SECOND * $den;
+                $lost++ if $t < 0 && $tokens >= $SECOND * $den
+                                                + $passed * min($num, $den);
+
+                if ($t >= 0) {
+                    $passed++;
+                    $tokens -= $SECOND * $den;
+
+                } else {
+                    $denied++;
+                }
+            }
+
+            # and so in true time, but for the minute that the clocks differ
+
+            my $most = $capacity + ($true - $NOON + $MINUTE)
+                                   / $SECOND * $num / $den;
+
+            is "$early, $lost", '0, 0',
+               "$num/$den, machines at @$machines s: as with one clock";
+            cmp_ok $passed, '<=', $most, "$passed passed, $denied did not";
+        }
+    }
+};
+
+
+subtest 'clock redis: set back, it goes on from there' => sub {
+    for my $rate ([1, 1], [1, 3600]) {
+        my ($num, $den) = @$rate;
+        my $token = $den * $SECOND;
+
+        for my $back (1, $SECOND, $HOUR, 365 * $DAY) {
+            for my $spent (7, 10) {
+                my $limit = $script->bucket(rate => $rate);
+                my $now = $NOON - $back;
+                my $left = (10 - $spent) * $SECOND;
+
+                $script->take([{ %$limit, cost => $spent }], at => $NOON);
+
+                is $script->take([{ %$limit, cost => 4 }], at => $now),
+                   -1 - $left, "$back us back at $num/$den: nothing came";
+                is $script->hash_of($limit)->{lastRefill}, $now,
+                   'a denied call follows the clock';
+                is $script->take([{ %$limit, cost => 4 }],
+                                 at => $now + $token - 1),
+                   -1 - $left - floor(($token - 1) * $num / $den),
+                   'no token before its time';
+                is $script->take([{ %$limit, cost => 11 - $spent }],
+                                 at => $now + $token), 0,
+                   'nobody is locked out: there it is';
+            }
+        }
+    }
+
+    # where another limit denies, the clock is followed all the same
+
+    my $limit = $script->bucket(rate => [1, 1]);
+    my $empty = $script->bucket(rate => [1, 3600], capacity => 1);
+
+    $script->take([{ %$limit, cost => 10 }], at => $NOON);
+    $script->take([$empty], at => $NOON - $DAY);
+
+    is_deeply $script->take([{ %$limit, shadow => 1 }, $empty],
+                            at => $NOON - $DAY), [-1, -1], 'both deny';
+    is $script->take([{ %$limit, cost => 5 }],
+                     at => $NOON - $DAY + 5 * $SECOND), 0,
+       'five seconds later five have come';
+
+    # with steps
+
+    my $steps = $script->bucket(rate => [1, 1], step => 5 * $SECOND);
+
+    $script->take([{ %$steps, cost => 10 }], at => $NOON);
+    is_deeply $script->one($steps, at => $NOON - $HOUR), [-1, 0],
+              'a step begins with the clock';
+    is_deeply $script->one({ %$steps, cost => 5 },
+                           at => $NOON - $HOUR + 5 * $SECOND), [0, 0],
+              'and ends after its time';
+};
+
+
+# What came since the last take is lost when the clock is set back to before it;
+# what the clock has not shown as time must not come.
+
+subtest 'random steps back: never more than time has brought' => sub {
+    srand 12;
+
+    for my $case ([1, 1, 20], [1, 3600, 20]) {
+        my ($num, $den, $capacity) = @$case;
+        my $limit = $script->bucket(capacity => $capacity,
+                                    rate => [$num, $den]);
+        my $full = $capacity * $SECOND * $den;
+        my ($most, $stored, $last, $now) = ($full, $full, $NOON, $NOON);
+        my ($passed, $early, $lost, $set_back) = (0, 0, 0, 0);
+
+        for (1 .. 1000) {
+            my $step = any_up_to(3 * $SECOND * $den / $num);
+
+            if (rand > 0.95) {
+                $now -= any_up_to($DAY);
+
+            } else {
+                $now += $step;
+                $most = min($full, $most + $step * $num);
+            }
+
+            # the bucket as it was at the last write
+
+            if ($now < $last) {
+                $last = $now;
+                $set_back++;
+            }
+
+            my $tokens = min($full, $stored + ($now - $last) * $num);
+            my $t = $script->take([$limit], at => $now);
+
+            $early++ if $t >= 0 && $most < $SECOND * $den;
+            $lost++ if $t < 0 && $tokens >= $SECOND * $den
+                                           + $passed * min($num, $den);
+
+            if ($t >= 0) {
+                $passed++;
+                $most -= $SECOND * $den;
+                $stored = $tokens - $SECOND * $den;
+                $last = $now;
+            }
+        }
+
+        is $early, 0, "$num/$den: never more than what came";
+        is $lost, 0, "and what was seen to come is there ($passed passed, "
+                     . "$set_back times back)";
+    }
+};
+
+
+# By the other clock nothing special has happened: then it was a leap.
+
+subtest 'a leap forward counts for an hour at most' => sub {
+    my $rate = [1, 60];                 # an hour brings 60 tokens
+    my $capacity = 10_000;              # full after a week
+
+    for my $clock ('redis', 'nginx') {
+        my $other = $clock eq 'redis' ? 'nginx' : 'at';
+        my $own = $clock eq 'redis' ? 'at' : 'nginx';
+
+        my $take = sub {
+            my ($limit, $time, $other_time, %opt) = @_;
+
+            return $script->take([$limit], clock => $clock, $own => $time,
+                                 $other => $other_time, %opt);
+        };
+
+        for my $case (
+            [0, 0, 0], [30 * $MINUTE, 0, 30], [$HOUR, 0, 60],
+            [$HOUR + $MINUTE, 0, 60], [$DAY, 0, 60], [30 * $DAY, 0, 60],
+            [10 * $MINUTE, 10 * $MINUTE, 10], [$HOUR, $HOUR, 60],
+            [5 * $HOUR, 5 * $HOUR, 300], [$DAY, $DAY, 1440],
+            [30 * $DAY, 30 * $DAY, 10_000],
+            [$DAY, 5 * $HOUR, 360], [$DAY, 23 * $HOUR, 1440],
+            [$DAY, 22 * $HOUR, 1380], [$DAY, 30 * $DAY, 1440],
+
+            # the other clock is set back by less than an hour, or it is that
+            # of another machine; by more, and it tells nothing
+
+            [$DAY, -30 * $MINUTE, 60], [$DAY, -$HOUR, 1440],
+            [10 * $HOUR, -$DAY, 600])
+        {
+            my ($by, $other_by, $tokens) = @$case;
+            my $limit = $script->bucket(capacity => $capacity, rate => $rate);
+
+            $take->({ %$limit, cost => $capacity }, $NOON, $NOON);
+
+            is $take->({ %$limit, cost => $capacity + 1 }, $NOON + $by,
+                       $NOON + $other_by), -1 - $tokens * $SECOND,
+               "clock $clock: $by us, by the other clock $other_by: $tokens";
+        }
+
+        # once only, and then time goes on
+
+        my $limit = $script->bucket(capacity => $capacity, rate => $rate);
+        my $leap = 3 * $DAY;
+
+        $take->({ %$limit, cost => $capacity }, $NOON, $NOON);
+
+        for my $minutes (0 .. 3) {
+            my $time = $minutes * $MINUTE;
+
+            is $take->({ %$limit, cost => 5000 }, $NOON + $leap + $time,
+                       $NOON + $time), -1 - (60 + $minutes) * $SECOND,
+               "denied calls: an hour, and $minutes minutes";
+        }
+
+        my $time = 10 * $MINUTE;
+
+        is $take->({ %$limit, cost => 70 }, $NOON + $leap + $time,
+                   $NOON + $time), 0, 'all of it is taken';
+        is $take->({ %$limit, cost => 2 }, $NOON + $leap + $time + $MINUTE,
+                   $NOON + $time + $MINUTE), -1_000_001,
+           'and no second hour comes';
+        is $take->({ %$limit, cost => 300 },
+                   $NOON + $leap + $time + 5 * $HOUR,
+                   $NOON + $time + 5 * $HOUR), 0, 'but what time brings';
+    }
+};
+
+
+subtest 'a leap with steps; a leap in the middle of traffic' => sub {
+    my $limit = $script->bucket(capacity => 1000, rate => [1, 60],
+                                step => 30 * $MINUTE);
+
+    $script->take([{ %$limit, cost => 1000 }], at => $NOON);
+    is_deeply $script->one({ %$limit, cost => 500 }, at => $NOON + 3 * $DAY,
+                           nginx => $NOON + 40 * $MINUTE),
+              [-90_000_001, 10 * $MINUTE],
+              'an hour and forty minutes: three steps';
+
+    # one token a minute taken from a slow bucket, whose clock leaps by a day
+    # after an hour
+
+    $limit = $script->bucket(capacity => 500, rate => [1, 60]);
+
+    my ($passed, $leap) = (0, 0);
+
+    for my $minute (1 .. 700) {
+        $leap = $DAY if $minute == 60;
+
+        for (1 .. 3) {
+            my $t = $script->take([$limit], nginx => $NOON + $minute * $MINUTE,
+                                  at => $NOON + $minute * $MINUTE + $leap);
+            $passed++ if $t >= 0;
+        }
+    }
+
+    is $passed, 500 + 699 + 60, 'capacity, rate, and an hour';
+};
+
+
+subtest 'a leap of a fast bucket fills it, and no more' => sub {
+    my $limit = $script->bucket(capacity => 100, rate => [1, 30]);
+
+    $script->take([{ %$limit, cost => 100 }], at => $NOON);
+    is $script->take([$limit], at => $NOON + 365 * $DAY, nginx => $NOON),
+       99_000_000, 'full';
+    is_deeply [sort keys %{ $script->hash_of($limit) }],
+              ['lastRefill', 'tokens'], 'its state has two fields';
+};
+
+
+subtest 'a bucket without the other clock\'s time counts in full' => sub {
+    my $fast = $script->bucket(capacity => 100, rate => [1, 30]);
+
+    $script->token_bucket({ %$fast, cost => 100 }, at => $NOON);
+
+    my $slow = { %$fast, rate => [1, 60] };
+
+    is $script->take([$slow], at => $NOON + 90 * $MINUTE, nginx => $NOON),
+       89_000_000, 'one that token_bucket.lua made';
+    is $script->take([{ %$slow, cost => 89 }], at => $NOON + 90 * $MINUTE,
+                     nginx => $NOON), 0, 'emptied';
+    is $script->take([{ %$slow, cost => 100 }], at => $NOON + $DAY,
+                     nginx => $NOON + $MINUTE), -61_000_001,
+       'from the first take on it has one';
+};
+
+
+# --- the rest ----------------------------------------------------------------
+
+subtest 'times to live: set by every write, made longer where too short'
+    => sub
+{
+    my @limits = ($script->bucket(rate => [1, 100]),
+                  $script->bucket(rate => [1, 1000]),
+                  $script->bucket(rate => [0, 1]),
+                  $script->bucket(rate => [1, 100], step => $HOUR),
+                  $script->window(length => 10 * $MINUTE),
+                  $script->window(length => 10 * $HOUR));
+    my $near = sub { abs($script->pttl($_[0]) - $script->ttl_of($_[0]))
+                     < 30_000 };
+
+    for my $limit (@limits) {
+        my $name = "$limit->{kind} of " . $script->ttl_of($limit) . ' ms';
+
+        $script->take([{ %$limit, cost => 5 }], at => $NOON);
+        ok $near->($limit), "$name: set by the first";
+
+        $redis->cmd('PEXPIRE', $limit->{key}, 100_000);
+        $script->take([$limit], at => $NOON);
+        ok $near->($limit), 'and the next';
+
+        for my $lost (['PERSIST'], ['PEXPIRE', 100_000]) {
+            my ($command, @args) = @$lost;
+
+            $redis->cmd($command, $limit->{key}, @args);
+            my $bytes = $script->bytes_of($limit);
+
+            cmp_ok $script->one({ %$limit, cost => 9 }, at => $NOON)->[0],
+                   '<', 0, "@$lost: denied";
+            ok $near->($limit), 'set by that';
+            is_deeply $script->bytes_of($limit), $bytes, 'and nothing else';
+
+            # by one that another limit denies
+
+            my $full = $script->bucket(capacity => 1, rate => [1, 3600]);
+
+            $script->take([$full], at => $NOON);
+            $redis->cmd($command, $limit->{key}, @args);
+
+            my $t = $script->take([$limit, $full], at => $NOON);
+
+            cmp_ok $t->[0], '>=', 0, 'this limit would pass';
+            is $t->[-1], -1, 'another one denies';
+            ok $near->($limit), 'set by that';
+            is_deeply $script->bytes_of($limit), $bytes, 'and nothing else';
+        }
+
+        my $half = int($script->ttl_of($limit) * 0.8);
+
+        $redis->cmd('PEXPIRE', $limit->{key}, $half);
+
+        if ($limit->{kind} eq 'bucket') {
+            $script->take([{ %$limit, cost => 9 }], at => $NOON);
+            cmp_ok $script->pttl($limit), '<=', $half,
+                   'one that is long enough is left alone';
+        }
+    }
+
+    my $none = $script->bucket;
+    $script->take([{ %$none, cost => 11 }], at => $NOON);
+    is $redis->cmd('EXISTS', $none->{key}), 0, 'a denied call makes no key';
+};
+
+
+# A bucket with steps needs its time to refill, and the rest of a step.
+
+subtest 'a bucket with steps is not forgotten before its last step' => sub {
+    my $limit = $script->bucket(rate => [1, 10], step => $HOUR);
+
+    $script->take([{ %$limit, cost => 10 }], at => $NOON);
+
+    # full in an hour, although 100 s would do
+
+    $redis->cmd('PEXPIRE', $limit->{key}, 1_000_000);
+    $script->take([$limit], at => $NOON + $SECOND);
+    cmp_ok $script->pttl($limit), '>=', 3_599_000, 'made longer';
+
+    $redis->cmd('PEXPIRE', $limit->{key}, 1_000_000);
+    $script->take([$limit], at => $NOON + 50 * $MINUTE);
+    cmp_ok $script->pttl($limit), '<=', 1_000_000, 'near its end it is enough';
+};
+
+
+subtest 'a key of another type fails the call, and none is taken from' => sub {
+    my $bucket = $script->bucket;
+    my $window = $script->window;
+
+    for my $make (['SET', 'x'], ['LPUSH', 'x'], ['SADD', 'x']) {
+        for my $kind ('bucket', 'window') {
+            my ($command, @value) = @$make;
+            my $odd = $script->$kind;
+
+            $redis->cmd($command, $odd->{key}, @value);
+
+            my $reply = $script->take([$bucket, $odd, $window]);
+
+            isa_ok $reply, 'RateLimit::Redis::Error';
+            like "$reply", qr/\bWRONGTYPE\b/, "$command, $kind: WRONGTYPE";
+            is $script->pttl($odd), -1, 'no TTL was given to it';
+        }
+    }
+
+    is $redis->cmd('EXISTS', $bucket->{key}, $window->{key}), 0,
+       'nothing was taken beside them';
+};
+
+
+subtest 'what another algorithm has left counts as gone' => sub {
+    my ($hash, $set) = ($script->bucket(capacity => 5),
+                        $script->window(capacity => 5));
+
+    $script->take([$hash, $set], at => $NOON);
+
+    my $as_bucket = { %$set, kind => 'bucket', rate => [1, 1] };
+    my $as_window = { %$hash, kind => 'window', length => $SECOND };
+    my $before = $script->bytes_of($hash, $set);
+
+    is $script->one($as_bucket, at => $NOON, peek => 1)->[0], 5_000_000,
+       'a full bucket';
+    is $script->one($as_window, at => $NOON, peek => 1)->[0], 5,
+       'an empty window';
+    is_deeply $script->bytes_of($hash, $set), $before, 'a look changes nothing';
+
+    is $script->one($as_bucket, at => $NOON)->[0], 4_000_000, 'a new bucket';
+    is $script->one($as_window, at => $NOON)->[0], 4, 'a new window';
+    is $redis->cmd('TYPE', $set->{key}), 'hash', 'in place of the window';
+    is $redis->cmd('TYPE', $hash->{key}), 'zset', 'in place of the bucket';
+};
+
+
+# Whatever is in the hash: the reply is one that a bucket of ten can give, and
+# a client is served again after the time that a bucket needs to fill.
+
+subtest 'odd fields: no reply is wrong, nobody is locked out' => sub {
+    my @odd = ('', ' ', 'abc', 'nan', '-nan', 'inf', '-inf', '1e300', '-1e300',
+               '-5', '-0.000001', '0x5', '5 ', '1e3', "5\0",
+               '18446744073709551616', '99999999999999999999999',
+               '-99999999999999999999999');
+
+    for my $limit ($script->bucket(rate => [1, 1]),
+                   $script->bucket(rate => [1, 3600]),
+                   $script->bucket(rate => [1, 1], step => 5 * $SECOND))
+    {
+        my $full = 10 * $limit->{rate}[1] * $SECOND;
+        my (@wrong, @locked);
+
+        for my $case ((map { [tokens => $_, lastRefill => $NOON] } @odd),
+                      (map { [tokens => 3, lastRefill => $_] } @odd),
+                      (map { [tokens => $_, lastRefill => $_] } @odd),
+                      (map { [tokens => 0, lastRefill => $NOON, seen => $_] }
+                           @odd),
+                      [tokens => 5], [lastRefill => $NOON], [other => 1])
+        {
+            my $name = "{@$case}" =~ s/\0/\\0/r;
+
+            $redis->cmd('DEL', $limit->{key});
+            $redis->cmd('HSET', $limit->{key}, @$case);
+
+            my $t = $script->one($limit, at => $NOON);
+
+            push @wrong, "$name: $t->[0]"
+                unless $t->[0] >= -1_000_000 && $t->[0] <= 9_000_000;
+
+            # twice, as the first one may only repair
+
+            $script->take([{ %$limit, cost => 10 }], at => $NOON);
+            $t = $script->one({ %$limit, cost => 10 }, at => $NOON + $full);
+            push @locked, "$name: $t->[0]" if $t->[0] != 0;
+        }
+
+        is "@wrong", '', "$limit->{rate}[0]/$limit->{rate}[1]: the replies";
+        is "@locked", '', 'full after its time';
+    }
+};
+
+
+subtest 'the greatest numbers keep their last digit' => sub {
+    my $limit = $script->bucket(capacity => 1_000_000_000,
+                                rate => [999_999_999_999_999, 1_000_000]);
+
+    is $script->take([{ %$limit, cost => 100_000 }], at => $NOON),
+       999_900_000_000_000, 'the greatest cost of the greatest bucket';
+    is $script->hash_of($limit)->{tokens}, '999900000.000000',
+       'and so it is kept';
+    is $script->take([$limit], at => $NOON + 1),
+       999_900_999_999_999 - $SECOND, 'a microsecond\'s refill';
+};
+
+
+done_testing();

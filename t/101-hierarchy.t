@@ -1,0 +1,762 @@
+# Several limits for one request, on several shards: no limit is ever exceeded,
+# a request that any of them rejects takes from none, and the answer names the
+# one that matters.
+#
+# The keys of the limits, their capacities and the cost come with the request:
+# /h?u=KEY&uc=CAPACITY&i=..&ic=..&g=..&gc=..&c=COST.  Timeouts are long and
+# errors close, so that no request passes because of a slow machine.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Test::More;
+
+use List::Util qw(max min shuffle sum0);
+
+use RateLimit::Load;
+use RateLimit::Nginx;
+use RateLimit::Redis;
+use RateLimit::Util qw(wait_until);
+
+my @shards = RateLimit::Redis->start_many(3);
+my @nginx = map { start_nginx() } 1 .. 2;
+my @ports = map { $_->port } @nginx;
+my %place_of = map { $shards[$_]->addr => $_ } 0 .. $#shards;
+
+# the limits, by the letter of their key: kind and name
+
+my %LIMITS = (u => ['bucket', 'user'], i => ['window', 'ip'],
+              g => ['bucket', 'global'], s => ['bucket', 'shadow']);
+
+
+# Workers with a socket each, so that all of them get connections.
+
+sub start_nginx {
+    my $addresses = join ' ', map { $_->addr } @shards;
+    my $one = $shards[0]->addr;
+
+    return RateLimit::Nginx->start(workers => 2, log => 'error',
+                                   conf => <<"EOC");
+    ratelimit_shards $addresses;
+    ratelimit_redis_timeout 20s;
+    ratelimit_redis_connect_timeout 20s;
+    ratelimit_on_error closed;
+    ratelimit_log_level info;
+
+    map \$arg_c \$cost { "" 1; default \$arg_c; }
+    map \$arg_uc \$user_capacity { "" 1000; default \$arg_uc; }
+    map \$arg_ic \$ip_capacity { "" 1000; default \$arg_ic; }
+    map \$arg_gc \$global_capacity { "" 1000; default \$arg_gc; }
+
+    ratelimit_limit user   key=\$arg_u capacity=\$user_capacity rate=1r/d
+                           cost=\$cost;
+    ratelimit_limit ip     key=\$arg_i capacity=\$ip_capacity window=1h
+                           algorithm=sliding_window_log cost=\$cost;
+    ratelimit_limit global key=\$arg_g capacity=\$global_capacity rate=1r/d
+                           refill_interval=1h cost=\$cost;
+    ratelimit_limit shadow key=\$arg_s capacity=1 rate=1r/d dry_run;
+
+    ratelimit_limit day    key=\$arg_d capacity=1 rate=1r/d;
+    ratelimit_limit hour   key=\$arg_h capacity=1 window=1h
+                           algorithm=sliding_window_log;
+    ratelimit_limit minute key=\$arg_m capacity=1 rate=1r/m;
+
+    server {
+        listen 127.0.0.1:%%PORT%% reuseport;
+        server_name localhost;
+
+        add_header X-Name \$ratelimit_name always;
+        add_header X-Status \$ratelimit_status always;
+        add_header X-Source \$ratelimit_source always;
+        add_header X-Shard \$ratelimit_shard always;
+
+        location /place { ratelimit_key \$arg_k; ratelimit_rate 1r/d;
+                          ratelimit_capacity 10; empty_gif; }
+
+        location /h { ratelimit user ip global; empty_gif; }
+        location /gui { ratelimit global user ip; empty_gif; }
+        location /shadow { ratelimit user shadow; empty_gif; }
+        location /log { ratelimit user ip global;
+                        ratelimit_log_level error;
+                        ratelimit_body json; empty_gif; }
+
+        location /one { ratelimit_shards $one; ratelimit user ip global;
+                        ratelimit_log_level error;
+                        ratelimit_body json; empty_gif; }
+
+        location /dhm { ratelimit day hour minute; ratelimit_body problem;
+                        empty_gif; }
+        location /mhd { ratelimit minute hour day; ratelimit_body json;
+                        empty_gif; }
+        location /d { ratelimit day; empty_gif; }
+        location /e { ratelimit hour; empty_gif; }
+        location /m { ratelimit minute; empty_gif; }
+
+        location /open { ratelimit user ip global;
+                         ratelimit_redis_timeout 500ms;
+                         ratelimit_on_error open; empty_gif; }
+        location /closed { ratelimit user ip global;
+                           ratelimit_redis_timeout 500ms;
+                           ratelimit_on_error closed; empty_gif; }
+    }
+EOC
+}
+
+
+sub flush { $_->cmd('FLUSHALL') for @shards }
+
+
+# A key that no test had before, on the shard with this index.
+
+my $keys = 0;
+
+sub key_on {
+    my ($place) = @_;
+
+    while (1) {
+        my $key = 'k' . ++$keys;
+        my $shard = RateLimit::Load::get($ports[0], "/place?k=$key")
+                    ->{headers}{'x-shard'};
+
+        return $key if $place_of{$shard} == $place;
+
+        die "no key for shard $place\n" if $keys > 10_000;
+    }
+}
+
+
+# Keys for all three limits, each on a shard of its own.
+
+sub three_keys { return map { key_on($_) } 0 .. 2 }
+
+
+sub get {
+    my ($path, @headers) = @_;
+
+    return RateLimit::Load::get($ports[$keys++ % 2], $path, @headers);
+}
+
+
+# What was taken from a limit, in tokens: 0 where there is no state.  What a
+# day's rate brings meanwhile is much less than half a token.
+
+sub spent {
+    my ($letter, $key, $capacity) = @_;
+
+    my ($kind, $limit) = @{ $LIMITS{$letter} };
+    my $name = "ratelimit:$limit:{$key}";
+    my $spent = 0;
+
+    for my $redis (grep { $_->pid } @shards) {
+
+        if ($kind eq 'window') {
+            $spent += sum0(map { (split /:/, $_)[1] }
+                           @{ $redis->cmd('ZRANGE', $name, 0, -1) });
+            next;
+        }
+
+        my $tokens = $redis->cmd('HGET', $name, 'tokens') // next;
+        $spent += sprintf '%.0f', $capacity - $tokens;
+    }
+
+    return $spent;
+}
+
+
+# A test: after some time, so much and no more or less was taken from each of
+# the limits, [letter, key, capacity] => number.
+
+sub is_spent {
+    my ($name, @wanted) = @_;
+
+    my ($got, $wanted);
+
+    wait_until(sub {
+        ($got, $wanted) = ('', '');
+
+        for (my $n = 0; $n < @wanted; $n += 2) {
+            my ($letter, $key, $capacity) = @{ $wanted[$n] };
+
+            $wanted .= "$letter $key: $wanted[$n + 1]\n";
+            $got .= "$letter $key: " . spent($letter, $key, $capacity) . "\n";
+        }
+
+        return $got eq $wanted;
+    }, 10);
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    return is $got, $wanted, $name;
+}
+
+
+sub calls_of {
+    my ($redis, $command) = @_;
+
+    my $stats = $redis->info('commandstats')->{"cmdstat_$command"} // '';
+
+    return $stats =~ /^calls=(\d+)/ ? $1 : 0;
+}
+
+
+# --- what passes -------------------------------------------------------------
+
+# Whichever limit is the smallest; the others hold tokens of requests that it
+# denies, but for a moment only.
+
+subtest 'one key each, three shards: the smallest limit, and nothing is missing'
+    => sub
+{
+    for my $case ([40, 60, 1000], [1000, 40, 60], [60, 1000, 40],
+                  [40, 40, 40])
+    {
+        my ($uc, $ic, $gc) = @$case;
+        my ($u, $i, $g) = three_keys();
+        my $query = "u=$u&uc=$uc&i=$i&ic=$ic&g=$g&gc=$gc";
+
+        my $load = RateLimit::Load::run(
+            targets => \@ports, connections => 50, requests => 800,
+            path => sub { ($_[0] % 2 ? '/h?' : '/gui?') . $query },
+            timeout => 60);
+
+        my $passed = $load->count(200);
+
+        is $load->error_text, '', 'no errors';
+        is $passed + $load->count(429), 800, 'passed or rejected';
+        cmp_ok $passed, '<=', 40, "limits @$case: $passed passed at once";
+
+        is_spent "exactly $passed was taken from each",
+                 [u => $u, $uc], $passed, [i => $i, $ic], $passed,
+                 [g => $g, $gc], $passed;
+
+        # who was denied because of a token that came back may try again
+
+        $passed++ while get("/h?$query")->{status} == 200 && $passed < 100;
+
+        is $passed, 40, 'one after the other: up to the limit';
+        is_spent 'and so for each of them', [u => $u, $uc], 40,
+                 [i => $i, $ic], 40, [g => $g, $gc], 40;
+    }
+};
+
+
+# Users, addresses and costs in all combinations.
+
+subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
+    => sub
+{
+    flush();
+    srand 31;
+
+    my %capacity = (u => 30, i => 80, g => 400);
+    my @users = map { "user$_" } 1 .. 30;
+    my @ips = map { "ip$_" } 1 .. 10;
+    my @global = ('all');
+
+    my @requests = map {
+        { u => $users[rand @users], i => $ips[rand @ips], g => 'all',
+          c => 1 + int rand 4 }
+    } 1 .. 1500;
+
+    my $path = sub {
+        my ($r) = @_;
+
+        return "/h?u=$r->{u}&uc=30&i=$r->{i}&ic=80&g=all&gc=400&c=$r->{c}";
+    };
+
+    my $load = RateLimit::Load::run(
+        targets => \@ports, connections => 50, requests => 1500, keep => 1,
+        timeout => 120, path => sub { $path->($requests[$_[0]]) });
+
+    my %taken;
+    my %named;
+
+    for my $response ($load->responses) {
+        my $request = $requests[$response->{n}];
+
+        $named{$response->{headers}{'x-name'}}++
+            if $response->{status} == 429;
+
+        next if $response->{status} != 200;
+
+        $taken{$_}{$request->{$_}} += $request->{c} for qw(u i g);
+    }
+
+    is $load->error_text, '', 'no errors';
+    is $load->count(200) + $load->count(429), 1500, 'passed or rejected';
+    note join ', ', map { "$named{$_} by $_" } sort keys %named;
+
+    for my $letter (qw(u i g)) {
+        my @sums = values %{ $taken{$letter} };
+
+        cmp_ok max(@sums), '<=', $capacity{$letter},
+               "$LIMITS{$letter}[1]: never more than the limit";
+    }
+
+    my @wanted = map { my $letter = $_;
+                       map { ([$letter, $_, $capacity{$letter}],
+                              $taken{$letter}{$_} // 0) }
+                       @{ { u => \@users, i => \@ips,
+                            g => \@global }->{$letter} } } qw(u i g);
+
+    is_spent 'what passed was taken, and nothing else', @wanted;
+
+    # nothing is missing: what fits everywhere passes, what does not is denied,
+    # now that nobody else is there
+
+    my ($early, $lost, $passed) = (0, 0, 0);
+
+    for (1 .. 300) {
+        my $r = { u => $users[rand @users], i => $ips[rand @ips], g => 'all',
+                  c => 1 + int rand 4 };
+        my @blocking = grep { ($taken{$_}{$r->{$_}} // 0) + $r->{c}
+                              > $capacity{$_} } qw(u i g);
+        my $response = get($path->($r));
+
+        if ($response->{status} == 200) {
+            $early++ if @blocking;
+            $taken{$_}{$r->{$_}} += $r->{c} for qw(u i g);
+            $passed++;
+
+            # refunds of the one before must not be under way
+
+            next;
+        }
+
+        my ($name) = $response->{headers}{'x-name'};
+
+        $lost++ unless grep { $LIMITS{$_}[1] eq $name } @blocking;
+
+        wait_until(sub {
+            !grep { spent($_, $r->{$_}, $capacity{$_})
+                    != ($taken{$_}{$r->{$_}} // 0) } qw(u i g)
+        }) or $lost++;
+    }
+
+    is $early, 0, 'one after the other: none passes that does not fit';
+    is $lost, 0, "none is denied that does ($passed passed)";
+
+    # how many calls there were of each: one a shard, and the refunds
+
+    cmp_ok sum0(map { calls_of($_, 'evalsha') } @shards), '>', 1800,
+           'with calls to all shards';
+};
+
+
+subtest 'one shard: exactly the smallest limit, at once' => sub {
+    flush();
+
+    for my $case ([40, 60, 1000], [1000, 40, 60], [60, 1000, 40]) {
+        my ($uc, $ic, $gc) = @$case;
+        my $n = ++$keys;
+
+        my $load = RateLimit::Load::run(
+            targets => \@ports, connections => 50, requests => 500,
+            path => "/one?u=u$n&uc=$uc&i=i$n&ic=$ic&g=g$n&gc=$gc",
+            timeout => 60);
+
+        is_deeply $load->statuses, { 200 => 40, 429 => 460 },
+                  "limits @$case: 40 and 460";
+        is_spent '40 of each', [u => "u$n", $uc], 40, [i => "i$n", $ic], 40,
+                 [g => "g$n", $gc], 40;
+    }
+};
+
+
+# --- what it costs -----------------------------------------------------------
+
+subtest 'one shard: one call per request, by the server\'s own count' => sub {
+    my ($redis) = @shards;
+    my $n = ++$keys;
+
+    $redis->cmd('CONFIG', 'RESETSTAT');
+
+    my $load = RateLimit::Load::run(
+        targets => \@ports, connections => 20, requests => 400,
+        path => "/one?u=u$n&uc=100&i=i$n&g=g$n", timeout => 60);
+
+    is_deeply $load->statuses, { 200 => 100, 429 => 300 },
+              'three limits, 400 requests: 100 pass';
+    is calls_of($redis, 'evalsha'), 400, '400 calls of EVALSHA';
+    is calls_of($redis, 'eval'), 0, 'none of EVAL';
+    is_spent 'no call came after them', [u => "u$n", 100], 100;
+    is calls_of($redis, 'evalsha'), 400, 'nor a refund';
+};
+
+
+subtest 'several shards: one call for each that is concerned' => sub {
+    my ($u, $i, $g) = three_keys();
+    my $calls = sub { [map { calls_of($_, 'evalsha') } @shards] };
+    my $reset = sub { $_->cmd('CONFIG', 'RESETSTAT') for @shards };
+
+    $reset->();
+    get("/h?u=$u&i=$i&g=$g") for 1 .. 10;
+    is_deeply $calls->(), [10, 10, 10], 'three keys on three shards';
+
+    my @same = map { key_on(1) } 1 .. 2;
+
+    $reset->();
+    get("/h?u=$same[0]&i=$same[1]&g=$g") for 1 .. 10;
+    is_deeply $calls->(), [0, 10, 10], 'two of them on one shard';
+
+    $reset->();
+    get("/h?u=$same[0]&i=$same[0]&g=$same[0]") for 1 .. 10;
+    is_deeply $calls->(), [0, 10, 0], 'one key value for all limits';
+    is_spent 'which are limits of their own', [u => $same[0], 1000], 20,
+             [i => $same[0], 1000], 10, [g => $same[0], 1000], 10;
+
+    # an empty key is not limited
+
+    $reset->();
+    get("/h?u=$u&i=&g=") for 1 .. 10;
+    is_deeply $calls->(), [10, 0, 0], 'an empty key asks nobody';
+
+    # a denied one is given back where it was taken
+
+    ($u, $i, $g) = three_keys();
+    is get("/h?u=$u&uc=1&i=$i&g=$g")->{status}, 200, 'the only one';
+
+    $reset->();
+    is get("/h?u=$u&uc=1&i=$i&g=$g")->{status}, 429, 'one too many';
+    is_spent 'nothing was taken', [u => $u, 1], 1, [i => $i, 1000], 1,
+             [g => $g, 1000], 1;
+    is_deeply $calls->(), [1, 2, 2], 'one call for each, and two refunds';
+};
+
+
+# --- what is said ------------------------------------------------------------
+
+subtest 'the limit that blocks is named: headers, variable, log, body' => sub {
+    for my $path ('/log', '/one') {
+        for my $case (['u', 'user', 86_400], ['i', 'ip', 3600],
+                      ['g', 'global', 86_400])
+        {
+            my ($letter, $name, $wait) = @$case;
+            my ($u, $i, $g) = three_keys();
+            my $key = { u => $u, i => $i, g => $g }->{$letter};
+            my $query = "$path?u=$u&i=$i&g=$g&${letter}c=1";
+
+            is get($query)->{status}, 200, "$path: one passes";
+
+            my $r = get($query);
+            my $h = $r->{headers};
+
+            is $r->{status}, 429, "$name blocks";
+            is $h->{'x-name'}, $name, 'by its name in $ratelimit_name';
+            is $h->{'x-status'}, 'REJECTED', 'REJECTED';
+            is $h->{'x-ratelimit-limit'}, 1, 'its capacity';
+            is $h->{'x-ratelimit-remaining'}, 0, 'nothing is left';
+            cmp_ok abs($h->{'retry-after'} - $wait), '<', 300, 'its wait';
+            is $h->{'x-ratelimit-retry-after'}, $h->{'retry-after'}, 'twice';
+            like $h->{'x-shard'}, qr/^127\.0\.0\.1:\d+\z/, 'where it lives';
+            is $r->{body}, '{"error":"rate_limit_exceeded",'
+                           . "\"blocking_limit\":\"$name\",\"limit\":1,"
+                           . "\"remaining\":0,\"retry_after\":"
+                           . "$h->{'retry-after'}}", 'its name in the body';
+
+            my $line = qr/\[error\] .* ratelimit \s REJECTED,
+                          \s limit: \s "$name", \s key: \s "$key"/x;
+
+            ok((grep { $_->log_like($line) } @nginx), 'and in the log');
+
+            my %capacity = (u => 1000, i => 1000, g => 1000, $letter => 1);
+
+            is_spent 'it took nothing', [u => $u, $capacity{u}], 1,
+                     [i => $i, $capacity{i}], 1, [g => $g, $capacity{g}], 1;
+        }
+    }
+
+    # only the one that blocks is logged
+
+    my ($u, $i, $g) = three_keys();
+
+    get("/log?u=$u&i=$i&g=$g&uc=1") for 1 .. 2;
+    is sum0(map { $_->log_count(qr/key: "$u"/) } @nginx), 1, 'one line for it';
+    is sum0(map { $_->log_count(qr/key: "(?:$i|$g)"/) } @nginx), 0,
+       'none for the others';
+};
+
+
+subtest 'several block: the one with the longest wait speaks' => sub {
+    for my $places ([0, 0, 0], [0, 1, 2], [2, 1, 0]) {
+        my ($d, $h, $m) = map { key_on($_) } @$places;
+
+        is get("/d?d=$d")->{status}, 200, 'the day\'s';
+        is get("/e?h=$h")->{status}, 200, 'the hour\'s';
+        is get("/m?m=$m")->{status}, 200, 'the minute\'s';
+
+        for my $path ('/dhm', '/mhd') {
+            my $query = "$path?d=$d&h=$h&m=$m";
+            my $r = get($query);
+
+            is $r->{status}, 429, "on shards @$places, $path: all block";
+            is $r->{headers}{'x-name'}, 'day', 'the day speaks';
+            cmp_ok abs($r->{headers}{'retry-after'} - 86_400), '<', 300,
+                   'a day';
+
+            if ($path eq '/dhm') {
+                like $r->{body}, qr/"violated-policies":\[
+                                    "day","hour","minute"\]/x,
+                     'all of them are listed in the body';
+            } else {
+                like $r->{body}, qr/"blocking_limit":"day"/, 'in the body';
+            }
+
+            $query =~ s/\bd=\w+/d=/;
+            $r = get($query);
+            is $r->{headers}{'x-name'}, 'hour', 'without it the hour';
+            cmp_ok abs($r->{headers}{'retry-after'} - 3600), '<', 300,
+                   'an hour';
+
+            $query =~ s/\bh=\w+/h=/;
+            $r = get($query);
+            is $r->{headers}{'x-name'}, 'minute', 'and then the minute';
+            cmp_ok $r->{headers}{'retry-after'}, '<=', 60, 'a minute';
+        }
+    }
+};
+
+
+subtest 'all pass: the one that leaves the least part speaks' => sub {
+    for my $path ('/h', '/gui', '/one') {
+        for my $case (['uc=10&ic=20&gc=30', 'user: 9 of 10'],
+                      ['uc=40&ic=20&gc=30', 'ip: 19 of 20'],
+                      ['uc=40&ic=40&gc=30', 'global: 29 of 30'],
+
+                      # the least part, not the least number
+
+                      ['uc=1000&ic=1001&gc=1000000&c=500',
+                       'user: 500 of 1000'],
+                      ['uc=7&ic=10&gc=1000&c=6', 'user: 1 of 7'],
+                      ['uc=10&ic=100&gc=9&c=9', 'global: 0 of 9'])
+        {
+            my ($query, $wanted) = @$case;
+            my ($u, $i, $g) = three_keys();
+            my $h = get("$path?u=$u&i=$i&g=$g&$query")->{headers};
+
+            is "$h->{'x-name'}: $h->{'x-ratelimit-remaining'} of "
+               . $h->{'x-ratelimit-limit'}, $wanted, "$path: $wanted";
+        }
+    }
+
+    # and after some traffic the one that has become scarce
+
+    my ($u, $i, $g) = three_keys();
+
+    get("/h?u=&i=$i&ic=20&g=") for 1 .. 12;
+    is get("/h?u=$u&uc=10&i=$i&ic=20&g=$g&gc=50")->{headers}{'x-name'}, 'ip',
+       'seven of twenty are less than nine of ten';
+};
+
+
+# --- limits that are only tried out ------------------------------------------
+
+subtest 'a shadow limit on another shard disturbs nobody' => sub {
+    my $u = key_on(0);
+    my $s = key_on(2);
+    my $query = "/shadow?u=$u&uc=3&s=$s";
+
+    for my $n (1 .. 3) {
+        my $r = get($query);
+
+        is $r->{status}, 200, "number $n passes";
+        is $r->{headers}{'x-name'}, 'user', 'the enforced limit speaks';
+        is_spent 'it is charged, the shadow until it is empty',
+                 [u => $u, 3], $n, [s => $s, 1], 1;
+    }
+
+    is get($query)->{status}, 429, 'the enforced one denies';
+
+    # a shadow that has something left gets it back then
+
+    $s = key_on(1);
+    is get("/shadow?u=$u&uc=3&s=$s")->{status}, 429, 'denied again';
+    is_spent 'nothing was taken from another shadow', [s => $s, 1], 0;
+};
+
+
+# --- clients that leave ------------------------------------------------------
+
+subtest 'clients that leave: the limits hold all the same' => sub {
+    my ($u, $i, $g) = three_keys();
+
+    my $load = RateLimit::Load::run(
+        targets => \@ports, connections => 40, requests => 1000,
+        path => "/h?u=$u&uc=50&i=$i&ic=60&g=$g&gc=70", timeout => 60,
+        abort => 0.3, abort_after => 1);
+
+    my $passed = $load->count(200);
+
+    cmp_ok $load->aborted, '>', 100, $load->aborted . ' clients left';
+    cmp_ok $passed, '<=', 50, "$passed passed";
+
+    # who left may have been charged: by all limits, or by none
+
+    my @spent;
+
+    wait_until(sub {
+        @spent = (spent(u => $u, 50), spent(i => $i, 60), spent(g => $g, 70));
+        return $spent[0] == $spent[1] && $spent[1] == $spent[2];
+    }, 10);
+
+    is "@spent", "@spent[0, 0, 0]", 'all limits agree about who was charged';
+    cmp_ok $spent[0], '>=', $passed, 'all that passed were';
+    cmp_ok $spent[0], '<=', 50, 'and not more than there is';
+};
+
+
+# Else one client, whose own limit is used up, could empty the limits of all
+# others.
+
+subtest 'clients that leave before they are denied take nothing' => sub {
+    for my $places ([0, 1, 2], [1, 0, 1], [2, 1, 1]) {
+        my ($u, $i, $g) = map { key_on($_) } @$places;
+        my $query = "/h?u=$u&uc=1&i=$i&ic=10000&g=$g&gc=10000";
+
+        is get($query)->{status}, 200, "on shards @$places: the only one";
+
+        my $load = RateLimit::Load::run(
+            targets => \@ports, connections => 20, requests => 400,
+            path => $query, timeout => 60, abort => 1, abort_after => 0);
+
+        cmp_ok $load->aborted, '>', 300, $load->aborted . ' clients left';
+        is_spent 'and nothing was taken', [u => $u, 1], 1,
+                 [i => $i, 10_000], 1, [g => $g, 10_000], 1;
+    }
+};
+
+
+# --- a shard that is down ----------------------------------------------------
+
+subtest 'a shard down: open passes and charges the others' => sub {
+    my ($u, $i, $g) = three_keys();
+    my $query = "u=$u&uc=3&i=$i&g=$g";
+
+    is get("/open?$query")->{status}, 200, 'all are up';
+    $shards[1]->kill9;
+
+    for my $n (2 .. 3) {
+        my $r = get("/open?$query");
+        my $h = $r->{headers};
+
+        is $r->{status}, 200, 'the shard of one limit is down: passed';
+        is $h->{'x-status'}, 'DEGRADED', 'DEGRADED';
+        is $h->{'x-ratelimit-degraded'}, 'true', 'as the client is told';
+        is $h->{'x-name'}, 'user', 'a limit that is known speaks';
+        is $h->{'x-ratelimit-remaining'}, 3 - $n, 'with its numbers';
+        is_spent 'the others are charged', [u => $u, 3], $n,
+                 [g => $g, 1000], $n;
+    }
+
+    # and still reject
+
+    my $r = get("/open?$query");
+
+    is $r->{status}, 429, 'one that is up rejects';
+    is $r->{headers}{'x-status'}, 'REJECTED', 'REJECTED';
+    is $r->{headers}{'x-name'}, 'user', 'by its name';
+    is $r->{headers}{'x-ratelimit-degraded'}, undef, 'nothing of the failure';
+    is_spent 'and the third one gets its token back', [u => $u, 3], 3,
+             [g => $g, 1000], 3;
+
+    # none is known
+
+    $shards[0]->kill9;
+    $shards[2]->kill9;
+    $r = get("/open?$query");
+    is $r->{status}, 200, 'all shards are down: passed';
+    is $r->{headers}{'x-source'}, 'open', 'by the policy alone';
+    is $r->{headers}{'x-ratelimit-limit'}, undef, 'no numbers are told';
+
+    $_->start for @shards;
+};
+
+
+subtest 'a shard down: closed rejects and gives the others back' => sub {
+    my ($u, $i, $g);
+
+    # connections come back one by one
+
+    ok wait_until(sub {
+        ($u, $i, $g) = eval { three_keys() };
+
+        my $up = 1;
+
+        for my $port ((@ports) x 8) {
+            my $r = RateLimit::Load::get($port, "/closed?u=$u&i=$i&g=$g");
+            $up = 0 if $r->{status} != 200;
+        }
+
+        return $up;
+    }, 20), 'the shards are up again';
+
+    ($u, $i, $g) = three_keys();
+
+    my $query = "/closed?u=$u&uc=3&i=$i&g=$g";
+
+    is get($query)->{status}, 200, 'all are up';
+    $shards[1]->kill9;
+
+    for (1 .. 3) {
+        $_->cmd('CONFIG', 'RESETSTAT') for @shards[0, 2];
+
+        my $r = get($query);
+        my $h = $r->{headers};
+
+        is $r->{status}, 503, 'the shard of one limit is down: 503';
+        is $h->{'x-status'}, 'DEGRADED', 'DEGRADED';
+        is $h->{'x-source'}, 'closed', 'closed';
+        is $h->{'x-name'}, 'ip', 'the limit that is not known is named';
+        is $h->{'x-ratelimit-limit'}, undef, 'it has no numbers';
+        is_spent 'the others have their tokens back', [u => $u, 3], 1,
+                 [g => $g, 1000], 1;
+        is_deeply [map { calls_of($_, 'evalsha') } @shards[0, 2]], [2, 2],
+                  'which had been taken';
+    }
+
+    $shards[1]->start;
+
+    ok wait_until(sub { get($query)->{status} == 200 }), 'up again: passed';
+};
+
+
+# A call that was sent may have run: it is not given back, and must not be.
+
+subtest 'a shard that does not answer in time: closed gives the others back'
+    => sub
+{
+    my ($u, $i, $g) = three_keys();
+    my $query = "/closed?u=$u&uc=30&i=$i&g=$g";
+    my $passed = 0;
+
+    ok wait_until(sub {
+        my @r = map { RateLimit::Load::get($_, $query) } (@ports) x 4;
+        $passed += grep { $_->{status} == 200 } @r;
+        return !grep { $_->{status} != 200 } @r;
+    }), 'all are up';
+
+    $shards[1]->pause;
+
+    my $r = get($query);
+
+    is $r->{status}, 503, 'no answer: 503';
+    is $r->{headers}{'x-ratelimit-degraded-reason'}, 'timeout', 'a timeout';
+    is_spent 'the others have their tokens back', [u => $u, 30], $passed,
+             [g => $g, 1000], $passed
+        if $shards[1]->resume;
+
+    my $spent = spent('i', $i, 1000);
+
+    cmp_ok $spent, '>=', $passed, 'that one';
+    cmp_ok $spent, '<=', $passed + 1, 'may have taken it';
+};
+
+
+subtest 'nothing alarming in the logs' => sub {
+    ok $_->stop, 'nginx left by itself' for @nginx;
+    $_->no_alerts for @nginx;
+};
+
+
+done_testing();
