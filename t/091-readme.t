@@ -1,9 +1,6 @@
 # README.md against the code: each configuration in it is taken by nginx, each
 # command answers what it shows, and each directive, variable, header, log line
 # and number is the one of the sources.
-#
-# Not under valgrind: nginx is started a hundred times, mostly for its messages
-# about configurations, and with Redis timeouts of some milliseconds.
 
 use strict;
 use warnings;

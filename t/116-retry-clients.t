@@ -5,8 +5,6 @@
 # itself: both try again after one second, unless told otherwise.  So a client
 # that is rejected once and passes then has listened.
 
-# Not under valgrind: it is about clients, which it doesn't look at
-
 use strict;
 use warnings;
 
