@@ -77,6 +77,7 @@ sub start_nginx {
         location /h { ratelimit user ip global; empty_gif; }
         location /gui { ratelimit global user ip; empty_gif; }
         location /shadow { ratelimit user shadow; empty_gif; }
+        location /sui { ratelimit shadow user ip; empty_gif; }
         location /log { ratelimit user ip global;
                         ratelimit_log_level error;
                         ratelimit_body json; empty_gif; }
@@ -249,7 +250,9 @@ subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
     flush();
     srand 31;
 
-    my %capacity = (u => 30, i => 80, g => 400);
+    # such that each of them has something to deny
+
+    my %capacity = (u => 15, i => 40, g => 380);
     my @users = map { "user$_" } 1 .. 30;
     my @ips = map { "ip$_" } 1 .. 10;
     my @global = ('all');
@@ -262,7 +265,7 @@ subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
     my $path = sub {
         my ($r) = @_;
 
-        return "/h?u=$r->{u}&uc=30&i=$r->{i}&ic=80&g=all&gc=400&c=$r->{c}";
+        return "/h?u=$r->{u}&uc=15&i=$r->{i}&ic=40&g=all&gc=380&c=$r->{c}";
     };
 
     my $load = RateLimit::Load::run(
@@ -285,7 +288,8 @@ subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
 
     is $load->error_text, '', 'no errors';
     is $load->count(200) + $load->count(429), 1500, 'passed or rejected';
-    note join ', ', map { "$named{$_} by $_" } sort keys %named;
+    is_deeply [sort keys %named], ['global', 'ip', 'user'],
+              join ', ', map { "$named{$_} denied by $_" } sort keys %named;
 
     for my $letter (qw(u i g)) {
         my @sums = values %{ $taken{$letter} };
@@ -303,39 +307,38 @@ subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
     is_spent 'what passed was taken, and nothing else', @wanted;
 
     # nothing is missing: what fits everywhere passes, what does not is denied,
-    # now that nobody else is there
+    # now that nobody else is there and each refund is awaited
 
-    my ($early, $lost, $passed) = (0, 0, 0);
+    my ($early, $lost, $passed) = ('', '', 0);
 
-    for (1 .. 300) {
+    for my $n (1 .. 300) {
         my $r = { u => $users[rand @users], i => $ips[rand @ips], g => 'all',
                   c => 1 + int rand 4 };
-        my @blocking = grep { ($taken{$_}{$r->{$_}} // 0) + $r->{c}
+        my @blocking = map { $LIMITS{$_}[1] }
+                       grep { ($taken{$_}{$r->{$_}} // 0) + $r->{c}
                               > $capacity{$_} } qw(u i g);
         my $response = get($path->($r));
+        my $name = $response->{headers}{'x-name'};
 
         if ($response->{status} == 200) {
-            $early++ if @blocking;
+            $early = "number $n passed, not by @blocking" if @blocking;
             $taken{$_}{$r->{$_}} += $r->{c} for qw(u i g);
             $passed++;
 
-            # refunds of the one before must not be under way
-
-            next;
+        } elsif (!grep { $_ eq $name } @blocking) {
+            $lost = "number $n denied by $name, not by @blocking";
         }
-
-        my ($name) = $response->{headers}{'x-name'};
-
-        $lost++ unless grep { $LIMITS{$_}[1] eq $name } @blocking;
 
         wait_until(sub {
             !grep { spent($_, $r->{$_}, $capacity{$_})
                     != ($taken{$_}{$r->{$_}} // 0) } qw(u i g)
-        }) or $lost++;
+        }) or $lost ||= "number $n took something";
+
+        last if $early || $lost;
     }
 
-    is $early, 0, 'one after the other: none passes that does not fit';
-    is $lost, 0, "none is denied that does ($passed passed)";
+    is $early, '', 'one after the other: none passes that does not fit';
+    is $lost, '', "none is denied that does ($passed passed)";
 
     # how many calls there were of each: one a shard, and the refunds
 
@@ -573,6 +576,20 @@ subtest 'a shadow limit on another shard disturbs nobody' => sub {
     $s = key_on(1);
     is get("/shadow?u=$u&uc=3&s=$s")->{status}, 429, 'denied again';
     is_spent 'nothing was taken from another shadow', [s => $s, 1], 0;
+
+    # one that has denied gets nothing back: it took nothing
+
+    $u = key_on(0);
+    $s = key_on(0);
+
+    my $i = key_on(2);
+
+    is get("/sui?s=$s&u=$u&i=$i&ic=2")->{status}, 200, "number $_ passes"
+        for 1 .. 2;
+    is get("/sui?s=$s&u=$u&i=$i&ic=2")->{status}, 429,
+       'a limit on another shard denies';
+    is_spent 'only what was taken comes back', [s => $s, 1], 1,
+             [u => $u, 1000], 2, [i => $i, 2], 2;
 };
 
 
@@ -727,7 +744,7 @@ subtest 'a shard that does not answer in time: closed gives the others back'
     => sub
 {
     my ($u, $i, $g) = three_keys();
-    my $query = "/closed?u=$u&uc=30&i=$i&g=$g";
+    my $query = "/closed?u=$u&uc=900&i=$i&g=$g";
     my $passed = 0;
 
     ok wait_until(sub {
@@ -742,7 +759,7 @@ subtest 'a shard that does not answer in time: closed gives the others back'
 
     is $r->{status}, 503, 'no answer: 503';
     is $r->{headers}{'x-ratelimit-degraded-reason'}, 'timeout', 'a timeout';
-    is_spent 'the others have their tokens back', [u => $u, 30], $passed,
+    is_spent 'the others have their tokens back', [u => $u, 900], $passed,
              [g => $g, 1000], $passed
         if $shards[1]->resume;
 
