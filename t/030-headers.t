@@ -266,7 +266,7 @@ GET /chatty
 --- response_headers eval
 "${main::passed}X-RateLimit-Other: mine\nRateLimit: mine"
 --- raw_response_headers_unlike eval
-qr/90\d/
+qr/: 90\d\b/
 --- response_body
 backend
 
@@ -284,7 +284,7 @@ GET /chatty
 --- response_headers eval
 "$::passed!X-RateLimit-Reset\n!X-RATELIMIT-RESET"
 --- raw_response_headers_unlike eval
-qr/90\d/
+qr/: 90\d\b/
 
 
 
@@ -583,7 +583,7 @@ GET /page
 --- response_headers eval
 $::passed
 --- raw_response_headers_unlike eval
-qr/90\d/
+qr/: 90\d\b/
 --- response_body
 backend
 backend
