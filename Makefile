@@ -228,7 +228,7 @@ lint: ## check style, layers, symbols; run cppcheck and luacheck
 
 # --- a try -------------------------------------------------------------------
 
-run: ## start nginx and three Redis shards to play with, until Ctrl-C (PORT=)
+run: ## start nginx and three Redis shards to play with, until Ctrl-C (PORT=, EXAMPLE=)
 	@tools/setup.sh $(group) run
 	@$(MAKE) --no-print-directory all
 	@tools/run.sh $(nginx) $(CURDIR)/$(so)

@@ -341,6 +341,8 @@ ngx_http_ratelimit_merge_guards(ngx_conf_t *cf,
 {
     ngx_str_t                       *name;
     ngx_uint_t                       i, n;
+    ngx_http_core_srv_conf_t        *cscf;
+    ngx_http_core_loc_conf_t        *clcf;
     ngx_http_ratelimit_limit_t      *limit;
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
@@ -374,10 +376,17 @@ ngx_http_ratelimit_merge_guards(ngx_conf_t *cf,
             limit = ngx_http_ratelimit_limit_find(&rmcf->limits, &name[i]);
 
             if (limit == NULL || !limit->named) {
+                cscf = ngx_http_conf_get_module_srv_conf(cf,
+                                                     ngx_http_core_module);
+                clcf = ngx_http_conf_get_module_loc_conf(cf,
+                                                     ngx_http_core_module);
+
                 ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
                               "unknown limit \"%V\" in \"ratelimit\": "
-                              "there is no \"ratelimit_limit %V ...\"",
-                              &name[i], &name[i]);
+                              "there is no \"ratelimit_limit %V ...\", "
+                              "server \"%V\", location \"%V\"",
+                              &name[i], &name[i], &cscf->server_name,
+                              &clcf->name);
                 return NGX_CONF_ERROR;
             }
 

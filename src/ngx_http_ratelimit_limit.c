@@ -300,7 +300,7 @@ char *
 ngx_http_ratelimit_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
 {
     ngx_str_t                    *value;
-    ngx_uint_t                    i;
+    ngx_uint_t                    i, window;
     ngx_http_ratelimit_limit_t   *limit, **limitp;
 
     value = cf->args->elts;
@@ -339,12 +339,27 @@ ngx_http_ratelimit_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
     ngx_conf_init_uint_value(limit->terms.algorithm,
                              NGX_HTTP_RATELIMIT_TOKEN_BUCKET);
 
+    window = (limit->terms.algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG);
+
+    if (window ? (limit->terms.rate.value || limit->terms.step.value)
+               : limit->terms.window.value != NULL)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "%s no meaning in \"%V\" \"%V\", which is a %s",
+                           window ? "\"rate=\" and \"refill_interval=\" have"
+                                  : "\"window=\" has",
+                           &value[0], &value[1],
+                           window ? "sliding window log"
+                                  : "token bucket: "
+                                    "add \"algorithm=sliding_window_log\"");
+        return NGX_CONF_ERROR;
+    }
+
     if (!ngx_http_ratelimit_terms_complete(&limit->terms)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "no \"%s=\" in \"%V\" \"%V\"",
-                           limit->terms.algorithm
-                           == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG
-                           ? "capacity" : "rate", &value[0], &value[1]);
+                           window ? "capacity" : "rate",
+                           &value[0], &value[1]);
         return NGX_CONF_ERROR;
     }
 

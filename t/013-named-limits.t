@@ -185,7 +185,7 @@ refused("algorithm=$_", "$SHARDS ratelimit_limit a rate=1r/s algorithm=$_;",
 refused('a variable that nobody knows',
         "$SHARDS ratelimit_limit a rate=1r/s $_=\$no_such;", '',
         'unknown "no_such" variable')
-    for qw(key capacity cost window refill_interval);
+    for qw(key capacity cost refill_interval);
 
 refused('nothing but a name', "$SHARDS ratelimit_limit a;", '',
         'invalid number of arguments in "ratelimit_limit"');
@@ -218,8 +218,15 @@ accepted('the cost of the location, where the limit has one of its own',
          "$SHARDS ratelimit_limit a rate=1r/s capacity=5 cost=5;",
          'ratelimit a; ratelimit_cost 6;');
 accepted('everything from variables', "$SHARDS ratelimit_limit a key=\$arg_k "
-         . 'capacity=$arg_c rate=${arg_r}r/s cost=$arg_p window=$arg_w '
-         . 'refill_interval=$arg_i;', 'ratelimit a;');
+         . 'capacity=$arg_c rate=${arg_r}r/s cost=$arg_p '
+         . 'refill_interval=$arg_i; ratelimit_limit b capacity=$arg_c '
+         . 'window=$arg_w algorithm=sliding_window_log;', 'ratelimit a b;');
+refused('a window of a bucket', "$SHARDS ratelimit_limit a rate=1r/s "
+        . 'window=5m;', '', '"window=" has no meaning in "ratelimit_limit" "a"',
+        'add "algorithm=sliding_window_log"');
+refused("\"$_\" of a window", "$SHARDS ratelimit_limit a capacity=5 $_ "
+        . 'algorithm=sliding_window_log;', '', 'have no meaning')
+    for qw(rate=1r/s refill_interval=1s);
 
 
 # ---- places

@@ -115,10 +115,10 @@ subtest 'a server can not lose the limit of http by a half change' => sub {
 };
 
 
-subtest 'a window needs a capacity, as a rate says nothing of its length' => sub {
+subtest 'a window needs a capacity' => sub {
     my ($code, $out) = RateLimit::Nginx->test_config(
         conf => "ratelimit_shards $shard;"
-                . ' ratelimit_limit a rate=10r/s algorithm=sliding_window_log;',
+                . ' ratelimit_limit a algorithm=sliding_window_log;',
         server => "location / { ratelimit a; $answer } $ok",
     );
 

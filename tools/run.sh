@@ -145,6 +145,9 @@ for port in "${listen[@]}"; do
     substitute+=(-e "s/\b$port\b/$new/g")
 done
 
+# nobody but this machine is served
+substitute+=(-e 's/^\([^#]*\blisten  *\)\([0-9]\{2,5\};\)/\1127.0.0.1:\2/')
+
 
 # the folder; workers run as another user when this is root
 

@@ -10,8 +10,8 @@ package RateLimit::Script;
 #
 # A limit is a hash that take and refund read; change it, or copy it with
 # changes: { %$ip, cost => 3 }.  Its parts: key (a new one unless given),
-# capacity, cost (1), rate ([numerator, denominator] of tokens a second, [1, 1]),
-# step (us, 0), length (us), shadow (0), ttl (ms; as the module computes it).
+# capacity, cost (1), rate ([numerator, denominator] of tokens a second), step
+# (us, 0), length (us), shadow (0), ttl (ms; as the module computes it).
 #
 #   my $reply = $script->take([$ip, $user],
 #       at    => $us,           # Redis's TIME; its real one if missing
@@ -30,7 +30,6 @@ package RateLimit::Script;
 #   $script->bytes_of($ip, ...);     # DUMP of all of them, to compare; undef
 #                                    # for a key that is not there
 #   $script->pttl($ip);
-#   $script->copy($ip);         # the same limit with a copy of its state
 #
 # TIME is changed by a line before the script, on its first line, that puts a
 # function between the script and redis.call; the rest is the file as it is.
@@ -214,18 +213,6 @@ sub pttl {
     my ($self, $limit) = @_;
 
     return $self->{redis}->cmd('PTTL', $limit->{key});
-}
-
-
-sub copy {
-    my ($self, $limit) = @_;
-
-    my $copy = { %$limit, key => $self->new_key };
-    my $bytes = $self->{redis}->cmd('DUMP', $limit->{key});
-
-    $self->{redis}->cmd('RESTORE', $copy->{key}, 0, $bytes) if defined $bytes;
-
-    return $copy;
 }
 
 
