@@ -78,7 +78,7 @@ typedef struct {
 
     ngx_http_ratelimit_terms_t         terms;
     ngx_http_ratelimit_limit_t        *limit;        /* made of the terms */
-    ngx_array_t                       *named;        /* ..._limit_t * */
+    ngx_array_t                       *named;        /* ngx_str_t, names */
     ngx_str_t                          prefix;
     ngx_array_t                       *addresses;    /* ..._shard_t */
     ngx_uint_t                         hash;
@@ -95,44 +95,6 @@ char *ngx_http_ratelimit_init_main_conf(ngx_conf_t *cf, void *conf);
 void *ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf);
 char *ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent,
     void *child);
-
-/* handlers of directives */
-char *ngx_http_ratelimit_conf_shards(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_limit(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_names(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_param(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_enum(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_status(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_cache(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_zone(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_prefix(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_number(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_password(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_ratelimit_conf_password_file(ngx_conf_t *cf,
-    ngx_command_t *cmd, void *conf);
-
-
-/* bounds of a number, for ngx_http_ratelimit_conf_number() */
-
-typedef struct {
-    ngx_int_t                          min;
-    ngx_int_t                          max;
-} ngx_http_ratelimit_bounds_t;
 
 
 #endif /* _NGX_HTTP_RATELIMIT_CONF_H_INCLUDED_ */

@@ -1,0 +1,592 @@
+
+/*
+ * The handlers of the directives: each checks the words of a directive and
+ * stores what they say.  What depends on other levels, or on limits that may
+ * follow, waits until the configuration is merged.
+ *
+ * The message about an invalid value names the directive and what is allowed.
+ */
+
+
+#include "ngx_http_ratelimit_directives.h"
+
+
+#define NGX_HTTP_RATELIMIT_PASSWORD_MAX  4096
+#define NGX_HTTP_RATELIMIT_TIMEOUT_MAX   60000      /* ms */
+#define NGX_HTTP_RATELIMIT_ALLOWED_LEN   128        /* of an error message */
+
+
+static char *ngx_http_ratelimit_directive_choice(ngx_conf_t *cf,
+    ngx_str_t *word, ngx_conf_enum_t *e, ngx_uint_t *np);
+
+
+char *
+ngx_http_ratelimit_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    ngx_str_t                   *value;
+    ngx_uint_t                   i, j;
+    ngx_http_ratelimit_shard_t  *shard, *other;
+
+    if (rlcf->addresses) {
+        return "is duplicate";
+    }
+
+    rlcf->hash = NGX_HTTP_RATELIMIT_HASH_CONSISTENT;
+    rlcf->addresses = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                                       sizeof(ngx_http_ratelimit_shard_t));
+    if (rlcf->addresses == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        if (ngx_strncmp(value[i].data, "hash=", 5) == 0) {
+
+            if (ngx_strcmp(&value[i].data[5], "consistent") == 0) {
+                rlcf->hash = NGX_HTTP_RATELIMIT_HASH_CONSISTENT;
+
+            } else if (ngx_strcmp(&value[i].data[5], "modulo") == 0) {
+                rlcf->hash = NGX_HTTP_RATELIMIT_HASH_MODULO;
+
+            } else {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "invalid value \"%V\" in \"%V\": it must "
+                                   "be \"hash=consistent\" or "
+                                   "\"hash=modulo\"", &value[i], &cmd->name);
+                return NGX_CONF_ERROR;
+            }
+
+            continue;
+        }
+
+        shard = ngx_array_push(rlcf->addresses);
+        if (shard == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        if (ngx_http_ratelimit_shard_parse(cf, &value[i], shard) != NGX_OK) {
+            return NGX_CONF_ERROR;
+        }
+
+        other = rlcf->addresses->elts;
+
+        for (j = 0; j + 1 < rlcf->addresses->nelts; j++) {
+
+            if (other[j].name.len == shard->name.len
+                && ngx_memcmp(other[j].name.data, shard->name.data,
+                              shard->name.len)
+                   == 0)
+            {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate shard \"%V\" in \"%V\"",
+                                   &shard->name, &cmd->name);
+                return NGX_CONF_ERROR;
+            }
+        }
+    }
+
+    if (rlcf->addresses->nelts == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "no address in \"%V\"",
+                           &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_ratelimit_directive_limit(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_main_conf_t *rmcf = conf;
+
+    return ngx_http_ratelimit_limit_parse(cf, &rmcf->limits);
+}
+
+
+/* names are looked up when all limits are known */
+
+char *
+ngx_http_ratelimit_directive_names(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    ngx_str_t   *value, *name;
+    ngx_uint_t   i, j;
+
+    if (rlcf->named || rlcf->off) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
+        rlcf->off = 1;
+        return NGX_CONF_OK;
+    }
+
+    rlcf->named = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                                   sizeof(ngx_str_t));
+    if (rlcf->named == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        for (j = 1; j < i; j++) {
+            if (value[i].len == value[j].len
+                && ngx_strcmp(value[i].data, value[j].data) == 0)
+            {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate limit \"%V\" in \"%V\"",
+                                   &value[i], &cmd->name);
+                return NGX_CONF_ERROR;
+            }
+        }
+
+        if (ngx_strcmp(value[i].data, "off") == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"off\" stands beside limits in \"%V\"",
+                               &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+
+        name = ngx_array_push(rlcf->named);
+        if (name == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        *name = value[i];
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* cmd->post is the kind of the parameter */
+
+char *
+ngx_http_ratelimit_directive_param(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_str_t                   *value;
+    ngx_http_ratelimit_param_t  *param;
+
+    param = (ngx_http_ratelimit_param_t *) ((u_char *) conf + cmd->offset);
+
+    if (param->value) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_http_ratelimit_param_compile(cf, param,
+                            *(ngx_http_ratelimit_param_e *) cmd->post,
+                            &value[0], &value[1])
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* 401, 403 and 407 would let a request in under "satisfy any" */
+
+char *
+ngx_http_ratelimit_directive_status(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_int_t    n;
+    ngx_str_t   *value;
+    ngx_uint_t  *status;
+
+    status = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
+
+    if (*status != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    n = ngx_atoi(value[1].data, value[1].len);
+
+    if (n == NGX_ERROR || n < 400 || n > 599
+        || n == NGX_HTTP_UNAUTHORIZED || n == NGX_HTTP_FORBIDDEN || n == 407)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be "
+                           "a status from 400 to 599 other than 401, 403 and "
+                           "407, which \"satisfy any\" may overrule",
+                           &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    *status = n;
+
+    return NGX_CONF_OK;
+}
+
+
+/* unlike nginx's own, names the directive and what is allowed */
+
+char *
+ngx_http_ratelimit_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_str_t   *value;
+    ngx_uint_t  *np;
+
+    np = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
+
+    if (*np != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    return ngx_http_ratelimit_directive_choice(cf, &value[1], cmd->post, np);
+}
+
+
+char *
+ngx_http_ratelimit_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    char        *rv;
+    ngx_str_t   *value;
+    ngx_uint_t   i, bit, *np;
+
+    np = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
+
+    if (*np) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        rv = ngx_http_ratelimit_directive_choice(cf, &value[i], cmd->post,
+                                                 &bit);
+        if (rv != NGX_CONF_OK) {
+            return rv;
+        }
+
+        if (*np & bit) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "duplicate value \"%V\" in \"%V\"",
+                               &value[i], &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+
+        *np |= bit;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_ratelimit_directive_choice(ngx_conf_t *cf, ngx_str_t *word,
+    ngx_conf_enum_t *e, ngx_uint_t *np)
+{
+    char        *comma;
+    u_char      *p, *last;
+    u_char       allowed[NGX_HTTP_RATELIMIT_ALLOWED_LEN];
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+
+    p = allowed;
+    last = allowed + NGX_HTTP_RATELIMIT_ALLOWED_LEN;
+    comma = "";
+
+    for (i = 0; e[i].name.len; i++) {
+
+        if (e[i].name.len == word->len
+            && ngx_strncasecmp(e[i].name.data, word->data, word->len) == 0)
+        {
+            *np = e[i].value;
+            return NGX_CONF_OK;
+        }
+
+        p = ngx_slprintf(p, last, "%s\"%V\"", comma, &e[i].name);
+        comma = e[i + 1].name.len && e[i + 2].name.len ? ", " : " or ";
+    }
+
+    value = cf->args->elts;
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"%V\": it must be %*s",
+                       word, &value[0], (size_t) (p - allowed), allowed);
+
+    return NGX_CONF_ERROR;
+}
+
+
+char *
+ngx_http_ratelimit_directive_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_str_t   *value;
+    ngx_msec_t  *timeout;
+
+    timeout = (ngx_msec_t *) ((u_char *) conf + cmd->offset);
+
+    if (*timeout != NGX_CONF_UNSET_MSEC) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    *timeout = ngx_parse_time(&value[1], 0);
+
+    if (*timeout == (ngx_msec_t) NGX_ERROR || *timeout == 0
+        || *timeout > NGX_HTTP_RATELIMIT_TIMEOUT_MAX)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be a time "
+                           "from 1ms to 60s, for example \"50ms\"",
+                           &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_ratelimit_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_str_t   *value;
+    ngx_msec_t  *time;
+
+    time = (ngx_msec_t *) ((u_char *) conf + cmd->offset);
+
+    if (*time != NGX_CONF_UNSET_MSEC) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "off") == 0) {
+        *time = 0;
+        return NGX_CONF_OK;
+    }
+
+    *time = ngx_parse_time(&value[1], 0);
+
+    if (*time == (ngx_msec_t) NGX_ERROR
+        || *time > NGX_HTTP_RATELIMIT_TIMEOUT_MAX)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be a "
+                           "time up to 60s, for example \"50ms\", or \"off\"",
+                           &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_ratelimit_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_main_conf_t *rmcf = conf;
+
+    ssize_t     size;
+    ngx_str_t  *value;
+
+    if (rmcf->zone_size != NGX_CONF_UNSET_SIZE) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    size = ngx_parse_size(&value[1]);
+
+    if (size == NGX_ERROR || size < (ssize_t) (8 * ngx_pagesize)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be "
+                           "a size of at least %uzk, for example \"10m\"",
+                           &value[1], &cmd->name,
+                           (size_t) (8 * ngx_pagesize / 1024));
+        return NGX_CONF_ERROR;
+    }
+
+    rmcf->zone_size = size;
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_ratelimit_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    size_t      i;
+    ngx_str_t  *value;
+
+    if (rlcf->prefix.data) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    /* braces would move the hash tag of a cluster's keys */
+
+    for (i = 0; i < value[1].len; i++) {
+        if (value[1].data[i] <= ' ' || value[1].data[i] > '~'
+            || value[1].data[i] == '{' || value[1].data[i] == '}')
+        {
+            break;
+        }
+    }
+
+    if (i != value[1].len || i == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be "
+                           "printable ASCII without spaces and braces",
+                           &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    rlcf->prefix = value[1];
+
+    return NGX_CONF_OK;
+}
+
+
+/* cmd->post are its bounds */
+
+char *
+ngx_http_ratelimit_directive_number(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_int_t                    *number;
+    ngx_str_t                    *value;
+    ngx_http_ratelimit_bounds_t  *bounds;
+
+    number = (ngx_int_t *) ((u_char *) conf + cmd->offset);
+    bounds = cmd->post;
+
+    if (*number != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    *number = ngx_atoi(value[1].data, value[1].len);
+
+    if (*number == NGX_ERROR || *number < bounds->min
+        || *number > bounds->max)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be "
+                           "a number from %i to %i",
+                           &value[1], &cmd->name, bounds->min, bounds->max);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_ratelimit_directive_password(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    ngx_str_t  *value;
+
+    if (rlcf->access.password.data) {
+        return "is duplicate, or stands beside "
+               "\"ratelimit_redis_password_file\"";
+    }
+
+    value = cf->args->elts;
+    rlcf->access.password = value[1];
+
+    return NGX_CONF_OK;
+}
+
+
+/* the first line of the file, read once, with the rights of the master */
+
+char *
+ngx_http_ratelimit_directive_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    u_char     *p;
+    ssize_t     n;
+    ngx_fd_t    fd;
+    ngx_str_t  *value;
+
+    if (rlcf->access.password.data) {
+        return "is duplicate, or stands beside \"ratelimit_redis_password\"";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_conf_full_name(cf->cycle, &value[1], 1) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    fd = ngx_open_file(value[1].data, NGX_FILE_RDONLY, NGX_FILE_OPEN, 0);
+
+    if (fd == NGX_INVALID_FILE) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
+                           ngx_open_file_n " \"%V\" of \"%V\" failed",
+                           &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    p = ngx_pcalloc(cf->pool, NGX_HTTP_RATELIMIT_PASSWORD_MAX + 1);
+
+    n = p ? ngx_read_fd(fd, p, NGX_HTTP_RATELIMIT_PASSWORD_MAX) : 0;
+
+    if (n == -1) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
+                           ngx_read_fd_n " \"%V\" of \"%V\" failed",
+                           &value[1], &cmd->name);
+    }
+
+    if (ngx_close_file(fd) == NGX_FILE_ERROR) {
+        ngx_log_error(NGX_LOG_ALERT, cf->log, ngx_errno,
+                      ngx_close_file_n " \"%V\" failed", &value[1]);
+    }
+
+    if (p == NULL || n == -1) {
+        return NGX_CONF_ERROR;
+    }
+
+    rlcf->access.password.data = p;
+
+    while (*p && *p != CR && *p != LF) {
+        p++;
+    }
+
+    *p = '\0';
+    rlcf->access.password.len = p - rlcf->access.password.data;
+
+    if (rlcf->access.password.len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no password in the first line of \"%V\" that "
+                           "\"%V\" names", &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}

@@ -1,0 +1,57 @@
+
+/*
+ * The handlers of the directives.  They return NGX_CONF_OK, or NGX_CONF_ERROR
+ * with the reason logged, or the reason for nginx to log.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_DIRECTIVES_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_DIRECTIVES_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "ngx_http_ratelimit_conf.h"
+
+
+/* bounds of a number, for ngx_http_ratelimit_directive_number() */
+
+typedef struct {
+    ngx_int_t                          min;
+    ngx_int_t                          max;
+} ngx_http_ratelimit_bounds_t;
+
+
+char *ngx_http_ratelimit_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_limit(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_names(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_param(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_status(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_number(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_password(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_directive_password_file(ngx_conf_t *cf,
+    ngx_command_t *cmd, void *conf);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_DIRECTIVES_H_INCLUDED_ */
