@@ -12,7 +12,6 @@
 
 
 #define NGX_HTTP_RATELIMIT_BACKOFF_MIN  50       /* ms */
-#define NGX_HTTP_RATELIMIT_BACKOFF_MAX  10000    /* ms */
 
 
 /*

@@ -306,6 +306,8 @@ ngx_http_ratelimit_claim_invalid(ngx_http_request_t *r,
                       len, text, directive, &applied->limit->name, err);
     }
 
+    ngx_http_ratelimit_count(applied->limit->stats->invalid);
+
     applied->failure = NGX_HTTP_RATELIMIT_CONFIG;
 
     return NGX_DECLINED;

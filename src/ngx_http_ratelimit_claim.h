@@ -22,6 +22,7 @@ typedef struct {
     ngx_str_t                       key;      /* the client's */
     ngx_http_ratelimit_claim_t      claim;    /* with the decision */
     ngx_http_ratelimit_failure_e    failure;  /* why there is none */
+    unsigned                        claimed:1;    /* and nobody answered */
 } ngx_http_ratelimit_applied_t;
 
 

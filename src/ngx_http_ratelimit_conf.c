@@ -33,8 +33,16 @@ static ngx_int_t ngx_http_ratelimit_guard(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *conf, ngx_http_ratelimit_limit_t *limit);
 static ngx_uint_t ngx_http_ratelimit_merge_access(
     ngx_http_ratelimit_loc_conf_t *prev, ngx_http_ratelimit_loc_conf_t *conf);
+static ngx_int_t ngx_http_ratelimit_conf_attach(
+    ngx_http_ratelimit_zone_t *zone, void *data);
 static char *ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
     ngx_http_ratelimit_shards_t *shared, ngx_http_ratelimit_loc_conf_t *conf);
+
+
+const ngx_http_ratelimit_breaker_conf_t  ngx_http_ratelimit_breaker_default =
+{
+    5, 30000, 10000
+};
 
 
 void *
@@ -78,7 +86,8 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
      *     conf->guards, n, shards, cost
      *     conf->terms but the algorithm
      *     conf->headers, limit, named, prefix, addresses, off
-     *     conf->access.user, password
+     *     conf->access.user, password, breaker
+     *     conf->local_share
      */
 
     conf = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_loc_conf_t));
@@ -141,7 +150,7 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_uint_value(conf->error_status, prev->error_status,
                               NGX_HTTP_SERVICE_UNAVAILABLE);
     ngx_conf_merge_uint_value(conf->on_error, prev->on_error,
-                              NGX_HTTP_RATELIMIT_ON_ERROR_OPEN);
+                              NGX_HTTP_RATELIMIT_ON_ERROR_LOCAL);
     ngx_conf_merge_uint_value(conf->body, prev->body,
                               NGX_HTTP_RATELIMIT_BODY_DEFAULT);
     ngx_conf_merge_uint_value(conf->phase, prev->phase,
@@ -161,6 +170,15 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     if (conf->cost.value == NULL) {
         conf->cost = prev->cost;
+    }
+
+    if (conf->local_share.den == 0) {
+        conf->local_share = prev->local_share;
+    }
+
+    if (conf->local_share.den == 0) {
+        conf->local_share.num = 1;
+        conf->local_share.den = 1;
     }
 
     own = ngx_http_ratelimit_merge_access(prev, conf);
@@ -389,9 +407,7 @@ ngx_http_ratelimit_merge_guards(ngx_conf_t *cf,
         }
     }
 
-    if (conf->preview && conf->preview_cache) {
-        rmcf->caches++;
-    }
+    rmcf->used = 1;
 
     return NGX_CONF_OK;
 }
@@ -439,7 +455,8 @@ ngx_http_ratelimit_merge_access(ngx_http_ratelimit_loc_conf_t *prev,
     own = conf->addresses || conf->access.user.data
           || conf->access.password.data
           || conf->access.database != NGX_CONF_UNSET
-          || conf->access.connect_timeout != NGX_CONF_UNSET_MSEC;
+          || conf->access.connect_timeout != NGX_CONF_UNSET_MSEC
+          || conf->access.breaker.failures;
 
     if (conf->addresses == NULL) {
         conf->addresses = prev->addresses;
@@ -452,11 +469,22 @@ ngx_http_ratelimit_merge_access(ngx_http_ratelimit_loc_conf_t *prev,
     ngx_conf_merge_msec_value(conf->access.connect_timeout,
                               prev->access.connect_timeout, 100);
 
+    if (conf->access.breaker.failures == 0) {
+        conf->access.breaker = prev->access.breaker;
+    }
+
+    if (conf->access.breaker.failures == 0) {
+        conf->access.breaker = ngx_http_ratelimit_breaker_default;
+    }
+
     return own;
 }
 
 
-/* made where a limit uses them, so that nobody connects to unused servers */
+/*
+ * Made where a limit uses them, so that nobody connects to unused servers;
+ * without any, limits live in this machine's memory
+ */
 
 static char *
 ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
@@ -470,10 +498,7 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
     }
 
     if (conf->addresses == NULL) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "limits have no place to live: "
-                      "there is no \"ratelimit_shards\"");
-        return NGX_CONF_ERROR;
+        return NGX_CONF_OK;
     }
 
     if (conf->access.user.len && conf->access.password.len == 0) {
@@ -487,6 +512,8 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
+    conf->access.prefix = conf->prefix;
+
     conf->shards = ngx_http_ratelimit_shards_create(cf, conf->addresses,
                                                     conf->hash, &conf->access,
                                                     &rmcf->peers);
@@ -495,4 +522,55 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
     }
 
     return NGX_CONF_OK;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_conf_zone(ngx_conf_t *cf)
+{
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+    if (!rmcf->used && rmcf->zone_size == NGX_CONF_UNSET_SIZE) {
+        return NGX_OK;
+    }
+
+    ngx_conf_init_size_value(rmcf->zone_size, NGX_HTTP_RATELIMIT_ZONE_SIZE);
+
+    rmcf->zone = ngx_http_ratelimit_zone_add(cf, rmcf->zone_size,
+                                             &ngx_http_ratelimit_module,
+                                             ngx_http_ratelimit_conf_attach,
+                                             rmcf);
+
+    return rmcf->zone ? NGX_OK : NGX_ERROR;
+}
+
+
+/* all that is counted has its place in the zone before anybody counts */
+
+static ngx_int_t
+ngx_http_ratelimit_conf_attach(ngx_http_ratelimit_zone_t *zone, void *data)
+{
+    ngx_http_ratelimit_main_conf_t *rmcf = data;
+
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_limit_t  **limit;
+
+    rmcf->stats = ngx_http_ratelimit_stats(zone);
+    if (rmcf->stats == NULL) {
+        return NGX_ERROR;
+    }
+
+    limit = rmcf->limits.elts;
+
+    for (i = 0; i < rmcf->limits.nelts; i++) {
+        limit[i]->stats = ngx_http_ratelimit_stats_limit(zone,
+                                                         &limit[i]->name);
+        if (limit[i]->stats == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    return ngx_http_ratelimit_shards_attach(zone, &rmcf->peers);
 }

@@ -16,11 +16,13 @@
 #include "ngx_http_ratelimit_limit.h"
 #include "ngx_http_ratelimit_script.h"
 #include "ngx_http_ratelimit_shards.h"
+#include "ngx_http_ratelimit_stats.h"
 #include "ngx_http_ratelimit_zone.h"
 
 
 #define NGX_HTTP_RATELIMIT_ON_ERROR_OPEN     0
 #define NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED   1
+#define NGX_HTTP_RATELIMIT_ON_ERROR_LOCAL    2
 
 #define NGX_HTTP_RATELIMIT_HEADERS_LEGACY    0x0002
 #define NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8   0x0004
@@ -41,8 +43,9 @@ typedef struct {
     ngx_array_t                        peers;    /* ..._peer_t *, all of them */
     ngx_array_t                        limits;   /* ..._limit_t *, all */
     size_t                             zone_size;
-    ngx_shm_zone_t                    *zone;     /* NULL: nobody needs it */
-    ngx_uint_t                         caches;   /* places that preview */
+    ngx_http_ratelimit_zone_t         *zone;     /* NULL: nobody needs it */
+    ngx_http_ratelimit_stats_t        *stats;    /* shared memory */
+    unsigned                           used:1;   /* somebody does */
 } ngx_http_ratelimit_main_conf_t;
 
 
@@ -57,12 +60,13 @@ typedef struct {
 typedef struct {
     ngx_http_ratelimit_guard_t        *guards;
     ngx_uint_t                         n;            /* 0: not limited here */
-    ngx_http_ratelimit_shards_t       *shards;
+    ngx_http_ratelimit_shards_t       *shards;       /* NULL: lives here */
 
     ngx_http_ratelimit_param_t         cost;
     ngx_uint_t                         status;
     ngx_uint_t                         error_status;
     ngx_uint_t                         on_error;
+    ngx_http_ratelimit_share_t         local_share;  /* den 0: not set */
     ngx_uint_t                         headers;
     ngx_uint_t                         body;
     ngx_uint_t                         phase;
@@ -89,12 +93,18 @@ typedef struct {
 
 extern ngx_module_t  ngx_http_ratelimit_module;
 
+extern const ngx_http_ratelimit_breaker_conf_t
+    ngx_http_ratelimit_breaker_default;
+
 
 void *ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf);
 char *ngx_http_ratelimit_init_main_conf(ngx_conf_t *cf, void *conf);
 void *ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf);
 char *ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent,
     void *child);
+
+/* adds the zone, if anybody needs it */
+ngx_int_t ngx_http_ratelimit_conf_zone(ngx_conf_t *cf);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_CONF_H_INCLUDED_ */

@@ -83,21 +83,23 @@ ngx_http_ratelimit_decide_bucket(ngx_http_ratelimit_decision_t *d,
     const ngx_http_ratelimit_bucket_t *bucket, uint64_t left,
     const int64_t *state)
 {
-    uint64_t  full, cost, gone;
+    uint64_t  full, cost, gone, owed;
 
     full = bucket->capacity * NGX_HTTP_RATELIMIT_MICRO;
     cost = bucket->cost * NGX_HTTP_RATELIMIT_MICRO;
     gone = (bucket->step && state[1] > 0) ? (uint64_t) state[1] : 0;
+    owed = (state[2] > 0) ? (uint64_t) state[2] : 0;
 
     if (left > full) {
         left = full;
     }
 
     d->remaining = left / NGX_HTTP_RATELIMIT_MICRO;
-    d->reset = ngx_http_ratelimit_refill(bucket, full - left, gone);
+    d->reset = ngx_http_ratelimit_refill(bucket, full - left + owed, gone);
 
     if (d->outcome == NGX_HTTP_RATELIMIT_REJECTED && cost > left) {
-        d->retry_after = ngx_http_ratelimit_refill(bucket, cost - left, gone);
+        d->retry_after = ngx_http_ratelimit_refill(bucket, cost - left + owed,
+                                                   gone);
     }
 }
 

@@ -33,9 +33,11 @@ typedef enum {
     NGX_HTTP_RATELIMIT_SOURCE_NONE = 0,
     NGX_HTTP_RATELIMIT_SOURCE_REDIS,
     NGX_HTTP_RATELIMIT_SOURCE_CACHE,       /* a preview */
-    NGX_HTTP_RATELIMIT_SOURCE_LOCAL,       /* cost above capacity */
+    NGX_HTTP_RATELIMIT_SOURCE_LOCAL,       /* this machine's memory */
     NGX_HTTP_RATELIMIT_SOURCE_OPEN,
-    NGX_HTTP_RATELIMIT_SOURCE_CLOSED
+    NGX_HTTP_RATELIMIT_SOURCE_CLOSED,
+
+    NGX_HTTP_RATELIMIT_SOURCES
 } ngx_http_ratelimit_source_e;
 
 
@@ -85,7 +87,8 @@ size_t ngx_http_ratelimit_states(const ngx_http_ratelimit_bucket_t *bucket);
  *           In microtokens for a bucket, in whole ones for a window.
  * state[1]: bucket with a step: microseconds of the present step gone;
  *           window: microseconds until the oldest entry leaves
- * state[2]: window: microseconds until the cost fits
+ * state[2]: window: microseconds until the cost fits;
+ *           bucket: microtokens owed, which come before all others
  */
 void ngx_http_ratelimit_decide(ngx_http_ratelimit_decision_t *d,
     const ngx_http_ratelimit_bucket_t *bucket, const int64_t *state);

@@ -398,11 +398,133 @@ ngx_http_ratelimit_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 char *
+ngx_http_ratelimit_directive_share(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    ngx_str_t   *value;
+    const char  *err;
+
+    if (rlcf->local_share.den) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    err = ngx_http_ratelimit_share_parse(value[1].data, value[1].len,
+                                         &rlcf->local_share);
+
+    if (err) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": %s",
+                           &value[1], &cmd->name, err);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* failures=N window=TIME probe=TIME; what is not given has its default */
+
+char *
+ngx_http_ratelimit_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    ngx_int_t                           n;
+    ngx_str_t                          *value, s;
+    ngx_uint_t                          i, k, given;
+    ngx_http_ratelimit_breaker_conf_t  *breaker;
+
+    static struct {
+        ngx_str_t    name;
+        size_t       offset;
+        ngx_int_t    min;
+        ngx_int_t    max;
+        char        *allowed;
+    }  params[] = {
+        { ngx_string("failures="),
+          offsetof(ngx_http_ratelimit_breaker_conf_t, failures),
+          1, NGX_HTTP_RATELIMIT_BREAKER_MAX, "a number from 1 to 100" },
+
+        { ngx_string("window="),
+          offsetof(ngx_http_ratelimit_breaker_conf_t, window),
+          100, 3600000, "a time from 100ms to 1h, for example \"30s\"" },
+
+        { ngx_string("probe="),
+          offsetof(ngx_http_ratelimit_breaker_conf_t, probe),
+          100, 3600000, "a time from 100ms to 1h, for example \"10s\"" }
+    };
+
+    breaker = &rlcf->access.breaker;
+
+    if (breaker->failures) {
+        return "is duplicate";
+    }
+
+    *breaker = ngx_http_ratelimit_breaker_default;
+    given = 0;
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        for (k = 0; k < sizeof(params) / sizeof(params[0]); k++) {
+            if (value[i].len >= params[k].name.len
+                && ngx_strncmp(value[i].data, params[k].name.data,
+                               params[k].name.len)
+                   == 0)
+            {
+                break;
+            }
+        }
+
+        if (k == sizeof(params) / sizeof(params[0])) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter \"%V\" in \"%V\": it must "
+                               "be \"failures=\", \"window=\" or \"probe=\"",
+                               &value[i], &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+
+        if (given & (1 << k)) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "duplicate parameter \"%V\" in \"%V\"",
+                               &value[i], &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+
+        given |= 1 << k;
+
+        s.data = value[i].data + params[k].name.len;
+        s.len = value[i].len - params[k].name.len;
+
+        n = (k == 0) ? ngx_atoi(s.data, s.len) : ngx_parse_time(&s, 0);
+
+        if (n == NGX_ERROR || n < params[k].min || n > params[k].max) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid value \"%V\" in \"%V\": it must be "
+                               "%s", &value[i], &cmd->name,
+                               params[k].allowed);
+            return NGX_CONF_ERROR;
+        }
+
+        *(uint32_t *) ((u_char *) breaker + params[k].offset) = (uint32_t) n;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
 ngx_http_ratelimit_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf)
 {
     ngx_http_ratelimit_main_conf_t *rmcf = conf;
 
+    size_t      min;
     ssize_t     size;
     ngx_str_t  *value;
 
@@ -413,12 +535,14 @@ ngx_http_ratelimit_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd,
     value = cf->args->elts;
     size = ngx_parse_size(&value[1]);
 
-    if (size == NGX_ERROR || size < (ssize_t) (8 * ngx_pagesize)) {
+    min = NGX_HTTP_RATELIMIT_ZONE_PAGES * ngx_pagesize;
+
+    if (size == NGX_ERROR || size < (ssize_t) min) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"%V\": it must be "
                            "a size of at least %uzk, for example \"10m\"",
                            &value[1], &cmd->name,
-                           (size_t) (8 * ngx_pagesize / 1024));
+                           min / 1024);
         return NGX_CONF_ERROR;
     }
 

@@ -44,7 +44,7 @@ ngx_http_ratelimit_quote(unsigned char *dst, const void *src, size_t len)
 
     for (i = 0; i < len; i++) {
 
-        if (s[i] < 0x20 || s[i] >= 0x7f) {
+        if (s[i] < 0x20 || s[i] >= 0x7f || s[i] == '%') {
             *dst++ = '%';
             *dst++ = ngx_http_ratelimit_hex[s[i] >> 4];
             *dst++ = ngx_http_ratelimit_hex[s[i] & 0xf];

@@ -31,7 +31,8 @@ size_t ngx_http_ratelimit_escape(unsigned char *dst, const void *src,
 /*
  * A string in double quotes as both JSON and structured fields have it, and so
  * of the same text in both: quotes and backslashes get a backslash, and what is
- * not printable ASCII becomes %HH; returns the end of what was written
+ * not printable ASCII, or a %, becomes %HH, so that no two strings become the
+ * same; returns the end of what was written
  */
 unsigned char *ngx_http_ratelimit_quote(unsigned char *dst, const void *src,
     size_t len);

@@ -75,7 +75,16 @@ static const char  *ngx_http_ratelimit_failure_names[] = {
     "wrongtype",
     "clock",
     "error",
+    "circuit_open",
     "config"
+};
+
+
+static const char  *ngx_http_ratelimit_reason_names[] = {
+    "storage_unavailable",
+    "timeout",
+    "circuit_open",
+    "invalid_limit"
 };
 
 
@@ -170,18 +179,53 @@ ngx_http_ratelimit_failure_name(ngx_http_ratelimit_failure_e f)
 }
 
 
-const char *
+int
+ngx_http_ratelimit_failure_breaks(ngx_http_ratelimit_failure_e f)
+{
+    switch (f) {
+
+    case NGX_HTTP_RATELIMIT_OK:
+    case NGX_HTTP_RATELIMIT_CIRCUIT:
+    case NGX_HTTP_RATELIMIT_CONFIG:
+        return 0;
+
+    case NGX_HTTP_RATELIMIT_OVERLOAD:
+        /* of this worker, not of the server */
+        return 0;
+
+    case NGX_HTTP_RATELIMIT_WRONGTYPE:
+    case NGX_HTTP_RATELIMIT_CLOCK:
+        /* of one key: others are well served */
+        return 0;
+
+    default:
+        return 1;
+    }
+}
+
+
+ngx_http_ratelimit_reason_e
 ngx_http_ratelimit_failure_reason(ngx_http_ratelimit_failure_e f)
 {
     switch (f) {
 
     case NGX_HTTP_RATELIMIT_TIMEOUT:
-        return "timeout";
+        return NGX_HTTP_RATELIMIT_REASON_TIMEOUT;
+
+    case NGX_HTTP_RATELIMIT_CIRCUIT:
+        return NGX_HTTP_RATELIMIT_REASON_CIRCUIT;
 
     case NGX_HTTP_RATELIMIT_CONFIG:
-        return "invalid_limit";
+        return NGX_HTTP_RATELIMIT_REASON_LIMIT;
 
     default:
-        return "storage_unavailable";
+        return NGX_HTTP_RATELIMIT_REASON_STORAGE;
     }
+}
+
+
+const char *
+ngx_http_ratelimit_reason_name(ngx_http_ratelimit_reason_e r)
+{
+    return ngx_http_ratelimit_reason_names[r];
 }

@@ -37,10 +37,23 @@ typedef enum {
     NGX_HTTP_RATELIMIT_ERROR,          /* any other error reply */
 
     /* nothing was sent */
+    NGX_HTTP_RATELIMIT_CIRCUIT,        /* the breaker is open */
     NGX_HTTP_RATELIMIT_CONFIG,         /* a variable gave no legal value */
 
     NGX_HTTP_RATELIMIT_FAILURES
 } ngx_http_ratelimit_failure_e;
+
+
+/* what a client is told; names nothing of the inside */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_REASON_STORAGE = 0,
+    NGX_HTTP_RATELIMIT_REASON_TIMEOUT,
+    NGX_HTTP_RATELIMIT_REASON_CIRCUIT,
+    NGX_HTTP_RATELIMIT_REASON_LIMIT,
+
+    NGX_HTTP_RATELIMIT_REASONS
+} ngx_http_ratelimit_reason_e;
 
 
 /* the class of an error reply, by its first word, without the "-" */
@@ -50,8 +63,15 @@ ngx_http_ratelimit_failure_e ngx_http_ratelimit_failure(const char *text,
 /* one word, for logs and labels */
 const char *ngx_http_ratelimit_failure_name(ngx_http_ratelimit_failure_e f);
 
-/* what a client is told; names nothing of the inside */
-const char *ngx_http_ratelimit_failure_reason(ngx_http_ratelimit_failure_e f);
+/*
+ * Whether it says that the server, and not only this call, is in trouble: such
+ * failures open the circuit breaker
+ */
+int ngx_http_ratelimit_failure_breaks(ngx_http_ratelimit_failure_e f);
+
+ngx_http_ratelimit_reason_e ngx_http_ratelimit_failure_reason(
+    ngx_http_ratelimit_failure_e f);
+const char *ngx_http_ratelimit_reason_name(ngx_http_ratelimit_reason_e r);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_FAILURE_H_INCLUDED_ */

@@ -22,6 +22,9 @@
  * reject, or else the one with the least left.  Limits in a dry run speak only
  * where there are no others.
  *
+ * Limits that live in this machine's memory are decided at once; so is the
+ * share of those that Redis gave no answer about, when all answers are there.
+ *
  * To pass is NGX_DECLINED: NGX_OK would grant access under "satisfy any".
  */
 
@@ -29,6 +32,7 @@
 #include "ngx_http_ratelimit_handler.h"
 #include "ngx_http_ratelimit_body.h"
 #include "ngx_http_ratelimit_escape.h"
+#include "ngx_http_ratelimit_local.h"
 
 
 #define NGX_HTTP_RATELIMIT_LOG_KEY  64      /* bytes of a key, logged */
@@ -42,15 +46,13 @@ static ngx_int_t ngx_http_ratelimit_ask(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx);
 static ngx_int_t ngx_http_ratelimit_cached(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_applied_t *applied);
-static void ngx_http_ratelimit_cache(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_applied_t *applied);
-static ngx_shm_zone_t *ngx_http_ratelimit_cache_key(
-    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_applied_t *applied,
-    ngx_str_t *key);
 static ngx_int_t ngx_http_ratelimit_park(ngx_http_request_t *r);
 static void ngx_http_ratelimit_answer(ngx_http_ratelimit_take_t *take);
 static void ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_learn(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied);
+static void ngx_http_ratelimit_decide_here(ngx_http_ratelimit_ctx_t *ctx);
+static void ngx_http_ratelimit_outcome(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_applied_t *applied);
 static ngx_http_ratelimit_applied_t *ngx_http_ratelimit_blocker(
     ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t shadow);
@@ -62,10 +64,12 @@ static ngx_uint_t ngx_http_ratelimit_closed(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_applied_t *failed);
 static ngx_int_t ngx_http_ratelimit_verdict(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx);
+static ngx_uint_t ngx_http_ratelimit_counts(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied);
+static void ngx_http_ratelimit_count_all(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_log(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_applied_t *applied);
 static void ngx_http_ratelimit_cleanup(void *data);
-static uint64_t ngx_http_ratelimit_clock(void);
 
 
 ngx_int_t
@@ -137,7 +141,7 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r, ngx_uint_t phase)
 
     ctx->request = r;
     ctx->conf = rlcf;
-    ctx->start = ngx_http_ratelimit_clock();
+    ctx->start = ngx_http_ratelimit_local_clock();
 
     rc = ngx_http_ratelimit_ask(r, ctx);
 
@@ -247,7 +251,9 @@ ngx_http_ratelimit_ask(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
             continue;
         }
 
-        if (rc == NGX_OK) {
+        applied[i].claimed = (rc == NGX_OK);
+
+        if (rc == NGX_OK && conf->shards) {
             rc = ngx_http_ratelimit_store_add(take, &applied[i].claim,
                                               &applied[i].key);
         }
@@ -277,17 +283,23 @@ static ngx_int_t
 ngx_http_ratelimit_cached(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_applied_t *applied)
 {
-    ngx_str_t                    key;
-    ngx_shm_zone_t              *zone;
-    ngx_http_ratelimit_claim_t  *claim;
+    ngx_http_ratelimit_peer_t       *peer;
+    ngx_http_ratelimit_claim_t      *claim;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    if (ctx->conf->shards == NULL || ctx->conf->preview_cache == 0) {
+        return NGX_DECLINED;
+    }
+
+    rmcf = ngx_http_get_module_main_conf(ctx->request,
+                                         ngx_http_ratelimit_module);
 
     claim = &applied->claim;
-    zone = ngx_http_ratelimit_cache_key(ctx, applied, &key);
+    peer = ngx_http_ratelimit_shards_find(ctx->conf->shards, &applied->key);
 
-    if (zone == NULL
-        || ngx_http_ratelimit_zone_get(zone, &key, claim->state,
-                                       ctx->conf->preview_cache)
-           != NGX_OK)
+    if (ngx_http_ratelimit_local_recall(rmcf->zone, &peer->label, claim,
+                                        ctx->conf->preview_cache)
+        != NGX_OK)
     {
         return NGX_DECLINED;
     }
@@ -296,59 +308,6 @@ ngx_http_ratelimit_cached(ngx_http_ratelimit_ctx_t *ctx,
     claim->decision.source = NGX_HTTP_RATELIMIT_SOURCE_CACHE;
 
     return NGX_OK;
-}
-
-
-static void
-ngx_http_ratelimit_cache(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_applied_t *applied)
-{
-    ngx_str_t        key;
-    ngx_shm_zone_t  *zone;
-
-    zone = ngx_http_ratelimit_cache_key(ctx, applied, &key);
-
-    if (zone) {
-        ngx_http_ratelimit_zone_set(zone, &key, applied->claim.state);
-    }
-}
-
-
-/*
- * The key of Redis, and where it lives: places with different shards may use
- * one limit.  NULL: nothing is cached here.
- */
-
-static ngx_shm_zone_t *
-ngx_http_ratelimit_cache_key(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_applied_t *applied, ngx_str_t *key)
-{
-    ngx_http_ratelimit_peer_t       *peer;
-    ngx_http_ratelimit_claim_t      *claim;
-    ngx_http_ratelimit_main_conf_t  *rmcf;
-
-    rmcf = ngx_http_get_module_main_conf(ctx->request,
-                                         ngx_http_ratelimit_module);
-
-    if (rmcf->zone == NULL || ctx->conf->preview_cache == 0) {
-        return NULL;
-    }
-
-    claim = &applied->claim;
-    peer = ngx_http_ratelimit_shards_find(ctx->conf->shards, &applied->key);
-
-    key->data = ngx_pnalloc(ctx->request->pool,
-                            peer->redis.name.len + NGX_INT_T_LEN + 2
-                            + claim->len);
-    if (key->data == NULL) {
-        return NULL;
-    }
-
-    key->len = ngx_sprintf(key->data, "%V/%i/%*s", &peer->redis.name,
-                           peer->database, claim->len, claim->key)
-               - key->data;
-
-    return rmcf->zone;
 }
 
 
@@ -400,10 +359,16 @@ ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
 
     ctx->done = 1;
     ctx->time = ngx_time();
-    ctx->latency = ngx_http_ratelimit_clock() - ctx->start;
+    ctx->latency = ngx_http_ratelimit_local_clock() - ctx->start;
 
     for (i = 0; i < ctx->conf->n; i++) {
         ngx_http_ratelimit_learn(ctx, &ctx->applied[i]);
+    }
+
+    ngx_http_ratelimit_decide_here(ctx);
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        ngx_http_ratelimit_outcome(ctx, &ctx->applied[i]);
     }
 
     d = &ctx->decision;
@@ -435,15 +400,18 @@ ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
             ngx_http_ratelimit_store_refund(&ctx->take);
 
             ngx_memzero(d, sizeof(ngx_http_ratelimit_decision_t));
-            d->source = NGX_HTTP_RATELIMIT_SOURCE_CLOSED;
+            failed->claim.decision.source = NGX_HTTP_RATELIMIT_SOURCE_CLOSED;
             d->retry_after = 1;
 
-        } else {
-            d->source = NGX_HTTP_RATELIMIT_SOURCE_OPEN;
+        } else if (d->outcome != NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN) {
             d->retry_after = 0;
         }
 
-        d->outcome = NGX_HTTP_RATELIMIT_DEGRADED;
+        if (d->outcome != NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN) {
+            d->outcome = NGX_HTTP_RATELIMIT_DEGRADED;
+        }
+
+        d->source = failed->claim.decision.source;
         d->failure = failed->failure;
 
         if (speaker == NULL || d->limit == 0) {
@@ -458,46 +426,127 @@ ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
 }
 
 
-/* what came of one claim */
+/* what came of one claim that was sent */
 
 static void
 ngx_http_ratelimit_learn(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_applied_t *applied)
 {
-    ngx_http_ratelimit_call_t      *call;
-    ngx_http_ratelimit_claim_t     *claim;
-    ngx_http_ratelimit_decision_t  *d;
+    ngx_http_ratelimit_call_t       *call;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
 
-    claim = &applied->claim;
-    d = &claim->decision;
+    call = ngx_http_ratelimit_store_find(&ctx->take, &applied->claim);
 
-    call = ngx_http_ratelimit_store_find(&ctx->take, claim);
-
-    if (call) {
-        applied->failure = call->failure;
-    }
-
-    if (applied->failure != NGX_HTTP_RATELIMIT_OK) {
-        ngx_memzero(d, sizeof(ngx_http_ratelimit_decision_t));
-        d->outcome = NGX_HTTP_RATELIMIT_DEGRADED;
-        d->failure = applied->failure;
+    if (call == NULL) {
         return;
     }
 
-    if (ctx->conf->preview) {
+    applied->failure = call->failure;
+    applied->claimed = (call->failure != NGX_HTTP_RATELIMIT_OK);
 
-        if (call) {
-            ngx_http_ratelimit_cache(ctx, applied);
-        }
+    if (!applied->claimed && ctx->conf->preview && ctx->conf->preview_cache) {
+        rmcf = ngx_http_get_module_main_conf(ctx->request,
+                                             ngx_http_ratelimit_module);
 
-        if (d->outcome == NGX_HTTP_RATELIMIT_REJECTED) {
-            d->outcome = NGX_HTTP_RATELIMIT_PASSED;
-            d->retry_after = 0;
+        ngx_http_ratelimit_local_remember(rmcf->zone, &call->peer->label,
+                                          &applied->claim);
+    }
+}
+
+
+/*
+ * Claims that nobody has answered: all, where there are no shards, and those
+ * for which a shard had no answer.  Who has been denied already takes nothing,
+ * and who is denied here gives back what he took elsewhere.
+ */
+
+static void
+ngx_http_ratelimit_decide_here(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_uint_t                       i, n;
+    ngx_http_ratelimit_claim_t      *claims[NGX_HTTP_RATELIMIT_CLAIMS];
+    ngx_http_ratelimit_applied_t    *applied;
+    ngx_http_ratelimit_loc_conf_t   *conf;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    conf = ctx->conf;
+    applied = ctx->applied;
+
+    if ((conf->shards && conf->on_error != NGX_HTTP_RATELIMIT_ON_ERROR_LOCAL)
+        || (!conf->preview && ngx_http_ratelimit_blocker(ctx, 0))
+        || ngx_http_ratelimit_closed(ctx, ngx_http_ratelimit_failed(ctx)))
+    {
+        return;
+    }
+
+    n = 0;
+
+    for (i = 0; i < conf->n; i++) {
+        if (applied[i].claimed) {
+            claims[n++] = &applied[i].claim;
         }
     }
 
-    if (d->outcome == NGX_HTTP_RATELIMIT_REJECTED && claim->shadow) {
+    if (n == 0) {
+        return;
+    }
+
+    rmcf = ngx_http_get_module_main_conf(ctx->request,
+                                         ngx_http_ratelimit_module);
+
+    if (ngx_http_ratelimit_local_take(rmcf->zone, claims, n,
+                                      conf->shards ? &conf->local_share : NULL,
+                                      conf->preview, ctx->start)
+        != NGX_OK)
+    {
+        for (i = 0; i < conf->n; i++) {
+            if (applied[i].claimed
+                && applied[i].failure == NGX_HTTP_RATELIMIT_OK)
+            {
+                applied[i].failure = NGX_HTTP_RATELIMIT_OVERLOAD;
+            }
+        }
+
+        return;
+    }
+
+    if (!conf->preview && ngx_http_ratelimit_blocker(ctx, 0)) {
+        ngx_http_ratelimit_store_refund(&ctx->take);
+    }
+}
+
+
+/* what that means for the request */
+
+static void
+ngx_http_ratelimit_outcome(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied)
+{
+    ngx_http_ratelimit_decision_t  *d;
+
+    d = &applied->claim.decision;
+
+    if (ctx->conf->preview && d->outcome == NGX_HTTP_RATELIMIT_REJECTED) {
+        d->outcome = NGX_HTTP_RATELIMIT_PASSED;
+        d->retry_after = 0;
+    }
+
+    if (d->outcome == NGX_HTTP_RATELIMIT_REJECTED && applied->claim.shadow) {
         d->outcome = NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
+    }
+
+    if (applied->failure == NGX_HTTP_RATELIMIT_OK) {
+        return;
+    }
+
+    d->failure = applied->failure;
+
+    if (d->source == NGX_HTTP_RATELIMIT_SOURCE_NONE) {
+        d->source = NGX_HTTP_RATELIMIT_SOURCE_OPEN;
+        d->outcome = NGX_HTTP_RATELIMIT_DEGRADED;
+
+    } else if (d->outcome == NGX_HTTP_RATELIMIT_PASSED) {
+        d->outcome = NGX_HTTP_RATELIMIT_DEGRADED;
     }
 }
 
@@ -564,38 +613,44 @@ ngx_http_ratelimit_tightest(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t shadow)
 
 
 /*
- * A limit about which nothing is known; one in a dry run does not matter
- * beside those that are enforced
+ * A limit that the shard said nothing about, and if possible one that was not
+ * decided here either; one in a dry run does not matter beside those that are
+ * enforced
  */
 
 static ngx_http_ratelimit_applied_t *
 ngx_http_ratelimit_failed(ngx_http_ratelimit_ctx_t *ctx)
 {
-    ngx_uint_t                     i, enforced;
+    ngx_uint_t                     i, shadow;
     ngx_http_ratelimit_applied_t  *applied, *failed;
 
     applied = ctx->applied;
     failed = NULL;
-    enforced = 0;
+    shadow = 1;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        shadow &= applied[i].claim.shadow;
+    }
 
     for (i = 0; i < ctx->conf->n; i++) {
 
-        if (!applied[i].claim.shadow) {
-            enforced = 1;
-        }
-
-        if (applied[i].failure == NGX_HTTP_RATELIMIT_OK) {
+        if (applied[i].failure == NGX_HTTP_RATELIMIT_OK
+            || applied[i].claim.shadow != shadow)
+        {
             continue;
         }
 
-        if (!applied[i].claim.shadow) {
-            return &applied[i];
+        if (failed == NULL
+            || (applied[i].claim.decision.source
+                != NGX_HTTP_RATELIMIT_SOURCE_LOCAL
+                && failed->claim.decision.source
+                   == NGX_HTTP_RATELIMIT_SOURCE_LOCAL))
+        {
+            failed = &applied[i];
         }
-
-        failed = &applied[i];
     }
 
-    return enforced ? NULL : failed;
+    return failed;
 }
 
 
@@ -618,8 +673,12 @@ ngx_http_ratelimit_verdict(ngx_http_request_t *r,
 
     ctx->told = 1;
 
+    ngx_http_ratelimit_count_all(ctx);
+
     for (i = 0; i < ctx->conf->n; i++) {
-        ngx_http_ratelimit_log(r, ctx, &ctx->applied[i]);
+        if (ngx_http_ratelimit_counts(ctx, &ctx->applied[i])) {
+            ngx_http_ratelimit_log(r, ctx, &ctx->applied[i]);
+        }
     }
 
     if (ctx->decision.outcome == NGX_HTTP_RATELIMIT_REJECTED) {
@@ -636,6 +695,73 @@ ngx_http_ratelimit_verdict(ngx_http_request_t *r,
     }
 
     return NGX_DECLINED;
+}
+
+
+/*
+ * Whether a limit decided anything: not if it would have let pass a request
+ * that another one rejected, or was not asked for that reason
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_counts(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied)
+{
+    ngx_http_ratelimit_decision_t  *d;
+
+    d = &applied->claim.decision;
+
+    switch (d->outcome) {
+
+    case NGX_HTTP_RATELIMIT_SKIPPED:
+        return applied->key.len == 0;
+
+    case NGX_HTTP_RATELIMIT_PASSED:
+    case NGX_HTTP_RATELIMIT_DEGRADED:
+        return d->source == NGX_HTTP_RATELIMIT_SOURCE_CLOSED
+               || (ctx->decision.outcome != NGX_HTTP_RATELIMIT_REJECTED
+                   && ctx->decision.source
+                      != NGX_HTTP_RATELIMIT_SOURCE_CLOSED);
+
+    default:
+        return 1;
+    }
+}
+
+
+/* a look at a limit is no request to it */
+
+static void
+ngx_http_ratelimit_count_all(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_uint_t                       i;
+    ngx_http_ratelimit_applied_t    *applied;
+    ngx_http_ratelimit_decision_t   *d;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    if (ctx->conf->preview) {
+        return;
+    }
+
+    rmcf = ngx_http_get_module_main_conf(ctx->request,
+                                         ngx_http_ratelimit_module);
+    d = &ctx->decision;
+
+    ngx_http_ratelimit_stats_decision(rmcf->stats->decisions, d);
+
+    if (d->failure != NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_count(rmcf->stats->fallback[d->source]
+                            [ngx_http_ratelimit_failure_reason(d->failure)]);
+    }
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        applied = &ctx->applied[i];
+
+        if (ngx_http_ratelimit_counts(ctx, applied)) {
+            ngx_http_ratelimit_stats_decision(applied->limit->stats->requests,
+                                              &applied->claim.decision);
+        }
+    }
 }
 
 
@@ -659,15 +785,6 @@ ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
         return;
     }
 
-    /* what would have passed, or was not asked, as another limit rejected */
-
-    if ((ctx->decision.outcome == NGX_HTTP_RATELIMIT_REJECTED
-         && d->outcome == NGX_HTTP_RATELIMIT_PASSED)
-        || (d->outcome == NGX_HTTP_RATELIMIT_SKIPPED && applied->key.len))
-    {
-        return;
-    }
-
     len = ngx_http_ratelimit_escape(key, applied->key.data,
                                     ngx_min(applied->key.len,
                                             NGX_HTTP_RATELIMIT_LOG_KEY));
@@ -685,24 +802,23 @@ ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
                       "ratelimit DEGRADED, limit: \"%V\", key: \"%*s\", "
                       "source: %s, failure: %s",
                       &applied->limit->name, len, key,
-                      ngx_http_ratelimit_source_name(
-                          ctx->decision.source
-                          == NGX_HTTP_RATELIMIT_SOURCE_CLOSED
-                          ? NGX_HTTP_RATELIMIT_SOURCE_CLOSED
-                          : NGX_HTTP_RATELIMIT_SOURCE_OPEN),
+                      ngx_http_ratelimit_source_name(d->source),
                       ngx_http_ratelimit_failure_name(d->failure));
         break;
 
     default:
         ngx_log_error(level, r->connection->log, 0,
                       "ratelimit %s, limit: \"%V\", key: \"%*s\", cost: %uL, "
-                      "remaining: %uL of %uL, retry after: %L, source: %s",
+                      "remaining: %uL of %uL, retry after: %L, source: %s%s%s",
                       ngx_http_ratelimit_outcome_name(d->outcome),
                       &applied->limit->name, len, key,
                       applied->claim.bucket.cost, d->remaining, d->limit,
                       /* -1: never */
                       (int64_t) d->retry_after,
-                      ngx_http_ratelimit_source_name(d->source));
+                      ngx_http_ratelimit_source_name(d->source),
+                      d->failure ? ", failure: " : "",
+                      d->failure ? ngx_http_ratelimit_failure_name(d->failure)
+                                 : "");
         break;
     }
 }
@@ -714,15 +830,4 @@ ngx_http_ratelimit_cleanup(void *data)
     ngx_http_ratelimit_ctx_t *ctx = data;
 
     ngx_http_ratelimit_store_cancel(&ctx->take);
-}
-
-
-static uint64_t
-ngx_http_ratelimit_clock(void)
-{
-    struct timespec  ts;
-
-    (void) clock_gettime(CLOCK_MONOTONIC, &ts);
-
-    return (uint64_t) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
 }

@@ -1,4 +1,6 @@
 
+#include <string.h>
+
 #include "ngx_http_ratelimit_hash.h"
 
 
@@ -6,7 +8,13 @@
 #define NGX_HTTP_RATELIMIT_FNV_PRIME  0x00000100000001b3ULL
 
 
+#define ngx_http_ratelimit_rotate(x, n)  (((x) << (n)) | ((x) >> (64 - (n))))
+
+
 static uint64_t ngx_http_ratelimit_hash_mix(uint64_t h);
+static void ngx_http_ratelimit_sip_rounds(uint64_t v[4], int n);
+static uint64_t ngx_http_ratelimit_sip_word(const unsigned char *p,
+    size_t len);
 
 
 uint64_t
@@ -73,4 +81,87 @@ ngx_http_ratelimit_hash_mix(uint64_t h)
     h ^= h >> 33;
 
     return h;
+}
+
+
+void
+ngx_http_ratelimit_siphash(const uint64_t secret[2], const void *data,
+    size_t len, uint64_t hash[2])
+{
+    size_t                left;
+    uint64_t              m, v[4];
+    const unsigned char  *p;
+
+    v[0] = secret[0] ^ 0x736f6d6570736575ULL;
+    v[1] = secret[1] ^ 0x646f72616e646f6dULL ^ 0xee;
+    v[2] = secret[0] ^ 0x6c7967656e657261ULL;
+    v[3] = secret[1] ^ 0x7465646279746573ULL;
+
+    p = data;
+
+    for (left = len; left >= 8; left -= 8) {
+        m = ngx_http_ratelimit_sip_word(p, 8);
+        p += 8;
+
+        v[3] ^= m;
+        ngx_http_ratelimit_sip_rounds(v, 2);
+        v[0] ^= m;
+    }
+
+    m = ngx_http_ratelimit_sip_word(p, left) | (uint64_t) len << 56;
+
+    v[3] ^= m;
+    ngx_http_ratelimit_sip_rounds(v, 2);
+    v[0] ^= m;
+
+    v[2] ^= 0xee;
+    ngx_http_ratelimit_sip_rounds(v, 4);
+    hash[0] = v[0] ^ v[1] ^ v[2] ^ v[3];
+
+    v[1] ^= 0xdd;
+    ngx_http_ratelimit_sip_rounds(v, 4);
+    hash[1] = v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+
+static void
+ngx_http_ratelimit_sip_rounds(uint64_t v[4], int n)
+{
+    while (n--) {
+        v[0] += v[1];
+        v[1] = ngx_http_ratelimit_rotate(v[1], 13) ^ v[0];
+        v[0] = ngx_http_ratelimit_rotate(v[0], 32);
+
+        v[2] += v[3];
+        v[3] = ngx_http_ratelimit_rotate(v[3], 16) ^ v[2];
+
+        v[0] += v[3];
+        v[3] = ngx_http_ratelimit_rotate(v[3], 21) ^ v[0];
+
+        v[2] += v[1];
+        v[1] = ngx_http_ratelimit_rotate(v[1], 17) ^ v[2];
+        v[2] = ngx_http_ratelimit_rotate(v[2], 32);
+    }
+}
+
+
+/* up to eight bytes, the first one lowest */
+
+static uint64_t
+ngx_http_ratelimit_sip_word(const unsigned char *p, size_t len)
+{
+    uint64_t  m;
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    if (len == 8) {
+        memcpy(&m, p, 8);
+        return m;
+    }
+#endif
+
+    for (m = 0; len; len--) {
+        m = m << 8 | p[len - 1];
+    }
+
+    return m;
 }

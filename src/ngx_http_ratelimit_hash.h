@@ -1,6 +1,7 @@
 
 /*
- * Which shard a key belongs to.  Pure: no nginx, no state.
+ * Which shard a key belongs to, and where it is in memory.  Pure: no nginx, no
+ * state.
  */
 
 
@@ -26,6 +27,13 @@ size_t ngx_http_ratelimit_hash_consistent(uint64_t key,
 
 /* the plain rule of other clients: FNV-1a mod n */
 size_t ngx_http_ratelimit_hash_modulo(uint64_t key, size_t n);
+
+/*
+ * SipHash-2-4 with 128 bits: as long as the secret is one, nobody finds two
+ * keys with the same hash, so it can stand for the key itself
+ */
+void ngx_http_ratelimit_siphash(const uint64_t secret[2], const void *data,
+    size_t len, uint64_t hash[2]);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_HASH_H_INCLUDED_ */

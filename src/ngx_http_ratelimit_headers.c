@@ -230,7 +230,12 @@ ngx_http_ratelimit_headers_draft_8(ngx_http_request_t *r,
         name = &applied[i].limit->name;
 
         p = ngx_http_ratelimit_quote(p, name->data, name->len);
-        p = ngx_sprintf(p, ";q=%uL", applied[i].claim.bucket.capacity);
+
+        /* what applies here and now may be a share of it */
+
+        p = ngx_sprintf(p, ";q=%uL", applied[i].claim.decision.limit
+                                     ? applied[i].claim.decision.limit
+                                     : applied[i].claim.bucket.capacity);
 
         t = ngx_http_ratelimit_span(&applied[i].claim.bucket);
 
@@ -291,9 +296,10 @@ ngx_http_ratelimit_headers_common(ngx_http_request_t *r,
 
     d = &ctx->decision;
 
-    if (d->outcome == NGX_HTTP_RATELIMIT_DEGRADED) {
+    if (d->failure != NGX_HTTP_RATELIMIT_OK) {
 
-        reason = ngx_http_ratelimit_failure_reason(d->failure);
+        reason = ngx_http_ratelimit_reason_name(
+                     ngx_http_ratelimit_failure_reason(d->failure));
 
         if (ngx_http_ratelimit_header_set(r, NGX_HTTP_RATELIMIT_H_DEGRADED,
                                           "true", sizeof("true") - 1)

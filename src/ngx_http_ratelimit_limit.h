@@ -13,6 +13,7 @@
 #include <ngx_http.h>
 
 #include "ngx_http_ratelimit_decision.h"
+#include "ngx_http_ratelimit_stats.h"
 
 
 #define NGX_HTTP_RATELIMIT_WINDOW_DEFAULT  60000000         /* us */
@@ -57,6 +58,7 @@ typedef struct {
     ngx_str_t                          name;
     ngx_http_ratelimit_terms_t         terms;
     ngx_http_ratelimit_param_t         cost;     /* not set: the location's */
+    ngx_http_ratelimit_limit_stats_t  *stats;    /* shared memory */
     unsigned                           named:1;  /* by "ratelimit_limit" */
     unsigned                           dry_run:1;
 } ngx_http_ratelimit_limit_t;

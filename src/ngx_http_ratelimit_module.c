@@ -8,6 +8,7 @@
 #include "ngx_http_ratelimit_directives.h"
 #include "ngx_http_ratelimit_handler.h"
 #include "ngx_http_ratelimit_headers.h"
+#include "ngx_http_ratelimit_metrics.h"
 #include "ngx_http_ratelimit_store.h"
 #include "ngx_http_ratelimit_variables.h"
 
@@ -37,6 +38,7 @@ static ngx_conf_enum_t  ngx_http_ratelimit_log_levels[] = {
 static ngx_conf_enum_t  ngx_http_ratelimit_on_error[] = {
     { ngx_string("open"), NGX_HTTP_RATELIMIT_ON_ERROR_OPEN },
     { ngx_string("closed"), NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED },
+    { ngx_string("local"), NGX_HTTP_RATELIMIT_ON_ERROR_LOCAL },
     { ngx_null_string, 0 }
 };
 
@@ -251,6 +253,27 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       ngx_http_ratelimit_offset(on_error),
       &ngx_http_ratelimit_on_error },
 
+    { ngx_string("ratelimit_local_share"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_directive_share,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_breaker"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE123,
+      ngx_http_ratelimit_directive_breaker,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_metrics"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
+      ngx_http_ratelimit_metrics,
+      0,
+      0,
+      NULL },
+
     { ngx_string("ratelimit_error_status"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_ratelimit_directive_status,
@@ -338,12 +361,10 @@ ngx_module_t  ngx_http_ratelimit_module = {
 static ngx_int_t
 ngx_http_ratelimit_init(ngx_conf_t *cf)
 {
-    ngx_http_handler_pt             *h;
-    ngx_http_core_main_conf_t       *cmcf;
-    ngx_http_ratelimit_main_conf_t  *rmcf;
+    ngx_http_handler_pt        *h;
+    ngx_http_core_main_conf_t  *cmcf;
 
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
-    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
     h = ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers);
     if (h == NULL) {
@@ -363,18 +384,7 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
 
     /* nobody pays for a zone that nobody uses */
 
-    if (rmcf->caches || rmcf->zone_size != NGX_CONF_UNSET_SIZE) {
-        ngx_conf_init_size_value(rmcf->zone_size,
-                                 NGX_HTTP_RATELIMIT_ZONE_SIZE);
-
-        rmcf->zone = ngx_http_ratelimit_zone_add(cf, rmcf->zone_size,
-                                                 &ngx_http_ratelimit_module);
-        if (rmcf->zone == NULL) {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
+    return ngx_http_ratelimit_conf_zone(cf);
 }
 
 
@@ -393,16 +403,27 @@ ngx_http_ratelimit_init_process(ngx_cycle_t *cycle)
     rmcf = ngx_http_cycle_get_module_main_conf(cycle,
                                                ngx_http_ratelimit_module);
 
-    if (rmcf == NULL || rmcf->peers.nelts == 0) {
+    if (rmcf == NULL || rmcf->zone == NULL) {
         return NGX_OK;
     }
 
-    return ngx_http_ratelimit_store_init(cycle, &rmcf->peers);
+    ngx_http_ratelimit_stats_begin(rmcf->zone, rmcf->stats);
+
+    return ngx_http_ratelimit_store_init(cycle, &rmcf->peers, rmcf->zone);
 }
 
 
 static void
 ngx_http_ratelimit_exit_process(ngx_cycle_t *cycle)
 {
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
     ngx_http_ratelimit_store_exit();
+
+    rmcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                               ngx_http_ratelimit_module);
+
+    if (rmcf && rmcf->zone) {
+        ngx_http_ratelimit_stats_end(rmcf->stats);
+    }
 }

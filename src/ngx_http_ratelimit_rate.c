@@ -6,6 +6,15 @@
 #define NGX_HTTP_RATELIMIT_RATE_DIGITS  6
 
 
+/* wide enough for the product of two 64-bit numbers, or nearly so */
+
+#if defined(__SIZEOF_INT128__)
+__extension__ typedef unsigned __int128  ngx_http_ratelimit_wide_t;
+#else
+typedef long double                      ngx_http_ratelimit_wide_t;
+#endif
+
+
 static const unsigned char *ngx_http_ratelimit_number_parse(
     const unsigned char *p, const unsigned char *last, uint64_t max,
     uint64_t *number);
@@ -22,6 +31,10 @@ static const char  ngx_http_ratelimit_capacity_allowed[] =
 
 static const char  ngx_http_ratelimit_cost_allowed[] =
     "it must be a whole number from 1 to 100000";
+
+static const char  ngx_http_ratelimit_share_allowed[] =
+    "it must be above 0 and at most 1, for example \"0.25\" or \"1/4\", "
+    "with at most 3 digits after the point or numbers up to 1000";
 
 static const char  ngx_http_ratelimit_rate_too_fast[] =
     "the rate must be at most 1000 times the capacity per second";
@@ -141,6 +154,50 @@ ngx_http_ratelimit_cost_parse(const void *data, size_t len, uint64_t *cost)
 
 
 const char *
+ngx_http_ratelimit_share_parse(const void *data, size_t len,
+    ngx_http_ratelimit_share_t *share)
+{
+    uint64_t              num, den, gcd;
+    const unsigned char  *p, *last;
+
+    p = data;
+    last = p + len;
+    den = 1;
+
+    p = ngx_http_ratelimit_number_parse(p, last, NGX_HTTP_RATELIMIT_MAX_SHARE,
+                                        &num);
+
+    if (p && p < last && *p == '/') {
+        p = ngx_http_ratelimit_number_parse(p + 1, last,
+                                            NGX_HTTP_RATELIMIT_MAX_SHARE,
+                                            &den);
+
+    } else if (p && p < last - 1 && *p == '.') {
+
+        for (p++;
+             p < last && *p >= '0' && *p <= '9'
+             && den < NGX_HTTP_RATELIMIT_MAX_SHARE;
+             p++)
+        {
+            num = num * 10 + (*p - '0');
+            den *= 10;
+        }
+    }
+
+    if (p != last || num == 0 || num > den) {
+        return ngx_http_ratelimit_share_allowed;
+    }
+
+    gcd = ngx_http_ratelimit_gcd(num, den);
+
+    share->num = num / gcd;
+    share->den = den / gcd;
+
+    return NULL;
+}
+
+
+const char *
 ngx_http_ratelimit_rate_check(const ngx_http_ratelimit_rate_t *rate,
     uint64_t capacity)
 {
@@ -161,11 +218,7 @@ uint64_t
 ngx_http_ratelimit_rate_wait(const ngx_http_ratelimit_rate_t *rate,
     uint64_t microtokens)
 {
-#if defined(__SIZEOF_INT128__)
-    __extension__ unsigned __int128  us;
-#else
-    long double                      us;
-#endif
+    ngx_http_ratelimit_wide_t  us;
 
     if (microtokens == 0) {
         return 0;
@@ -183,6 +236,23 @@ ngx_http_ratelimit_rate_wait(const ngx_http_ratelimit_rate_t *rate,
     }
 
     return (uint64_t) us;
+}
+
+
+uint64_t
+ngx_http_ratelimit_rate_refill(const ngx_http_ratelimit_rate_t *rate,
+    uint64_t us)
+{
+    ngx_http_ratelimit_wide_t  microtokens;
+
+    microtokens = us;
+    microtokens = microtokens * rate->num / rate->den;
+
+    if (microtokens >= UINT64_MAX) {
+        return UINT64_MAX;
+    }
+
+    return (uint64_t) microtokens;
 }
 
 

@@ -1,6 +1,6 @@
 
 /*
- * Numbers that a user writes: rates, capacities, costs.  Pure.
+ * Numbers that a user writes: rates, capacities, costs, shares.  Pure.
  *
  * A rate is kept as a reduced fraction of tokens per second, so "1r/d" and
  * "100000r/s" are both exact.  As a token is 1000000 microtokens and a second
@@ -19,6 +19,7 @@
 #define NGX_HTTP_RATELIMIT_MAX_CAPACITY  1000000000
 #define NGX_HTTP_RATELIMIT_MAX_COST      100000
 #define NGX_HTTP_RATELIMIT_MAX_RATE      1000000000
+#define NGX_HTTP_RATELIMIT_MAX_SHARE     1000        /* of its fraction */
 #define NGX_HTTP_RATELIMIT_NEVER         UINT64_MAX
 
 
@@ -29,6 +30,14 @@ typedef struct {
 } ngx_http_ratelimit_rate_t;
 
 
+/* the part of a limit that one machine may grant by itself */
+
+typedef struct {
+    uint64_t    num;
+    uint64_t    den;
+} ngx_http_ratelimit_share_t;
+
+
 /* these return NULL, or a sentence that says what is allowed */
 
 const char *ngx_http_ratelimit_rate_parse(const void *data, size_t len,
@@ -37,6 +46,8 @@ const char *ngx_http_ratelimit_capacity_parse(const void *data, size_t len,
     uint64_t *capacity);
 const char *ngx_http_ratelimit_cost_parse(const void *data, size_t len,
     uint64_t *cost);
+const char *ngx_http_ratelimit_share_parse(const void *data, size_t len,
+    ngx_http_ratelimit_share_t *share);
 
 /* whether a rate and a capacity make sense together */
 const char *ngx_http_ratelimit_rate_check(
@@ -48,6 +59,10 @@ const char *ngx_http_ratelimit_rate_check(
  */
 uint64_t ngx_http_ratelimit_rate_wait(const ngx_http_ratelimit_rate_t *rate,
     uint64_t microtokens);
+
+/* microtokens that come in so many microseconds, rounded down */
+uint64_t ngx_http_ratelimit_rate_refill(const ngx_http_ratelimit_rate_t *rate,
+    uint64_t us);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_RATE_H_INCLUDED_ */

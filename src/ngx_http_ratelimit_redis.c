@@ -7,7 +7,7 @@
  *      |             +-------+-------+             | lost: at once, if it
  *      | nginx               v                     | had lived for a second
  *      | is exiting       WAITING <----------------+
- *      +---------------------+ back-off, then CONNECTING
+ *      +---------------------+ as long as the owner says, then CONNECTING
  *
  * A command takes a slot.  While READY its bytes go to the output buffer, which
  * is written once per event-loop turn by a posted event; while CONNECTING or
@@ -32,7 +32,6 @@
 
 
 #include "ngx_http_ratelimit_redis.h"
-#include "ngx_http_ratelimit_backoff.h"
 #include "ngx_http_ratelimit_escape.h"
 
 
@@ -42,7 +41,6 @@
 #define NGX_HTTP_RATELIMIT_REDIS_IN         16384
 #define NGX_HTTP_RATELIMIT_REDIS_STALL      500         /* ms */
 #define NGX_HTTP_RATELIMIT_REDIS_STABLE     1000        /* ms */
-#define NGX_HTTP_RATELIMIT_REDIS_LOG        60          /* s */
 #define NGX_HTTP_RATELIMIT_REDIS_TEXT       160         /* of an error */
 
 
@@ -73,6 +71,8 @@ struct ngx_http_ratelimit_slot_s {
 struct ngx_http_ratelimit_redis_s {
     ngx_connection_t                   *connection;
     ngx_http_ratelimit_redis_conf_t    *conf;
+    ngx_http_ratelimit_redis_owner_t   *owner;
+    ngx_http_ratelimit_gauges_t        *gauges;
     ngx_http_ratelimit_reader_t        *reader;
 
     /* -1, here as in ngx_connection_t: timers log it as a descriptor */
@@ -83,7 +83,6 @@ struct ngx_http_ratelimit_redis_s {
     ngx_uint_t                          generation;
     ngx_uint_t                          greeted;  /* replies to the greeting */
     ngx_uint_t                          address;  /* the next one to try */
-    uint32_t                            attempt;
     ngx_msec_t                          ready;    /* since when */
 
     ngx_queue_t                         waiting;  /* slots not sent */
@@ -102,12 +101,12 @@ struct ngx_http_ratelimit_redis_s {
     ngx_pool_t                         *pool;
     ngx_log_t                           log;      /* of the connection */
     ngx_log_t                          *cycle_log;
-    time_t                              logged[NGX_HTTP_RATELIMIT_FAILURES];
-    unsigned                            trouble:1;  /* logged, not yet over */
-    unsigned                            served:1;   /* a call was answered */
+    unsigned                            failing:1;
 };
 
 
+static ngx_uint_t ngx_http_ratelimit_redis_loud(
+    ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_failure_e failure);
 static void ngx_http_ratelimit_redis_connect(
     ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_redis_connected(
@@ -139,7 +138,8 @@ static u_char *ngx_http_ratelimit_redis_log_error(ngx_log_t *log, u_char *buf,
 
 ngx_http_ratelimit_redis_t *
 ngx_http_ratelimit_redis_create(ngx_pool_t *pool, ngx_log_t *log,
-    ngx_http_ratelimit_redis_conf_t *conf)
+    ngx_http_ratelimit_redis_conf_t *conf,
+    ngx_http_ratelimit_redis_owner_t *owner)
 {
     ngx_http_ratelimit_redis_t  *redis;
 
@@ -149,6 +149,8 @@ ngx_http_ratelimit_redis_create(ngx_pool_t *pool, ngx_log_t *log,
     }
 
     redis->conf = conf;
+    redis->owner = owner;
+    redis->gauges = ngx_http_ratelimit_stats_gauges(owner->stats);
     redis->pool = pool;
     redis->ident = (ngx_socket_t) -1;
     redis->cycle_log = log;
@@ -171,8 +173,6 @@ ngx_http_ratelimit_redis_create(ngx_pool_t *pool, ngx_log_t *log,
     redis->timer.data = redis;
     redis->timer.log = &redis->log;
     redis->timer.cancelable = 1;
-
-    ngx_http_ratelimit_redis_connect(redis);
 
     return redis;
 }
@@ -260,21 +260,41 @@ ngx_http_ratelimit_redis_adopt(ngx_http_ratelimit_slot_t *slot, void *data)
 
 
 ngx_uint_t
+ngx_http_ratelimit_redis_ready(ngx_http_ratelimit_redis_t *redis)
+{
+    return redis->state == NGX_HTTP_RATELIMIT_REDIS_READY;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_redis_failing(ngx_http_ratelimit_redis_t *redis)
+{
+    return redis->failing;
+}
+
+
+void
+ngx_http_ratelimit_redis_wake(ngx_http_ratelimit_redis_t *redis)
+{
+    if (redis->state != NGX_HTTP_RATELIMIT_REDIS_WAITING
+        && redis->state != NGX_HTTP_RATELIMIT_REDIS_IDLE)
+    {
+        return;
+    }
+
+    if (redis->timer.timer_set) {
+        ngx_del_timer(&redis->timer);
+    }
+
+    ngx_http_ratelimit_redis_connect(redis);
+}
+
+
+static ngx_uint_t
 ngx_http_ratelimit_redis_loud(ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_failure_e failure)
 {
-    time_t  now;
-
-    now = ngx_time();
-
-    if (now - redis->logged[failure] < NGX_HTTP_RATELIMIT_REDIS_LOG) {
-        return 0;
-    }
-
-    redis->logged[failure] = now;
-    redis->trouble = 1;
-
-    return 1;
+    return redis->owner->loud(redis->owner->data, failure);
 }
 
 
@@ -301,15 +321,16 @@ ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis)
 static void
 ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis)
 {
-    ngx_int_t               rc;
-    ngx_addr_t             *addr;
-    ngx_connection_t       *c;
-    ngx_peer_connection_t   pc;
+    ngx_err_t                      err;
+    ngx_int_t                      rc;
+    ngx_addr_t                    *addr;
+    ngx_connection_t              *c;
+    ngx_peer_connection_t          pc;
+    ngx_http_ratelimit_failure_e   failure;
 
     redis->state = NGX_HTTP_RATELIMIT_REDIS_CONNECTING;
     redis->generation++;
     redis->greeted = 0;
-    redis->served = 0;
 
     addr = &redis->conf->addrs[redis->address % redis->conf->naddrs];
 
@@ -329,16 +350,13 @@ ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis)
         return;
     }
 
-    /* nginx logs a connect() that fails at once by itself */
+    /* nginx logs a connect() that fails at once by itself: not each of them */
 
-    if (ngx_time() - redis->logged[NGX_HTTP_RATELIMIT_REFUSED]
-        < NGX_HTTP_RATELIMIT_REDIS_LOG)
-    {
-        redis->log.log_level = ngx_min(redis->cycle_log->log_level,
-                                       NGX_LOG_ALERT);
-    }
+    redis->log.log_level = ngx_min(redis->cycle_log->log_level, NGX_LOG_ALERT);
 
+    ngx_set_errno(0);
     rc = ngx_event_connect_peer(&pc);
+    err = ngx_socket_errno;
 
     redis->log.log_level = redis->cycle_log->log_level;
 
@@ -347,9 +365,18 @@ ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis)
                    pc.connection ? pc.connection->fd : (ngx_socket_t) -1);
 
     if (rc != NGX_OK && rc != NGX_AGAIN) {
-        (void) ngx_http_ratelimit_redis_loud(redis,
-                                             NGX_HTTP_RATELIMIT_REFUSED);
-        ngx_http_ratelimit_redis_close(redis, NGX_HTTP_RATELIMIT_REFUSED);
+
+        /* no server, or no socket */
+
+        failure = (rc == NGX_DECLINED) ? NGX_HTTP_RATELIMIT_REFUSED
+                                       : NGX_HTTP_RATELIMIT_OVERLOAD;
+
+        if (ngx_http_ratelimit_redis_loud(redis, failure)) {
+            ngx_log_error(NGX_LOG_ERR, &redis->log, err,
+                          "connect() to %V failed", &addr->name);
+        }
+
+        ngx_http_ratelimit_redis_close(redis, failure);
         return;
     }
 
@@ -495,11 +522,9 @@ ngx_http_ratelimit_redis_is_ready(ngx_http_ratelimit_redis_t *redis)
 
     redis->state = NGX_HTTP_RATELIMIT_REDIS_READY;
     redis->ready = ngx_current_msec;
+    redis->gauges->connections++;
 
-    if (redis->trouble) {
-        redis->trouble = 0;
-        ngx_log_error(NGX_LOG_NOTICE, &redis->log, 0, "redis is back");
-    }
+    redis->owner->ready(redis->owner->data);
 
     while (!ngx_queue_empty(&redis->waiting)) {
         q = ngx_queue_head(&redis->waiting);
@@ -569,6 +594,7 @@ ngx_http_ratelimit_redis_write_handler(ngx_event_t *wev)
         }
 
         redis->out_pos += n;
+        (void) ngx_atomic_fetch_add(&redis->owner->stats->sent, n);
     }
 
     if (redis->out_pos == redis->out_last) {
@@ -606,7 +632,9 @@ ngx_http_ratelimit_redis_read_handler(ngx_event_t *rev)
     generation = redis->generation;
 
     if (c->close) {
-        ngx_http_ratelimit_redis_close(redis, NGX_HTTP_RATELIMIT_CLOSED);
+        ngx_http_ratelimit_redis_close(redis, redis->slots
+                                              ? NGX_HTTP_RATELIMIT_CLOSED
+                                              : NGX_HTTP_RATELIMIT_OK);
         return;
     }
 
@@ -631,10 +659,15 @@ ngx_http_ratelimit_redis_read_handler(ngx_event_t *rev)
 
             /* a server may close an idle connection; that is no failure */
 
-            if ((redis->slots
-                 || redis->state != NGX_HTTP_RATELIMIT_REDIS_READY)
-                && ngx_http_ratelimit_redis_loud(redis,
-                                                 NGX_HTTP_RATELIMIT_CLOSED))
+            if (redis->state == NGX_HTTP_RATELIMIT_REDIS_READY
+                && redis->slots == 0)
+            {
+                ngx_http_ratelimit_redis_close(redis, NGX_HTTP_RATELIMIT_OK);
+                return;
+            }
+
+            if (ngx_http_ratelimit_redis_loud(redis,
+                                              NGX_HTTP_RATELIMIT_CLOSED))
             {
                 ngx_log_error(NGX_LOG_ERR, &redis->log,
                               n == NGX_ERROR ? ngx_socket_errno : 0,
@@ -645,6 +678,8 @@ ngx_http_ratelimit_redis_read_handler(ngx_event_t *rev)
             ngx_http_ratelimit_redis_close(redis, NGX_HTTP_RATELIMIT_CLOSED);
             return;
         }
+
+        (void) ngx_atomic_fetch_add(&redis->owner->stats->received, n);
 
         rc = ngx_http_ratelimit_reader_feed(redis->reader, buf, n);
 
@@ -721,10 +756,6 @@ ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_t *redis,
 
     ngx_http_ratelimit_redis_free_slot(slot);
 
-    if (reply->type != REDIS_REPLY_ERROR) {
-        redis->served = 1;
-    }
-
     if (handler
         && handler(data, reply, NGX_HTTP_RATELIMIT_OK) != NGX_OK)
     {
@@ -773,7 +804,7 @@ ngx_http_ratelimit_redis_slot_handler(ngx_event_t *ev)
 static void
 ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
 {
-    ngx_msec_t                   age;
+    ngx_msec_t                   age, delay;
     ngx_queue_t                 *q;
     ngx_http_ratelimit_slot_t   *slot;
     ngx_http_ratelimit_redis_t  *redis;
@@ -786,6 +817,13 @@ ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
 
         if (ngx_exiting) {
             redis->state = NGX_HTTP_RATELIMIT_REDIS_IDLE;
+            return;
+        }
+
+        delay = redis->owner->may_connect(redis->owner->data);
+
+        if (delay) {
+            ngx_add_timer(ev, delay);
             return;
         }
 
@@ -855,16 +893,6 @@ ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis,
              && ngx_current_msec - redis->ready
                 >= NGX_HTTP_RATELIMIT_REDIS_STABLE;
 
-    if (stable) {
-        redis->attempt = 0;
-
-        /* what comes now is another outage, which is told anew */
-
-        if (redis->served) {
-            ngx_memzero(redis->logged, sizeof(redis->logged));
-        }
-    }
-
     if (redis->state != NGX_HTTP_RATELIMIT_REDIS_READY) {
         redis->address++;
     }
@@ -887,23 +915,26 @@ ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis,
         ngx_queue_init(&redis->waiting);
     }
 
-    redis->failure = failure;
+    /* who asks before there is a connection again is told why there is none */
+
+    redis->failure = (failure == NGX_HTTP_RATELIMIT_OK)
+                     ? NGX_HTTP_RATELIMIT_CLOSED : failure;
+    redis->state = NGX_HTTP_RATELIMIT_REDIS_WAITING;
+
+    delay = redis->owner->closed(redis->owner->data, failure, stable);
 
     if (ngx_exiting) {
         /* from now on a connection is made only when one is needed */
         redis->state = NGX_HTTP_RATELIMIT_REDIS_IDLE;
 
-    } else if (stable && failure == NGX_HTTP_RATELIMIT_CLOSED) {
-        ngx_http_ratelimit_redis_connect(redis);
+    } else if (delay) {
+        ngx_add_timer(&redis->timer, delay);
 
     } else {
-        redis->state = NGX_HTTP_RATELIMIT_REDIS_WAITING;
-
-        delay = ngx_http_ratelimit_backoff(redis->attempt++,
-                                           NGX_HTTP_RATELIMIT_BACKOFF_MAX,
-                                           (uint32_t) ngx_random());
-        ngx_add_timer(&redis->timer, delay);
+        ngx_http_ratelimit_redis_connect(redis);
     }
+
+    redis->failing = 1;
 
     while (!ngx_queue_empty(&failed)) {
         q = ngx_queue_head(&failed);
@@ -919,6 +950,8 @@ ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis,
             (void) handler(data, NULL, failure);
         }
     }
+
+    redis->failing = 0;
 }
 
 
@@ -932,6 +965,10 @@ ngx_http_ratelimit_redis_disconnect(ngx_http_ratelimit_redis_t *redis)
     if (redis->connection) {
         ngx_close_connection(redis->connection);
         redis->connection = NULL;
+    }
+
+    if (redis->state == NGX_HTTP_RATELIMIT_REDIS_READY) {
+        redis->gauges->connections--;
     }
 
     if (redis->reader) {
@@ -1017,6 +1054,7 @@ ngx_http_ratelimit_redis_slot(ngx_http_ratelimit_redis_t *redis)
     }
 
     redis->slots++;
+    redis->gauges->calls++;
 
     return slot;
 }
@@ -1036,6 +1074,7 @@ ngx_http_ratelimit_redis_free_slot(ngx_http_ratelimit_slot_t *slot)
 
     slot->handler = NULL;
     slot->redis->slots--;
+    slot->redis->gauges->calls--;
 
     ngx_queue_insert_head(&slot->redis->free, &slot->queue);
 }

@@ -16,6 +16,7 @@
 
 #include "ngx_http_ratelimit_failure.h"
 #include "ngx_http_ratelimit_reply.h"
+#include "ngx_http_ratelimit_stats.h"
 
 
 typedef struct ngx_http_ratelimit_redis_s  ngx_http_ratelimit_redis_t;
@@ -43,6 +44,31 @@ typedef struct {
 } ngx_http_ratelimit_redis_conf_t;
 
 
+/* who owns a connection is told about it, and asked */
+
+typedef struct {
+    void         *data;
+
+    /* 0: connect now; else when to ask again, ms */
+    ngx_msec_t  (*may_connect)(void *data);
+
+    void        (*ready)(void *data);
+
+    /*
+     * It ended by a failure, or, NGX_HTTP_RATELIMIT_OK, while nobody used it;
+     * "stable" if it had lived for a while.  Returns when to connect again,
+     * ms; 0: at once
+     */
+    ngx_msec_t  (*closed)(void *data, ngx_http_ratelimit_failure_e failure,
+                          ngx_uint_t stable);
+
+    /* whether a failure of this class is to be logged now */
+    ngx_uint_t  (*loud)(void *data, ngx_http_ratelimit_failure_e failure);
+
+    ngx_http_ratelimit_shard_stats_t  *stats;
+} ngx_http_ratelimit_redis_owner_t;
+
+
 /*
  * reply is NULL when there is a failure; it is valid during the call only.
  * NGX_ERROR says that it is none that the command could have: then nobody knows
@@ -52,9 +78,10 @@ typedef ngx_int_t (*ngx_http_ratelimit_redis_pt)(void *data,
     ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
 
 
-/* NULL if there is no memory; connects at once */
+/* NULL if there is no memory; connects when it is woken or used */
 ngx_http_ratelimit_redis_t *ngx_http_ratelimit_redis_create(ngx_pool_t *pool,
-    ngx_log_t *log, ngx_http_ratelimit_redis_conf_t *conf);
+    ngx_log_t *log, ngx_http_ratelimit_redis_conf_t *conf,
+    ngx_http_ratelimit_redis_owner_t *owner);
 
 /*
  * NGX_HTTP_RATELIMIT_OK: *slot is set, and the handler will be called exactly
@@ -74,12 +101,14 @@ void ngx_http_ratelimit_redis_adopt(ngx_http_ratelimit_slot_t *slot,
 /* the handler will not be called; a command that was sent may still run */
 void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_slot_t *slot);
 
-/*
- * Whether a failure of this class is to be logged now: its first occurrence,
- * and then once a minute
- */
-ngx_uint_t ngx_http_ratelimit_redis_loud(ngx_http_ratelimit_redis_t *redis,
-    ngx_http_ratelimit_failure_e failure);
+/* whether commands go out at once */
+ngx_uint_t ngx_http_ratelimit_redis_ready(ngx_http_ratelimit_redis_t *redis);
+
+/* whether it is about to fail all calls of a connection that was lost */
+ngx_uint_t ngx_http_ratelimit_redis_failing(ngx_http_ratelimit_redis_t *redis);
+
+/* there is reason to believe that the server is there: don't wait */
+void ngx_http_ratelimit_redis_wake(ngx_http_ratelimit_redis_t *redis);
 
 /* for the end of the process: closes the socket, calls no handlers */
 void ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis);

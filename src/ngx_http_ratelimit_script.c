@@ -154,6 +154,24 @@ ngx_http_ratelimit_script_refund(char **command,
 }
 
 
+/* with its text, as it may be all that a new server has been told so far */
+
+long long
+ngx_http_ratelimit_script_probe(char **command, const char *key, size_t len)
+{
+    ngx_http_ratelimit_args_t  args;
+
+    args.n = 0;
+
+    ngx_http_ratelimit_args_word(&args, "EVAL");
+    ngx_http_ratelimit_args_word(&args, NGX_HTTP_RATELIMIT_LUA_PROBE);
+    ngx_http_ratelimit_args_number(&args, 1);
+    ngx_http_ratelimit_args_add(&args, key, len);
+
+    return ngx_http_ratelimit_args_format(command, &args);
+}
+
+
 long long
 ngx_http_ratelimit_script_load(char **command, size_t i)
 {

@@ -60,6 +60,10 @@ long long ngx_http_ratelimit_script_take(char **command,
 long long ngx_http_ratelimit_script_refund(char **command,
     const ngx_http_ratelimit_script_t *script);
 
+/* asks, by writing to this key, whether a server can be used */
+long long ngx_http_ratelimit_script_probe(char **command, const char *key,
+    size_t len);
+
 /* SCRIPT LOAD of script number i; -2 if there is none */
 long long ngx_http_ratelimit_script_load(char **command, size_t i);
 

@@ -16,6 +16,10 @@ static ngx_int_t ngx_http_ratelimit_shard_decode(ngx_conf_t *cf,
 static ngx_http_ratelimit_peer_t *ngx_http_ratelimit_peer(ngx_conf_t *cf,
     ngx_http_ratelimit_shard_t *shard, ngx_http_ratelimit_access_t *access,
     ngx_array_t *peers);
+static ngx_int_t ngx_http_ratelimit_peer_label(ngx_conf_t *cf,
+    ngx_http_ratelimit_peer_t *peer, ngx_array_t *peers);
+static ngx_int_t ngx_http_ratelimit_peer_probe(ngx_conf_t *cf,
+    ngx_http_ratelimit_peer_t *peer, ngx_str_t *prefix);
 static ngx_int_t ngx_http_ratelimit_peer_greeting(ngx_conf_t *cf,
     ngx_http_ratelimit_peer_t *peer);
 static ngx_int_t ngx_http_ratelimit_peer_greet(ngx_conf_t *cf,
@@ -322,7 +326,10 @@ ngx_http_ratelimit_peer(ngx_conf_t *cf, ngx_http_ratelimit_shard_t *shard,
             && ngx_http_ratelimit_str_equal(&peer->user, user)
             && ngx_http_ratelimit_str_equal(&peer->password, password)
             && peer->database == database
-            && peer->redis.connect_timeout == access->connect_timeout)
+            && peer->redis.connect_timeout == access->connect_timeout
+            && peer->breaker.failures == access->breaker.failures
+            && peer->breaker.window == access->breaker.window
+            && peer->breaker.probe == access->breaker.probe)
         {
             return peer;
         }
@@ -342,8 +349,12 @@ ngx_http_ratelimit_peer(ngx_conf_t *cf, ngx_http_ratelimit_shard_t *shard,
     peer->redis.addrs = shard->addrs;
     peer->redis.naddrs = shard->naddrs;
     peer->redis.connect_timeout = access->connect_timeout;
+    peer->breaker = access->breaker;
 
-    if (ngx_http_ratelimit_peer_greeting(cf, peer) != NGX_OK) {
+    if (ngx_http_ratelimit_peer_label(cf, peer, peers) != NGX_OK
+        || ngx_http_ratelimit_peer_greeting(cf, peer) != NGX_OK
+        || ngx_http_ratelimit_peer_probe(cf, peer, &access->prefix) != NGX_OK)
+    {
         return NULL;
     }
 
@@ -355,6 +366,117 @@ ngx_http_ratelimit_peer(ngx_conf_t *cf, ngx_http_ratelimit_shard_t *shard,
     *pp = peer;
 
     return peer;
+}
+
+
+/*
+ * What peers are called in metrics and in the log, and by which they find their
+ * breaker: those that differ in nothing but timeouts share one, those with
+ * different passwords must not
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_peer_label(ngx_conf_t *cf, ngx_http_ratelimit_peer_t *peer,
+    ngx_array_t *peers)
+{
+    u_char                      *p, *end;
+    ngx_uint_t                   i, n;
+    ngx_http_ratelimit_peer_t  **other;
+
+    p = ngx_pnalloc(cf->pool, peer->user.len + peer->redis.name.len
+                              + 2 * NGX_INT_T_LEN + 3);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    peer->label.data = p;
+
+    if (peer->user.len) {
+        p = ngx_sprintf(p, "%V@", &peer->user);
+    }
+
+    p = ngx_cpymem(p, peer->redis.name.data, peer->redis.name.len);
+
+    if (peer->database) {
+        p = ngx_sprintf(p, "/%i", peer->database);
+    }
+
+    end = p;
+    other = peers->elts;
+    n = 1;
+
+    for (i = 0; i < peers->nelts; i++) {
+        peer->label.len = p - peer->label.data;
+
+        if (ngx_http_ratelimit_str_equal(&peer->label, &other[i]->label)
+            && !ngx_http_ratelimit_str_equal(&peer->password,
+                                             &other[i]->password))
+        {
+            p = ngx_sprintf(end, "#%ui", ++n);
+        }
+    }
+
+    peer->label.len = p - peer->label.data;
+
+    return NGX_OK;
+}
+
+
+/*
+ * Whether limits can be kept there.  It ends the greeting, and is asked again
+ * and again while the breaker is open.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_peer_probe(ngx_conf_t *cf, ngx_http_ratelimit_peer_t *peer,
+    ngx_str_t *prefix)
+{
+    char                           *command;
+    u_char                         *key, *p;
+    long long                       len;
+    ngx_http_ratelimit_greeting_t  *greeting;
+
+    key = ngx_pnalloc(cf->pool, prefix->len + sizeof(":{probe}"));
+    if (key == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_sprintf(key, "%V:{probe}", prefix);
+
+    len = ngx_http_ratelimit_script_probe(&command, (char *) key, p - key);
+
+    if (ngx_http_ratelimit_peer_greet(cf, peer, "a script that writes", 1,
+                                      command, len)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    greeting = peer->redis.greeting.elts;
+    peer->probe = greeting[peer->redis.greeting.nelts - 1].command;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_shards_attach(ngx_http_ratelimit_zone_t *zone,
+    ngx_array_t *peers)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_peer_t  **peer;
+
+    peer = peers->elts;
+
+    for (i = 0; i < peers->nelts; i++) {
+        peer[i]->stats = ngx_http_ratelimit_stats_shard(zone,
+                                                        &peer[i]->label);
+        if (peer[i]->stats == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
 }
 
 

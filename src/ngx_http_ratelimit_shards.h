@@ -16,7 +16,10 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "ngx_http_ratelimit_breaker.h"
 #include "ngx_http_ratelimit_redis.h"
+#include "ngx_http_ratelimit_stats.h"
+#include "ngx_http_ratelimit_zone.h"
 
 
 #define NGX_HTTP_RATELIMIT_HASH_CONSISTENT  0
@@ -45,6 +48,8 @@ typedef struct {
     ngx_str_t                          password;
     ngx_int_t                          database;
     ngx_msec_t                         connect_timeout;
+    ngx_http_ratelimit_breaker_conf_t  breaker;   /* failures 0: not set */
+    ngx_str_t                          prefix;    /* of keys */
 } ngx_http_ratelimit_access_t;
 
 
@@ -54,6 +59,10 @@ typedef struct {
     ngx_str_t                          user;
     ngx_str_t                          password;
     ngx_int_t                          database;
+    ngx_http_ratelimit_breaker_conf_t  breaker;
+    ngx_str_t                          label;     /* [user@]name[/database] */
+    ngx_str_t                          probe;     /* a call that writes */
+    ngx_http_ratelimit_shard_stats_t  *stats;     /* shared memory */
 } ngx_http_ratelimit_peer_t;
 
 
@@ -75,6 +84,10 @@ ngx_int_t ngx_http_ratelimit_shard_parse(ngx_conf_t *cf, ngx_str_t *word,
  */
 ngx_http_ratelimit_shards_t *ngx_http_ratelimit_shards_create(ngx_conf_t *cf,
     ngx_array_t *shards, ngx_uint_t hash, ngx_http_ratelimit_access_t *access,
+    ngx_array_t *peers);
+
+/* finds or makes the peers' counters in the zone */
+ngx_int_t ngx_http_ratelimit_shards_attach(ngx_http_ratelimit_zone_t *zone,
     ngx_array_t *peers);
 
 ngx_http_ratelimit_peer_t *ngx_http_ratelimit_shards_find(

@@ -18,10 +18,8 @@
 
 
 #include "ngx_http_ratelimit_store.h"
-#include "ngx_http_ratelimit_escape.h"
-
-
-#define NGX_HTTP_RATELIMIT_STORE_TEXT  160      /* of an error, logged */
+#include "ngx_http_ratelimit_hash.h"
+#include "ngx_http_ratelimit_local.h"
 
 
 /* a take whose request is gone; lives in the pool of the take */
@@ -35,7 +33,7 @@ typedef struct {
 /* a refund under way, of which nobody but its reply knows; malloc()ed */
 
 typedef struct {
-    ngx_http_ratelimit_redis_t  *redis;
+    ngx_http_ratelimit_link_t   *link;
     ngx_msec_t                   timeout;
     ngx_str_t                    eval;       /* with the text; hiredis's */
 } ngx_http_ratelimit_refund_t;
@@ -60,42 +58,41 @@ static void ngx_http_ratelimit_store_give_back(
     ngx_http_ratelimit_call_t *call);
 static ngx_int_t ngx_http_ratelimit_store_refunded(void *data,
     ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
-static void ngx_http_ratelimit_store_log(ngx_http_ratelimit_call_t *call,
-    ngx_http_ratelimit_reply_t *reply);
 
 
-/* this process's connections, by the index of the peer */
-static ngx_http_ratelimit_redis_t  **ngx_http_ratelimit_store_redis;
-static ngx_uint_t                    ngx_http_ratelimit_store_n;
+/* this process's links, by the index of the peer */
+static ngx_http_ratelimit_link_t  **ngx_http_ratelimit_store_links;
+static ngx_uint_t                   ngx_http_ratelimit_store_n;
 
 /* ids of calls: those of other processes begin with something else */
-static uint64_t                      ngx_http_ratelimit_store_process;
-static uint64_t                      ngx_http_ratelimit_store_calls;
+static uint64_t                     ngx_http_ratelimit_store_process;
+static uint64_t                     ngx_http_ratelimit_store_calls;
 
 /* takes whose requests are gone */
-static ngx_queue_t                   ngx_http_ratelimit_store_orphans;
+static ngx_queue_t                  ngx_http_ratelimit_store_orphans;
 
 
 ngx_int_t
-ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers)
+ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
+    ngx_http_ratelimit_zone_t *zone)
 {
     ngx_uint_t                   i;
     ngx_http_ratelimit_peer_t  **peer;
 
-    ngx_http_ratelimit_store_redis = ngx_pcalloc(cycle->pool,
-                        peers->nelts * sizeof(ngx_http_ratelimit_redis_t *));
-    if (ngx_http_ratelimit_store_redis == NULL) {
+    ngx_http_ratelimit_store_links = ngx_pcalloc(cycle->pool,
+                        peers->nelts * sizeof(ngx_http_ratelimit_link_t *));
+    if (ngx_http_ratelimit_store_links == NULL) {
         return NGX_ERROR;
     }
 
     peer = peers->elts;
 
     for (i = 0; i < peers->nelts; i++) {
-        ngx_http_ratelimit_store_redis[i] =
-            ngx_http_ratelimit_redis_create(cycle->pool, cycle->log,
-                                            &peer[i]->redis);
+        ngx_http_ratelimit_store_links[i] =
+            ngx_http_ratelimit_link_create(cycle->pool, cycle->log, peer[i],
+                                           zone);
 
-        if (ngx_http_ratelimit_store_redis[i] == NULL) {
+        if (ngx_http_ratelimit_store_links[i] == NULL) {
             return NGX_ERROR;
         }
     }
@@ -126,7 +123,7 @@ ngx_http_ratelimit_store_exit(void)
     }
 
     for (i = 0; i < ngx_http_ratelimit_store_n; i++) {
-        ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_store_redis[i]);
+        ngx_http_ratelimit_link_exit(ngx_http_ratelimit_store_links[i]);
     }
 
     ngx_http_ratelimit_store_n = 0;
@@ -242,7 +239,9 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
             take->pending++;
 
         } else {
-            ngx_http_ratelimit_store_log(&call[i], NULL);
+            ngx_http_ratelimit_link_failed(
+                      ngx_http_ratelimit_store_links[call[i].peer->index],
+                      call[i].failure, NULL);
         }
     }
 
@@ -425,8 +424,10 @@ ngx_http_ratelimit_store_call_send(ngx_http_ratelimit_call_t *call,
     command.data = (u_char *) bytes;
     command.len = len;
 
-    failure = ngx_http_ratelimit_redis_send(
-                  ngx_http_ratelimit_store_redis[call->peer->index], &command,
+    call->sent = ngx_http_ratelimit_local_clock();
+
+    failure = ngx_http_ratelimit_link_send(
+                  ngx_http_ratelimit_store_links[call->peer->index], &command,
                   timeout, ngx_http_ratelimit_store_reply, call, &call->slot);
 
     redisFreeCommand(bytes);
@@ -441,9 +442,12 @@ ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
 {
     ngx_http_ratelimit_call_t *call = data;
 
+    ngx_http_ratelimit_link_t  *link;
     ngx_http_ratelimit_take_t  *take;
 
     take = call->take;
+    link = ngx_http_ratelimit_store_links[call->peer->index];
+
     call->slot = NULL;
 
     if (failure == NGX_HTTP_RATELIMIT_OK) {
@@ -453,6 +457,8 @@ ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
     /* only a call that did not run is made again, once, with the text */
 
     if (failure == NGX_HTTP_RATELIMIT_NOSCRIPT && !call->script.eval) {
+        ngx_http_ratelimit_count(call->peer->stats->script_reloads);
+
         failure = ngx_http_ratelimit_store_again(call);
 
         if (failure == NGX_HTTP_RATELIMIT_OK) {
@@ -462,8 +468,12 @@ ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
 
     call->failure = failure;
 
-    if (failure != NGX_HTTP_RATELIMIT_OK) {
-        ngx_http_ratelimit_store_log(call, reply);
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_link_answered(link,
+                            ngx_http_ratelimit_local_clock() - call->sent);
+
+    } else {
+        ngx_http_ratelimit_link_failed(link, failure, reply);
     }
 
     if (--take->pending == 0) {
@@ -589,7 +599,7 @@ ngx_http_ratelimit_store_give_back(ngx_http_ratelimit_call_t *call)
     refund = ngx_alloc(sizeof(ngx_http_ratelimit_refund_t), ngx_cycle->log);
 
     if (refund) {
-        refund->redis = ngx_http_ratelimit_store_redis[call->peer->index];
+        refund->link = ngx_http_ratelimit_store_links[call->peer->index];
         refund->timeout = call->take->timeout;
         refund->eval.data = (u_char *) eval;
         refund->eval.len = eval_len;
@@ -597,12 +607,14 @@ ngx_http_ratelimit_store_give_back(ngx_http_ratelimit_call_t *call)
         command.data = (u_char *) bytes;
         command.len = len;
 
-        if (ngx_http_ratelimit_redis_send(refund->redis, &command,
-                                          refund->timeout,
-                                          ngx_http_ratelimit_store_refunded,
-                                          refund, &slot)
+        if (ngx_http_ratelimit_link_send(refund->link, &command,
+                                         refund->timeout,
+                                         ngx_http_ratelimit_store_refunded,
+                                         refund, &slot)
             == NGX_HTTP_RATELIMIT_OK)
         {
+            ngx_http_ratelimit_count(call->peer->stats->refunds);
+
             /* the reply frees the rest */
             redisFreeCommand(bytes);
             return;
@@ -633,7 +645,7 @@ ngx_http_ratelimit_store_refunded(void *data,
     if (refund) {
 
         if (failure == NGX_HTTP_RATELIMIT_NOSCRIPT) {
-            failure = ngx_http_ratelimit_redis_send(refund->redis,
+            failure = ngx_http_ratelimit_link_send(refund->link,
                                        &refund->eval, refund->timeout,
                                        ngx_http_ratelimit_store_refunded,
                                        NULL, &slot);
@@ -649,48 +661,4 @@ ngx_http_ratelimit_store_refunded(void *data,
     }
 
     return NGX_OK;
-}
-
-
-/* lost connections have been logged by the client */
-
-static void
-ngx_http_ratelimit_store_log(ngx_http_ratelimit_call_t *call,
-    ngx_http_ratelimit_reply_t *reply)
-{
-    size_t                       len;
-    u_char                       text[ngx_http_ratelimit_escape_size(
-                                          NGX_HTTP_RATELIMIT_STORE_TEXT)];
-    ngx_http_ratelimit_redis_t  *redis;
-
-    switch (call->failure) {
-
-    case NGX_HTTP_RATELIMIT_REFUSED:
-    case NGX_HTTP_RATELIMIT_CLOSED:
-        return;
-
-    default:
-        break;
-    }
-
-    redis = ngx_http_ratelimit_store_redis[call->peer->index];
-
-    if (!ngx_http_ratelimit_redis_loud(redis, call->failure)) {
-        return;
-    }
-
-    if (reply && reply->type == REDIS_REPLY_ERROR) {
-        len = ngx_http_ratelimit_escape(text, reply->str,
-                                        ngx_min(reply->len,
-                                             NGX_HTTP_RATELIMIT_STORE_TEXT));
-
-        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                      "redis %V answered \"%*s\"",
-                      &call->peer->redis.name, len, text);
-        return;
-    }
-
-    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                  "no answer from redis %V: %s", &call->peer->redis.name,
-                  ngx_http_ratelimit_failure_name(call->failure));
 }

@@ -12,6 +12,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "ngx_http_ratelimit_link.h"
 #include "ngx_http_ratelimit_script.h"
 #include "ngx_http_ratelimit_shards.h"
 
@@ -54,6 +55,7 @@ struct ngx_http_ratelimit_call_s {
     ngx_http_ratelimit_take_t       *take;
     ngx_http_ratelimit_peer_t       *peer;
     ngx_http_ratelimit_slot_t       *slot;       /* NULL: not under way */
+    uint64_t                         sent;       /* us */
     ngx_http_ratelimit_failure_e     failure;    /* OK: decisions are valid */
     ngx_http_ratelimit_script_t      script;
     u_char                           id[2 * NGX_INT64_LEN];
@@ -62,7 +64,7 @@ struct ngx_http_ratelimit_call_s {
 
 /* makes the connections of this process */
 ngx_int_t ngx_http_ratelimit_store_init(ngx_cycle_t *cycle,
-    ngx_array_t *peers);
+    ngx_array_t *peers, ngx_http_ratelimit_zone_t *zone);
 void ngx_http_ratelimit_store_exit(void);
 
 /* NGX_OK, or NGX_ERROR: no memory */

@@ -1,11 +1,22 @@
 
 /*
- * A tree of nodes by the hash of the key, and a queue of the same nodes with
- * the least recently used one at its tail.  The only lock is that of the slab
- * pool, which the master releases when a worker dies with it; under it nothing
- * is logged or evaluated.  When memory runs out, old nodes go.
+ * Two parts.  Records are allocated by the slab allocator when a configuration
+ * is loaded, and never go.  All the rest of the memory is one array of cells
+ * of equal size: each holds a key, or a chunk of the entries of a window.
  *
- * A reload keeps the zone if its layout is the same; old and new workers use
+ *     heads[]  by the hash of a key, the first cell of a chain
+ *     cells[]  cell 0 is none: it holds both ends of the order of use
+ *
+ * A cell that is needed comes from the list of free ones, from the end of the
+ * array that was never used, or else the least recently used key goes.
+ *
+ * The only lock is that of the slab pool, which the master releases when a
+ * worker dies with it.  Such a worker may have left chains half linked: as
+ * long as they are worked on, "changing" is set, and who takes the lock and
+ * finds it set throws all keys away.  That is an empty array again, nothing
+ * has to be repaired, and no cell can get lost.
+ *
+ * A reload keeps the memory if its layout is the same; old and new workers use
  * it together.  Nothing in it points to the memory of a process.
  */
 
@@ -14,296 +25,689 @@
 #include "ngx_http_ratelimit_hash.h"
 
 
-/* changes with anything below that lives in shared memory */
-#define NGX_HTTP_RATELIMIT_ZONE_LAYOUT  1
+/*
+ * The number changes with anything that lives in shared memory, records
+ * included: a reload with a new module then gets new memory, beside the old
+ * workers with theirs
+ */
+#define NGX_HTTP_RATELIMIT_ZONE_NAME     "ngx_http_ratelimit_2"
 
-/* nodes that go to make room for one */
-#define NGX_HTTP_RATELIMIT_ZONE_EVICT   5
+/* a part of the pages, and at least so many, is left for later records */
+#define NGX_HTTP_RATELIMIT_ZONE_RESERVE  16
+#define NGX_HTTP_RATELIMIT_ZONE_SPARE    4
+
+#define NGX_HTTP_RATELIMIT_ZONE_CHUNK    4
+
+
+/* entries of a window, in the place of a key */
+
+typedef struct {
+    uint32_t                        next;
+    uint32_t                        n;
+    uint64_t                        time[NGX_HTTP_RATELIMIT_ZONE_CHUNK];
+    uint32_t                        cost[NGX_HTTP_RATELIMIT_ZONE_CHUNK];
+} ngx_http_ratelimit_chunk_t;
+
+
+typedef union {
+    ngx_http_ratelimit_node_t       node;
+    ngx_http_ratelimit_chunk_t      chunk;
+} ngx_http_ratelimit_cell_t;
 
 
 typedef struct {
-    ngx_rbtree_node_t    rbtree;             /* key: hash, cut to its size */
-    ngx_queue_t          queue;
-    ngx_msec_t           time;               /* when it was like this */
-    int64_t              state[NGX_HTTP_RATELIMIT_STATES];
-    size_t               len;
-    u_char               key[1];
-} ngx_http_ratelimit_node_t;
+    ngx_queue_t                     queue;
+    ngx_uint_t                      kind;
+    ngx_str_t                       name;
+    void                           *data;
+} ngx_http_ratelimit_record_t;
 
 
-typedef struct {
-    ngx_uint_t           layout;
-    ngx_rbtree_t         rbtree;
-    ngx_rbtree_node_t    sentinel;
-    ngx_queue_t          queue;              /* most recently used first */
-} ngx_http_ratelimit_zone_t;
+struct ngx_http_ratelimit_zone_sh_s {
+    uint64_t                        secret[2];
+    ngx_queue_t                     records;
+
+    ngx_http_ratelimit_cell_t      *cells;
+    uint32_t                       *heads;
+    uint32_t                        mask;      /* of the number of heads */
+    uint32_t                        n;         /* cells */
+
+    volatile ngx_uint_t             changing;
+    uint32_t                        fresh;     /* cells never used, from here */
+    uint32_t                        free;
+    uint32_t                        used;
+    uint32_t                        nodes;
+
+    ngx_uint_t                      evictions;
+    ngx_uint_t                      resets;
+};
 
 
 static ngx_int_t ngx_http_ratelimit_zone_init(ngx_shm_zone_t *shm_zone,
     void *data);
-static ngx_http_ratelimit_node_t *ngx_http_ratelimit_zone_find(
-    ngx_http_ratelimit_zone_t *zone, ngx_rbtree_key_t hash, ngx_str_t *key);
-static ngx_http_ratelimit_node_t *ngx_http_ratelimit_zone_alloc(
-    ngx_http_ratelimit_zone_t *zone, ngx_slab_pool_t *shpool, size_t size);
-static void ngx_http_ratelimit_zone_insert(ngx_rbtree_node_t *temp,
-    ngx_rbtree_node_t *node, ngx_rbtree_node_t *sentinel);
-static ngx_int_t ngx_http_ratelimit_zone_compare(
-    ngx_http_ratelimit_node_t *node, u_char *key, size_t len);
+static ngx_int_t ngx_http_ratelimit_zone_create(
+    ngx_http_ratelimit_zone_t *zone);
+static void ngx_http_ratelimit_zone_secret(ngx_http_ratelimit_zone_t *zone,
+    uint64_t secret[2]);
+static ngx_int_t ngx_http_ratelimit_zone_create_cells(
+    ngx_http_ratelimit_zone_t *zone);
+static void ngx_http_ratelimit_zone_reset(ngx_http_ratelimit_zone_sh_t *sh);
+static uint32_t ngx_http_ratelimit_zone_alloc(
+    ngx_http_ratelimit_zone_t *zone);
+static void ngx_http_ratelimit_zone_evict(ngx_http_ratelimit_zone_sh_t *sh);
+static void ngx_http_ratelimit_zone_free(ngx_http_ratelimit_zone_sh_t *sh,
+    uint32_t i);
+static void ngx_http_ratelimit_zone_free_chunks(
+    ngx_http_ratelimit_zone_sh_t *sh, uint32_t i);
+static void ngx_http_ratelimit_zone_used(ngx_http_ratelimit_zone_sh_t *sh,
+    uint32_t i);
+static void ngx_http_ratelimit_zone_unlink(ngx_http_ratelimit_zone_sh_t *sh,
+    ngx_http_ratelimit_node_t *node);
 
 
-ngx_shm_zone_t *
-ngx_http_ratelimit_zone_add(ngx_conf_t *cf, size_t size, void *tag)
+ngx_http_ratelimit_zone_t *
+ngx_http_ratelimit_zone_add(ngx_conf_t *cf, size_t size, void *tag,
+    ngx_http_ratelimit_zone_pt attach, void *data)
 {
-    ngx_shm_zone_t    *shm_zone;
+    ngx_http_ratelimit_zone_t  *zone;
 
-    static ngx_str_t   name = ngx_string("ngx_http_ratelimit");
+    static ngx_str_t  name = ngx_string(NGX_HTTP_RATELIMIT_ZONE_NAME);
 
-    shm_zone = ngx_shared_memory_add(cf, &name, size, tag);
-    if (shm_zone == NULL) {
+    zone = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_zone_t));
+    if (zone == NULL) {
         return NULL;
     }
 
-    shm_zone->init = ngx_http_ratelimit_zone_init;
+    zone->attach = attach;
+    zone->data = data;
 
-    return shm_zone;
+    zone->shm_zone = ngx_shared_memory_add(cf, &name, size, tag);
+    if (zone->shm_zone == NULL) {
+        return NULL;
+    }
+
+    zone->shm_zone->init = ngx_http_ratelimit_zone_init;
+    zone->shm_zone->data = zone;
+
+    return zone;
 }
 
+
+/* nginx hands over the old memory only if size and tag are the same */
 
 static ngx_int_t
 ngx_http_ratelimit_zone_init(ngx_shm_zone_t *shm_zone, void *data)
 {
-    ngx_slab_pool_t            *shpool;
     ngx_http_ratelimit_zone_t  *zone;
+
+    zone = shm_zone->data;
+    zone->shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+
+    if (data || shm_zone->shm.exists) {
+        zone->sh = zone->shpool->data;
+
+    } else if (ngx_http_ratelimit_zone_create(zone) != NGX_OK) {
+        goto failed;
+    }
+
+    if (zone->attach(zone, zone->data) != NGX_OK) {
+        goto failed;
+    }
+
+    if (zone->sh->cells == NULL
+        && ngx_http_ratelimit_zone_create_cells(zone) != NGX_OK)
+    {
+        goto failed;
+    }
+
+    return NGX_OK;
+
+failed:
+
+    ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
+                  "\"ratelimit_zone\" of %uzk is too small for the limits and "
+                  "shards of this configuration, or has been filled by those "
+                  "of earlier ones: make it larger",
+                  shm_zone->shm.size / 1024);
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_zone_create(ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_http_ratelimit_zone_sh_t  *sh;
 
     static ngx_str_t  context = ngx_string(" in ratelimit zone");
 
-    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
-
-    /* nginx hands over the old memory only if size and tag are the same */
-
-    zone = shpool->data;
-
-    if ((data || shm_zone->shm.exists)
-        && zone && zone->layout == NGX_HTTP_RATELIMIT_ZONE_LAYOUT)
-    {
-        shm_zone->data = zone;
-        return NGX_OK;
-    }
-
-    zone = ngx_slab_calloc(shpool, sizeof(ngx_http_ratelimit_zone_t));
-    if (zone == NULL) {
+    sh = ngx_slab_calloc(zone->shpool, sizeof(ngx_http_ratelimit_zone_sh_t));
+    if (sh == NULL) {
         return NGX_ERROR;
     }
 
-    zone->layout = NGX_HTTP_RATELIMIT_ZONE_LAYOUT;
+    ngx_queue_init(&sh->records);
+    ngx_http_ratelimit_zone_secret(zone, sh->secret);
 
-    ngx_rbtree_init(&zone->rbtree, &zone->sentinel,
-                    ngx_http_ratelimit_zone_insert);
-    ngx_queue_init(&zone->queue);
-
-    shpool->log_ctx = ngx_slab_alloc(shpool, context.len + 1);
-    if (shpool->log_ctx == NULL) {
+    zone->shpool->log_ctx = ngx_slab_alloc(zone->shpool, context.len + 1);
+    if (zone->shpool->log_ctx == NULL) {
         return NGX_ERROR;
     }
 
-    (void) ngx_cpystrn(shpool->log_ctx, context.data, context.len + 1);
+    (void) ngx_cpystrn(zone->shpool->log_ctx, context.data, context.len + 1);
 
-    /* running out of memory is what it is made for */
+    zone->shpool->log_nomem = 0;
 
-    shpool->log_nomem = 0;
-
-    shpool->data = zone;
-    shm_zone->data = zone;
+    zone->sh = sh;
+    zone->shpool->data = sh;
 
     return NGX_OK;
 }
 
 
-ngx_int_t
-ngx_http_ratelimit_zone_get(ngx_shm_zone_t *shm_zone, ngx_str_t *key,
-    int64_t *state, ngx_msec_t age)
+static void
+ngx_http_ratelimit_zone_secret(ngx_http_ratelimit_zone_t *zone,
+    uint64_t secret[2])
 {
-    ngx_int_t                   rc;
-    ngx_slab_pool_t            *shpool;
-    ngx_rbtree_key_t            hash;
-    ngx_http_ratelimit_node_t  *node;
-    ngx_http_ratelimit_zone_t  *zone;
+    ngx_fd_t        fd;
+    struct timeval  tv;
 
-    hash = (ngx_rbtree_key_t) ngx_http_ratelimit_hash(key->data, key->len);
+    /* better than nothing, where there is no such device */
 
-    zone = shm_zone->data;
-    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+    ngx_gettimeofday(&tv);
 
-    rc = NGX_DECLINED;
+    secret[0] = (uint64_t) tv.tv_sec << 20 ^ tv.tv_usec ^ (uint64_t) ngx_pid
+                                                          << 48;
+    secret[1] = (uintptr_t) zone ^ (uintptr_t) zone->shpool << 20;
 
-    ngx_shmtx_lock(&shpool->mutex);
+    fd = ngx_open_file((u_char *) "/dev/urandom", NGX_FILE_RDONLY,
+                       NGX_FILE_OPEN, 0);
 
-    node = ngx_http_ratelimit_zone_find(zone, hash, key);
+    if (fd == NGX_INVALID_FILE) {
+        return;
+    }
 
-    /* the clock of another worker may be a moment ahead */
+    if (ngx_read_fd(fd, secret, 2 * sizeof(uint64_t)) == -1) {
+        ngx_log_error(NGX_LOG_WARN, zone->shm_zone->shm.log, ngx_errno,
+                      ngx_read_fd_n " \"/dev/urandom\" failed");
+    }
 
-    if (node && (ngx_msec_int_t) (ngx_current_msec - node->time)
-                < (ngx_msec_int_t) age)
+    (void) ngx_close_file(fd);
+}
+
+
+/* as many as there is memory for */
+
+static ngx_int_t
+ngx_http_ratelimit_zone_create_cells(ngx_http_ratelimit_zone_t *zone)
+{
+    size_t                         size, spare;
+    uint32_t                       heads;
+    ngx_http_ratelimit_zone_sh_t  *sh;
+
+    sh = zone->sh;
+
+    spare = ngx_max(zone->shpool->pfree / NGX_HTTP_RATELIMIT_ZONE_RESERVE,
+                    NGX_HTTP_RATELIMIT_ZONE_SPARE);
+
+    if (zone->shpool->pfree <= spare) {
+        return NGX_ERROR;
+    }
+
+    size = ngx_min((zone->shpool->pfree - spare) * ngx_pagesize,
+                   (size_t) NGX_MAX_INT32_VALUE
+                   * sizeof(ngx_http_ratelimit_cell_t));
+
+    sh->cells = ngx_slab_alloc(zone->shpool, size);
+    if (sh->cells == NULL) {
+        return NGX_ERROR;
+    }
+
+    /* of the same memory, behind the cells, one or two cells for each head */
+
+    sh->n = size / (sizeof(ngx_http_ratelimit_cell_t) + sizeof(uint32_t));
+
+    for (heads = 1; heads <= sh->n / 2; heads *= 2) {
+        /* void */
+    }
+
+    sh->mask = heads - 1;
+    sh->heads = (uint32_t *) &sh->cells[sh->n];
+
+    ngx_http_ratelimit_zone_reset(sh);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_ratelimit_zone_reset(ngx_http_ratelimit_zone_sh_t *sh)
+{
+    ngx_memzero(sh->heads, (sh->mask + 1) * sizeof(uint32_t));
+    ngx_memzero(&sh->cells[0], sizeof(ngx_http_ratelimit_cell_t));
+
+    sh->fresh = 1;
+    sh->free = 0;
+    sh->used = 1;
+    sh->nodes = 0;
+    sh->changing = 0;
+}
+
+
+void *
+ngx_http_ratelimit_zone_record(ngx_http_ratelimit_zone_t *zone,
+    ngx_uint_t kind, ngx_str_t *name, size_t size)
+{
+    ngx_queue_t                  *q;
+    ngx_http_ratelimit_record_t  *record;
+
+    for (q = ngx_queue_head(&zone->sh->records);
+         q != ngx_queue_sentinel(&zone->sh->records);
+         q = ngx_queue_next(q))
     {
-        ngx_memcpy(state, node->state, sizeof(node->state));
+        record = ngx_queue_data(q, ngx_http_ratelimit_record_t, queue);
 
-        ngx_queue_remove(&node->queue);
-        ngx_queue_insert_head(&zone->queue, &node->queue);
-
-        rc = NGX_OK;
-    }
-
-    ngx_shmtx_unlock(&shpool->mutex);
-
-    return rc;
-}
-
-
-void
-ngx_http_ratelimit_zone_set(ngx_shm_zone_t *shm_zone, ngx_str_t *key,
-    int64_t *state)
-{
-    ngx_slab_pool_t            *shpool;
-    ngx_rbtree_key_t            hash;
-    ngx_http_ratelimit_node_t  *node;
-    ngx_http_ratelimit_zone_t  *zone;
-
-    hash = (ngx_rbtree_key_t) ngx_http_ratelimit_hash(key->data, key->len);
-
-    zone = shm_zone->data;
-    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
-
-    ngx_shmtx_lock(&shpool->mutex);
-
-    node = ngx_http_ratelimit_zone_find(zone, hash, key);
-
-    if (node == NULL) {
-        node = ngx_http_ratelimit_zone_alloc(zone, shpool,
-                        offsetof(ngx_http_ratelimit_node_t, key) + key->len);
-
-        if (node == NULL) {
-            ngx_shmtx_unlock(&shpool->mutex);
-            return;
-        }
-
-        node->rbtree.key = hash;
-        node->len = key->len;
-        ngx_memcpy(node->key, key->data, key->len);
-
-        ngx_rbtree_insert(&zone->rbtree, &node->rbtree);
-
-    } else {
-        ngx_queue_remove(&node->queue);
-    }
-
-    ngx_memcpy(node->state, state, sizeof(node->state));
-    node->time = ngx_current_msec;
-
-    ngx_queue_insert_head(&zone->queue, &node->queue);
-
-    ngx_shmtx_unlock(&shpool->mutex);
-}
-
-
-static ngx_http_ratelimit_node_t *
-ngx_http_ratelimit_zone_alloc(ngx_http_ratelimit_zone_t *zone,
-    ngx_slab_pool_t *shpool, size_t size)
-{
-    ngx_uint_t                  i;
-    ngx_queue_t                *q;
-    ngx_http_ratelimit_node_t  *node;
-
-    for (i = 0; /* void */ ; i++) {
-
-        node = ngx_slab_alloc_locked(shpool, size);
-
-        if (node || i == NGX_HTTP_RATELIMIT_ZONE_EVICT
-            || ngx_queue_empty(&zone->queue))
+        if (record->kind == kind && record->name.len == name->len
+            && ngx_memcmp(record->name.data, name->data, name->len) == 0)
         {
-            return node;
+            return record->data;
         }
-
-        q = ngx_queue_last(&zone->queue);
-        node = ngx_queue_data(q, ngx_http_ratelimit_node_t, queue);
-
-        ngx_queue_remove(q);
-        ngx_rbtree_delete(&zone->rbtree, &node->rbtree);
-        ngx_slab_free_locked(shpool, node);
     }
+
+    record = ngx_slab_calloc(zone->shpool, sizeof(ngx_http_ratelimit_record_t)
+                                           + name->len);
+    if (record == NULL) {
+        return NULL;
+    }
+
+    record->data = ngx_slab_calloc(zone->shpool, size);
+
+    if (record->data == NULL) {
+        ngx_slab_free(zone->shpool, record);
+        return NULL;
+    }
+
+    record->kind = kind;
+    record->name.len = name->len;
+    record->name.data = (u_char *) &record[1];
+    ngx_memcpy(record->name.data, name->data, name->len);
+
+    ngx_queue_insert_tail(&zone->sh->records, &record->queue);
+
+    return record->data;
 }
 
 
-static ngx_http_ratelimit_node_t *
-ngx_http_ratelimit_zone_find(ngx_http_ratelimit_zone_t *zone,
-    ngx_rbtree_key_t hash, ngx_str_t *key)
+void *
+ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone, ngx_uint_t kind,
+    void *after)
 {
-    ngx_int_t                   rc;
-    ngx_rbtree_node_t          *node, *sentinel;
-    ngx_http_ratelimit_node_t  *n;
+    ngx_uint_t                    found;
+    ngx_queue_t                  *q;
+    ngx_http_ratelimit_record_t  *record;
 
-    node = zone->rbtree.root;
-    sentinel = zone->rbtree.sentinel;
+    found = (after == NULL);
 
-    while (node != sentinel) {
+    for (q = ngx_queue_head(&zone->sh->records);
+         q != ngx_queue_sentinel(&zone->sh->records);
+         q = ngx_queue_next(q))
+    {
+        record = ngx_queue_data(q, ngx_http_ratelimit_record_t, queue);
 
-        if (hash != node->key) {
-            node = (hash < node->key) ? node->left : node->right;
-            continue;
+        if (found && record->kind == kind) {
+            return record->data;
         }
 
-        n = (ngx_http_ratelimit_node_t *) node;
-        rc = ngx_http_ratelimit_zone_compare(n, key->data, key->len);
-
-        if (rc == 0) {
-            return n;
+        if (record->data == after) {
+            found = 1;
         }
-
-        node = (rc < 0) ? node->left : node->right;
     }
 
     return NULL;
 }
 
 
-static void
-ngx_http_ratelimit_zone_insert(ngx_rbtree_node_t *temp,
-    ngx_rbtree_node_t *node, ngx_rbtree_node_t *sentinel)
+void
+ngx_http_ratelimit_zone_key(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_keep_e keep, const void *data, size_t len,
+    ngx_http_ratelimit_zone_key_t *key)
 {
-    ngx_rbtree_node_t          **p;
-    ngx_http_ratelimit_node_t   *n;
+    ngx_http_ratelimit_siphash(zone->sh->secret, data, len, key->hash);
 
-    n = (ngx_http_ratelimit_node_t *) node;
-
-    for ( ;; ) {
-
-        if (node->key != temp->key) {
-            p = (node->key < temp->key) ? &temp->left : &temp->right;
-
-        } else {
-            p = (ngx_http_ratelimit_zone_compare(
-                     (ngx_http_ratelimit_node_t *) temp, n->key, n->len)
-                 < 0)
-                ? &temp->left : &temp->right;
-        }
-
-        if (*p == sentinel) {
-            break;
-        }
-
-        temp = *p;
-    }
-
-    *p = node;
-    node->parent = temp;
-    node->left = sentinel;
-    node->right = sentinel;
-    ngx_rbt_red(node);
+    key->hash[1] ^= keep;
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_zone_compare(ngx_http_ratelimit_node_t *node, u_char *key,
-    size_t len)
+void
+ngx_http_ratelimit_zone_lock(ngx_http_ratelimit_zone_t *zone)
 {
-    return ngx_memn2cmp(key, node->key, len, node->len);
+    ngx_shmtx_lock(&zone->shpool->mutex);
+
+    zone->held = 0;
+
+    if (zone->sh->changing) {
+        ngx_http_ratelimit_zone_reset(zone->sh);
+        zone->sh->resets++;
+        zone->lost = 1;
+    }
+
+    zone->sh->changing = 1;
+    ngx_memory_barrier();
+}
+
+
+void
+ngx_http_ratelimit_zone_unlock(ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_memory_barrier();
+    zone->sh->changing = 0;
+
+    ngx_shmtx_unlock(&zone->shpool->mutex);
+
+    if (zone->lost) {
+        zone->lost = 0;
+
+        ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
+                      "a worker died while it changed the ratelimit zone: "
+                      "what this machine knew about keys is forgotten");
+    }
+}
+
+
+ngx_http_ratelimit_node_t *
+ngx_http_ratelimit_zone_find(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_zone_key_t *key)
+{
+    uint32_t                       i;
+    ngx_http_ratelimit_node_t     *node;
+    ngx_http_ratelimit_zone_sh_t  *sh;
+
+    sh = zone->sh;
+
+    for (i = sh->heads[key->hash[0] & sh->mask]; i; i = node->next) {
+
+        node = &sh->cells[i].node;
+
+        if (node->key.hash[0] == key->hash[0]
+            && node->key.hash[1] == key->hash[1])
+        {
+            if (sh->cells[0].node.newer != i) {
+                ngx_http_ratelimit_zone_unlink(sh, node);
+                ngx_http_ratelimit_zone_used(sh, i);
+            }
+
+            zone->held++;
+
+            return node;
+        }
+    }
+
+    return NULL;
+}
+
+
+ngx_http_ratelimit_node_t *
+ngx_http_ratelimit_zone_make(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_zone_key_t *key)
+{
+    uint32_t                       i, *head;
+    ngx_http_ratelimit_node_t     *node;
+    ngx_http_ratelimit_zone_sh_t  *sh;
+
+    node = ngx_http_ratelimit_zone_find(zone, key);
+    if (node) {
+        return node;
+    }
+
+    i = ngx_http_ratelimit_zone_alloc(zone);
+    if (i == 0) {
+        return NULL;
+    }
+
+    sh = zone->sh;
+    node = &sh->cells[i].node;
+    head = &sh->heads[key->hash[0] & sh->mask];
+
+    ngx_memzero(node, sizeof(ngx_http_ratelimit_node_t));
+
+    node->key = *key;
+    node->next = *head;
+    *head = i;
+
+    ngx_http_ratelimit_zone_used(sh, i);
+
+    sh->nodes++;
+    zone->held++;
+
+    return node;
+}
+
+
+void
+ngx_http_ratelimit_zone_load(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_log_t *log)
+{
+    uint32_t                     i, k;
+    ngx_http_ratelimit_chunk_t  *chunk;
+
+    log->n = 0;
+
+    for (i = node->chunks; i; i = chunk->next) {
+        chunk = &zone->sh->cells[i].chunk;
+
+        for (k = 0; k < chunk->n && log->n < NGX_HTTP_RATELIMIT_ENTRIES; k++) {
+            log->entries[log->n].time = chunk->time[k];
+            log->entries[log->n].cost = chunk->cost[k];
+            log->n++;
+        }
+    }
+}
+
+
+void
+ngx_http_ratelimit_zone_save(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_log_t *log)
+{
+    uint32_t                     i, k, have, *next;
+    ngx_http_ratelimit_chunk_t  *chunk;
+
+    have = 0;
+
+    for (next = &node->chunks; *next; next = &chunk->next) {
+        chunk = &zone->sh->cells[*next].chunk;
+        have += NGX_HTTP_RATELIMIT_ZONE_CHUNK;
+
+        if (have >= log->n) {
+            next = &chunk->next;
+            break;
+        }
+    }
+
+    ngx_http_ratelimit_zone_free_chunks(zone->sh, *next);
+    *next = 0;
+
+    while (have < log->n) {
+        i = ngx_http_ratelimit_zone_alloc(zone);
+
+        if (i == 0) {
+
+            /* nor is there anything to squeeze without a single chunk */
+
+            if (have == 0) {
+                log->n = 0;
+                break;
+            }
+
+            ngx_http_ratelimit_log_squeeze(log);
+            continue;
+        }
+
+        *next = i;
+        chunk = &zone->sh->cells[i].chunk;
+        chunk->next = 0;
+        next = &chunk->next;
+        have += NGX_HTTP_RATELIMIT_ZONE_CHUNK;
+    }
+
+    k = 0;
+
+    for (i = node->chunks; i; i = chunk->next) {
+        chunk = &zone->sh->cells[i].chunk;
+
+        for (chunk->n = 0;
+             chunk->n < NGX_HTTP_RATELIMIT_ZONE_CHUNK && k < log->n;
+             chunk->n++)
+        {
+            chunk->time[chunk->n] = log->entries[k].time;
+            chunk->cost[chunk->n] = (uint32_t) log->entries[k].cost;
+            k++;
+        }
+    }
+}
+
+
+void
+ngx_http_ratelimit_zone_usage(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_zone_usage_t *usage)
+{
+    ngx_http_ratelimit_zone_sh_t  *sh;
+
+    sh = zone->sh;
+
+    ngx_http_ratelimit_zone_lock(zone);
+
+    usage->size = zone->shm_zone->shm.size;
+    usage->used = usage->size - zone->shpool->pfree * ngx_pagesize
+                  - (sh->n - sh->used) * sizeof(ngx_http_ratelimit_cell_t);
+    usage->keys = sh->nodes;
+    usage->evictions = sh->evictions;
+    usage->resets = sh->resets;
+
+    ngx_http_ratelimit_zone_unlock(zone);
+}
+
+
+static uint32_t
+ngx_http_ratelimit_zone_alloc(ngx_http_ratelimit_zone_t *zone)
+{
+    uint32_t                       i;
+    ngx_http_ratelimit_zone_sh_t  *sh;
+
+    sh = zone->sh;
+
+    if (sh->free == 0) {
+
+        if (sh->fresh < sh->n) {
+            sh->used++;
+            return sh->fresh++;
+        }
+
+        /* those in use now are the newest ones */
+
+        if (sh->nodes <= zone->held) {
+            return 0;
+        }
+
+        ngx_http_ratelimit_zone_evict(sh);
+    }
+
+    i = sh->free;
+    sh->free = sh->cells[i].node.next;
+    sh->used++;
+
+    return i;
+}
+
+
+static void
+ngx_http_ratelimit_zone_evict(ngx_http_ratelimit_zone_sh_t *sh)
+{
+    uint32_t                    i, *link;
+    ngx_http_ratelimit_node_t  *node;
+
+    i = sh->cells[0].node.older;
+    node = &sh->cells[i].node;
+
+    for (link = &sh->heads[node->key.hash[0] & sh->mask];
+         *link != i;
+         link = &sh->cells[*link].node.next)
+    {
+        /* void */
+    }
+
+    *link = node->next;
+
+    ngx_http_ratelimit_zone_unlink(sh, node);
+    ngx_http_ratelimit_zone_free_chunks(sh, node->chunks);
+    ngx_http_ratelimit_zone_free(sh, i);
+
+    sh->nodes--;
+    sh->evictions++;
+}
+
+
+static void
+ngx_http_ratelimit_zone_free_chunks(ngx_http_ratelimit_zone_sh_t *sh,
+    uint32_t i)
+{
+    uint32_t  next;
+
+    while (i) {
+        next = sh->cells[i].chunk.next;
+        ngx_http_ratelimit_zone_free(sh, i);
+        i = next;
+    }
+}
+
+
+static void
+ngx_http_ratelimit_zone_free(ngx_http_ratelimit_zone_sh_t *sh, uint32_t i)
+{
+    sh->cells[i].node.next = sh->free;
+    sh->free = i;
+    sh->used--;
+}
+
+
+/* it is the newest one now; cell 0 is before it and behind the oldest */
+
+static void
+ngx_http_ratelimit_zone_used(ngx_http_ratelimit_zone_sh_t *sh, uint32_t i)
+{
+    ngx_http_ratelimit_node_t  *ends, *node;
+
+    ends = &sh->cells[0].node;
+    node = &sh->cells[i].node;
+
+    node->newer = 0;
+    node->older = ends->newer;
+
+    if (ends->newer) {
+        sh->cells[ends->newer].node.newer = i;
+
+    } else {
+        ends->older = i;
+    }
+
+    ends->newer = i;
+}
+
+
+static void
+ngx_http_ratelimit_zone_unlink(ngx_http_ratelimit_zone_sh_t *sh,
+    ngx_http_ratelimit_node_t *node)
+{
+    if (node->newer) {
+        sh->cells[node->newer].node.older = node->older;
+
+    } else {
+        sh->cells[0].node.newer = node->older;
+    }
+
+    if (node->older) {
+        sh->cells[node->older].node.newer = node->newer;
+
+    } else {
+        sh->cells[0].node.older = node->newer;
+    }
 }

@@ -1,6 +1,7 @@
 
 /*
- * Shared memory of all workers: what is known about keys, for a while.
+ * Shared memory of all workers: what is known about keys, until room is needed
+ * for others, and records that stay.
  */
 
 
@@ -11,26 +12,123 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "ngx_http_ratelimit_decision.h"
+#include "ngx_http_ratelimit_level.h"
 
 
-#define NGX_HTTP_RATELIMIT_ZONE_SIZE  (10 * 1024 * 1024)
+#define NGX_HTTP_RATELIMIT_ZONE_SIZE   (10 * 1024 * 1024)
+#define NGX_HTTP_RATELIMIT_ZONE_PAGES  16               /* at least */
+
+
+typedef struct ngx_http_ratelimit_zone_s    ngx_http_ratelimit_zone_t;
+typedef struct ngx_http_ratelimit_zone_sh_s ngx_http_ratelimit_zone_sh_t;
+
+typedef ngx_int_t (*ngx_http_ratelimit_zone_pt)(
+    ngx_http_ratelimit_zone_t *zone, void *data);
+
+
+/* what may be kept about a key, each under a name of its own */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_KEEP_LEVEL = 1,  /* of this machine's own limit */
+    NGX_HTTP_RATELIMIT_KEEP_LOG,
+    NGX_HTTP_RATELIMIT_KEEP_PREVIEW
+} ngx_http_ratelimit_keep_e;
+
+
+/* stands for a key; the hash depends on a secret of the zone */
+
+typedef struct {
+    uint64_t                        hash[2];
+} ngx_http_ratelimit_zone_key_t;
+
+
+/* one key: a line of the processor's cache */
+
+typedef struct {
+    ngx_http_ratelimit_zone_key_t   key;
+    uint32_t                        next;      /* of the same chain */
+    uint32_t                        newer;     /* in the order of use */
+    uint32_t                        older;
+    uint32_t                        chunks;    /* of a log; 0: none */
+
+    union {
+        ngx_http_ratelimit_level_t  level;
+
+        struct {
+            uint64_t                time;      /* ms: when it was like this */
+            int64_t                 state[NGX_HTTP_RATELIMIT_STATES];
+        } preview;
+    } u;
+} ngx_http_ratelimit_node_t;
+
+
+struct ngx_http_ratelimit_zone_s {
+    ngx_shm_zone_t                 *shm_zone;
+    ngx_slab_pool_t                *shpool;
+    ngx_http_ratelimit_zone_sh_t   *sh;        /* shared memory */
+
+    /* makes or finds the records that the configuration needs */
+    ngx_http_ratelimit_zone_pt      attach;
+    void                           *data;
+
+    uint32_t                        held;      /* nodes, since it is locked */
+    unsigned                        lost:1;    /* and still to be told */
+};
+
+
+typedef struct {
+    size_t                          size;
+    size_t                          used;
+    ngx_uint_t                      keys;
+    ngx_uint_t                      evictions;
+    ngx_uint_t                      resets;
+} ngx_http_ratelimit_zone_usage_t;
 
 
 /* adds the zone to the configuration; NULL: an error was logged */
-ngx_shm_zone_t *ngx_http_ratelimit_zone_add(ngx_conf_t *cf, size_t size,
-    void *tag);
+ngx_http_ratelimit_zone_t *ngx_http_ratelimit_zone_add(ngx_conf_t *cf,
+    size_t size, void *tag, ngx_http_ratelimit_zone_pt attach, void *data);
 
 /*
- * NGX_OK: the state is filled in; NGX_DECLINED: nothing known that is younger
- * than "age"
+ * A record that stays as long as the zone does: the one of this kind and name
+ * that there is already, or a new one of zeroes.  NULL: no memory.  For
+ * "attach" alone.
  */
-ngx_int_t ngx_http_ratelimit_zone_get(ngx_shm_zone_t *shm_zone,
-    ngx_str_t *key, int64_t *state, ngx_msec_t age);
+void *ngx_http_ratelimit_zone_record(ngx_http_ratelimit_zone_t *zone,
+    ngx_uint_t kind, ngx_str_t *name, size_t size);
 
-/* remembers a state; a full zone forgets the least recently used */
-void ngx_http_ratelimit_zone_set(ngx_shm_zone_t *shm_zone, ngx_str_t *key,
-    int64_t *state);
+/* the record of this kind after another one, or after NULL the first one */
+void *ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone,
+    ngx_uint_t kind, void *record);
+
+void ngx_http_ratelimit_zone_key(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_keep_e keep, const void *data, size_t len,
+    ngx_http_ratelimit_zone_key_t *key);
+
+/*
+ * All the rest is done between these two.  Between them nothing is logged,
+ * evaluated or allocated.
+ */
+void ngx_http_ratelimit_zone_lock(ngx_http_ratelimit_zone_t *zone);
+void ngx_http_ratelimit_zone_unlock(ngx_http_ratelimit_zone_t *zone);
+
+/* NULL: nothing is known; nodes are valid until the zone is unlocked */
+ngx_http_ratelimit_node_t *ngx_http_ratelimit_zone_find(
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_zone_key_t *key);
+
+/* the same, or a new one, zeroed; NULL: all others are in use right now */
+ngx_http_ratelimit_node_t *ngx_http_ratelimit_zone_make(
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_zone_key_t *key);
+
+/* the entries of a window; where memory lacks, fewer and coarser ones */
+void ngx_http_ratelimit_zone_load(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_log_t *log);
+void ngx_http_ratelimit_zone_save(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_log_t *log);
+
+/* locks by itself */
+void ngx_http_ratelimit_zone_usage(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_zone_usage_t *usage);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_ZONE_H_INCLUDED_ */

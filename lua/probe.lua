@@ -1,0 +1,19 @@
+-- Whether limits can be kept here: writes what buckets are made of, and leaves
+-- nothing behind. A server that is loading, read-only, out of memory or short
+-- of rights answers with its error.
+--
+-- KEYS[1]  a key that nothing else uses
+--
+-- Reply: 1
+
+-- Not unless there is something: after a write, even one that finds nothing to
+-- delete, a server that is out of memory lets a script finish.
+
+if redis.call('TYPE', KEYS[1]).ok ~= 'none' then
+    redis.call('DEL', KEYS[1])
+end
+
+redis.call('HSET', KEYS[1], 'tokens', '1')
+redis.call('DEL', KEYS[1])
+
+return 1

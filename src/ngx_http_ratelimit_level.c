@@ -1,0 +1,234 @@
+
+#include <string.h>
+
+#include "ngx_http_ratelimit_level.h"
+
+
+static void ngx_http_ratelimit_level_state(
+    const ngx_http_ratelimit_level_t *level, int fits, int64_t *state);
+
+
+int
+ngx_http_ratelimit_level_look(ngx_http_ratelimit_level_t *level,
+    const ngx_http_ratelimit_bucket_t *bucket, uint64_t now, int64_t *state)
+{
+    int       fits;
+    int64_t   full, cost;
+    uint64_t  elapsed, refill, time;
+
+    full = bucket->capacity * NGX_HTTP_RATELIMIT_MICRO;
+    cost = bucket->cost * NGX_HTTP_RATELIMIT_MICRO;
+
+    if (level->last == 0) {
+        level->tokens = full;
+        level->last = now;
+    }
+
+    elapsed = (now > level->last) ? now - level->last : 0;
+
+    if (bucket->step) {
+        elapsed -= elapsed % bucket->step;
+    }
+
+    refill = ngx_http_ratelimit_rate_refill(&bucket->rate, elapsed);
+
+    /* time that made no whole microtoken yet is left to the next look */
+
+    if (refill) {
+
+        if (level->tokens >= full
+            || refill >= (uint64_t) (full - level->tokens))
+        {
+            level->tokens = full;
+
+        } else {
+            time = bucket->step ? elapsed
+                                : ngx_http_ratelimit_rate_wait(&bucket->rate,
+                                                               refill);
+            level->tokens += refill;
+            level->last += (time < elapsed) ? time : elapsed;
+        }
+    }
+
+    /* a full bucket saves up no time, and one may have become smaller */
+
+    if (level->tokens >= full) {
+        level->tokens = full;
+        level->last = (now > level->last) ? now : level->last;
+    }
+
+    fits = level->tokens >= (cost < full ? cost : full);
+
+    state[1] = (bucket->step && now > level->last) ? now - level->last : 0;
+    ngx_http_ratelimit_level_state(level, fits, state);
+
+    return fits;
+}
+
+
+void
+ngx_http_ratelimit_level_take(ngx_http_ratelimit_level_t *level,
+    const ngx_http_ratelimit_bucket_t *bucket, int64_t *state)
+{
+    level->tokens -= bucket->cost * NGX_HTTP_RATELIMIT_MICRO;
+
+    ngx_http_ratelimit_level_state(level, 1, state);
+}
+
+
+static void
+ngx_http_ratelimit_level_state(const ngx_http_ratelimit_level_t *level,
+    int fits, int64_t *state)
+{
+    int64_t  left;
+
+    left = (level->tokens > 0) ? level->tokens : 0;
+
+    state[0] = fits ? left : -1 - left;
+    state[2] = left - level->tokens;
+}
+
+
+int
+ngx_http_ratelimit_log_look(ngx_http_ratelimit_log_t *log,
+    const ngx_http_ratelimit_bucket_t *bucket, uint64_t now, int64_t *state)
+{
+    int       fits;
+    int64_t   left;
+    uint32_t  i, gone;
+    uint64_t  used, needed, leaves;
+
+    /* an entry has left as soon as the window's length has passed */
+
+    for (gone = 0;
+         gone < log->n && log->entries[gone].time + bucket->window <= now;
+         gone++)
+    {
+        /* void */
+    }
+
+    if (gone) {
+        log->n -= gone;
+        memmove(log->entries, &log->entries[gone],
+                log->n * sizeof(ngx_http_ratelimit_entry_t));
+    }
+
+    used = 0;
+
+    for (i = 0; i < log->n; i++) {
+        used += log->entries[i].cost;
+    }
+
+    fits = used == 0 || used + bucket->cost <= bucket->capacity;
+    left = (used < bucket->capacity) ? bucket->capacity - used : 0;
+
+    state[0] = fits ? left : -1 - left;
+    state[1] = 0;
+    state[2] = 0;
+
+    if (log->n) {
+        state[1] = log->entries[0].time + bucket->window - now;
+    }
+
+    if (fits) {
+        return 1;
+    }
+
+    /* the first entry with which enough has left */
+
+    needed = (bucket->cost < bucket->capacity)
+             ? used + bucket->cost - bucket->capacity : used;
+    leaves = 0;
+
+    for (i = 0; i < log->n && needed > 0; i++) {
+        leaves = log->entries[i].time + bucket->window - now;
+        needed -= (log->entries[i].cost < needed) ? log->entries[i].cost
+                                                  : needed;
+    }
+
+    state[2] = leaves;
+
+    return 0;
+}
+
+
+void
+ngx_http_ratelimit_log_take(ngx_http_ratelimit_log_t *log,
+    const ngx_http_ratelimit_bucket_t *bucket, uint64_t now, int64_t *state)
+{
+    ngx_http_ratelimit_entry_t  *last;
+
+    last = log->n ? &log->entries[log->n - 1] : NULL;
+
+    if (last && now <= last->time) {
+        last->cost += bucket->cost;
+
+    } else {
+
+        if (log->n == NGX_HTTP_RATELIMIT_ENTRIES) {
+            ngx_http_ratelimit_log_squeeze(log);
+        }
+
+        log->entries[log->n].time = now;
+        log->entries[log->n].cost = bucket->cost;
+        log->n++;
+    }
+
+    state[0] -= (state[0] < (int64_t) bucket->cost) ? state[0]
+                                                    : (int64_t) bucket->cost;
+
+    if (state[1] == 0) {
+        state[1] = bucket->window;
+    }
+}
+
+
+void
+ngx_http_ratelimit_log_squeeze(ngx_http_ratelimit_log_t *log)
+{
+    uint32_t                     i, best;
+    ngx_http_ratelimit_entry_t  *e;
+
+    if (log->n < 2) {
+        return;
+    }
+
+    e = log->entries;
+
+    /*
+     * An entry stands for all that passed since the one before it, so this is
+     * the whole time that the two would stand for, however often each of them
+     * was made of two before.  The first one's time is not known any more: it
+     * is left alone.
+     */
+
+    best = (log->n > 2) ? 1 : 0;
+
+    for (i = 2; i + 1 < log->n; i++) {
+        if (e[i + 1].time - e[i - 1].time < e[best + 1].time - e[best - 1].time)
+        {
+            best = i;
+        }
+    }
+
+    e[best + 1].cost += e[best].cost;
+
+    memmove(&e[best], &e[best + 1],
+            (log->n - best - 1) * sizeof(ngx_http_ratelimit_entry_t));
+    log->n--;
+}
+
+
+void
+ngx_http_ratelimit_level_share(ngx_http_ratelimit_bucket_t *bucket,
+    const ngx_http_ratelimit_share_t *share)
+{
+    bucket->capacity = bucket->capacity * share->num / share->den;
+
+    if (bucket->capacity == 0) {
+        bucket->capacity = 1;
+    }
+
+    bucket->rate.num *= share->num;
+    bucket->rate.den *= share->den;
+}

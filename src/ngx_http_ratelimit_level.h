@@ -1,0 +1,77 @@
+
+/*
+ * How full a bucket or a window is, for those that live in the memory of one
+ * machine.  Pure; the same arithmetic as that of the scripts, by a clock that
+ * never steps back.
+ *
+ * First look, which brings the state up to the present and says whether the
+ * cost fits, then take, or not: several limits pass together or none of them
+ * is taken from.
+ *
+ * A cost may be above the capacity here, where a machine has only a share of a
+ * limit.  It then fits if all of the share is there, and what it took too much
+ * is owed.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_LEVEL_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_LEVEL_H_INCLUDED_
+
+
+#include "ngx_http_ratelimit_decision.h"
+
+
+/* requests that a window tells apart */
+#define NGX_HTTP_RATELIMIT_ENTRIES  64
+
+
+/* a bucket; all zero: a new one, which is full */
+
+typedef struct {
+    int64_t     tokens;                /* microtokens; below 0: owed */
+    uint64_t    last;                  /* us: when they were */
+} ngx_http_ratelimit_level_t;
+
+
+/* a window: what passed when, oldest first */
+
+typedef struct {
+    uint64_t    time;                  /* us */
+    uint64_t    cost;
+} ngx_http_ratelimit_entry_t;
+
+typedef struct {
+    uint32_t                    n;
+    ngx_http_ratelimit_entry_t  entries[NGX_HTTP_RATELIMIT_ENTRIES];
+} ngx_http_ratelimit_log_t;
+
+
+/*
+ * These return whether the cost fits, and fill in the state as
+ * ngx_http_ratelimit_decide() wants it.
+ */
+int ngx_http_ratelimit_level_look(ngx_http_ratelimit_level_t *level,
+    const ngx_http_ratelimit_bucket_t *bucket, uint64_t now, int64_t *state);
+int ngx_http_ratelimit_log_look(ngx_http_ratelimit_log_t *log,
+    const ngx_http_ratelimit_bucket_t *bucket, uint64_t now, int64_t *state);
+
+/* takes what fits; the state is what is left */
+void ngx_http_ratelimit_level_take(ngx_http_ratelimit_level_t *level,
+    const ngx_http_ratelimit_bucket_t *bucket, int64_t *state);
+void ngx_http_ratelimit_log_take(ngx_http_ratelimit_log_t *log,
+    const ngx_http_ratelimit_bucket_t *bucket, uint64_t now, int64_t *state);
+
+/*
+ * Makes room for one more: of two neighbours close to each other the older one
+ * stays as long as the younger, so a window of more than 64 requests may be
+ * stricter than it should be, as if it were longer by less than a 31st part,
+ * but never more lenient
+ */
+void ngx_http_ratelimit_log_squeeze(ngx_http_ratelimit_log_t *log);
+
+/* the part of a limit that one machine grants: at least one token */
+void ngx_http_ratelimit_level_share(ngx_http_ratelimit_bucket_t *bucket,
+    const ngx_http_ratelimit_share_t *share);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_LEVEL_H_INCLUDED_ */

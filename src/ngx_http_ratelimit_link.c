@@ -1,0 +1,596 @@
+
+/*
+ * Whether a peer can be asked.
+ *
+ * The breaker says so for all workers: its state is in shared memory, read
+ * without a lock by every call and changed under the lock of the zone.  While
+ * it is open no call is sent.  What tries the peer then is
+ *
+ *   - a new connection, if there is none: the greeting ends with a call of a
+ *     script that writes, so a server that is still loading, read-only or out
+ *     of memory fails it;
+ *   - the same call as a probe, if there is one.
+ *
+ * One worker at a time does so, in intervals that double from 50 ms up to the
+ * probe interval.  If it succeeds the breaker closes for all.  Other workers
+ * without a connection make one as soon as they have a call to send.
+ *
+ * As long as the breaker is closed each worker connects again by itself, after
+ * pauses of the same kind.
+ *
+ * The log: one line a change of state, up to ten a minute; of each class of
+ * failure one line a minute; one line a minute that it is still open.  All
+ * these count for all workers together.
+ */
+
+
+#include "ngx_http_ratelimit_link.h"
+#include "ngx_http_ratelimit_backoff.h"
+#include "ngx_http_ratelimit_escape.h"
+
+
+#define NGX_HTTP_RATELIMIT_LINK_LOG      60         /* s */
+#define NGX_HTTP_RATELIMIT_LINK_CHANGES  10         /* logged in that time */
+#define NGX_HTTP_RATELIMIT_LINK_TEXT     160        /* of an error, logged */
+#define NGX_HTTP_RATELIMIT_LINK_GRACE    1000       /* ms, for a prober */
+
+
+struct ngx_http_ratelimit_link_s {
+    ngx_http_ratelimit_peer_t           *peer;
+    ngx_http_ratelimit_redis_t          *redis;
+    ngx_http_ratelimit_redis_owner_t     owner;
+    ngx_http_ratelimit_zone_t           *zone;
+    ngx_http_ratelimit_shard_stats_t    *stats;
+
+    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
+    ngx_socket_t                         ident;
+
+    ngx_log_t                           *log;
+    ngx_event_t                          probe;
+    uint32_t                             attempt;   /* to connect */
+    uint64_t                             closed;    /* the breaker was, when
+                                                       last looked at */
+    unsigned                             connected:1;   /* once */
+};
+
+
+static ngx_msec_t ngx_http_ratelimit_link_may_connect(void *data);
+static void ngx_http_ratelimit_link_ready(void *data);
+static ngx_msec_t ngx_http_ratelimit_link_closed(void *data,
+    ngx_http_ratelimit_failure_e failure, ngx_uint_t stable);
+static void ngx_http_ratelimit_link_failure(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_link_success(ngx_http_ratelimit_link_t *link,
+    ngx_uint_t probe);
+static void ngx_http_ratelimit_link_plan(ngx_http_ratelimit_link_t *link,
+    ngx_msec_t delay);
+static void ngx_http_ratelimit_link_probe_handler(ngx_event_t *ev);
+static ngx_int_t ngx_http_ratelimit_link_probed(void *data,
+    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
+static ngx_uint_t ngx_http_ratelimit_link_loud(void *data,
+    ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_link_changed(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_breaker_e state, ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_link_settled(ngx_http_ratelimit_link_t *link);
+static void ngx_http_ratelimit_link_still_open(
+    ngx_http_ratelimit_link_t *link);
+
+
+ngx_http_ratelimit_link_t *
+ngx_http_ratelimit_link_create(ngx_pool_t *pool, ngx_log_t *log,
+    ngx_http_ratelimit_peer_t *peer, ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_http_ratelimit_link_t  *link;
+
+    link = ngx_pcalloc(pool, sizeof(ngx_http_ratelimit_link_t));
+    if (link == NULL) {
+        return NULL;
+    }
+
+    link->peer = peer;
+    link->zone = zone;
+    link->stats = peer->stats;
+    link->log = log;
+    link->ident = (ngx_socket_t) -1;
+
+    link->probe.handler = ngx_http_ratelimit_link_probe_handler;
+    link->probe.data = link;
+    link->probe.log = log;
+    link->probe.cancelable = 1;
+
+    link->owner.data = link;
+    link->owner.may_connect = ngx_http_ratelimit_link_may_connect;
+    link->owner.ready = ngx_http_ratelimit_link_ready;
+    link->owner.closed = ngx_http_ratelimit_link_closed;
+    link->owner.loud = ngx_http_ratelimit_link_loud;
+    link->owner.stats = link->stats;
+
+    link->redis = ngx_http_ratelimit_redis_create(pool, log, &peer->redis,
+                                                  &link->owner);
+    if (link->redis == NULL) {
+        return NULL;
+    }
+
+    ngx_http_ratelimit_redis_wake(link->redis);
+
+    return link;
+}
+
+
+void
+ngx_http_ratelimit_link_exit(ngx_http_ratelimit_link_t *link)
+{
+    if (link->probe.timer_set) {
+        ngx_del_timer(&link->probe);
+    }
+
+    ngx_http_ratelimit_redis_exit(link->redis);
+}
+
+
+ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_link_send(ngx_http_ratelimit_link_t *link,
+    ngx_str_t *command, ngx_msec_t timeout,
+    ngx_http_ratelimit_redis_pt handler, void *data,
+    ngx_http_ratelimit_slot_t **slot)
+{
+    ngx_http_ratelimit_failure_e   failure;
+    ngx_http_ratelimit_breaker_t  *breaker;
+
+    breaker = &link->stats->breaker;
+
+    if (breaker->state == NGX_HTTP_RATELIMIT_CIRCUIT_OPEN) {
+        ngx_http_ratelimit_link_still_open(link);
+        ngx_http_ratelimit_link_plan(link, NGX_HTTP_RATELIMIT_BACKOFF_MIN);
+
+        return NGX_HTTP_RATELIMIT_CIRCUIT;
+    }
+
+    if (link->closed != breaker->closed) {
+        link->closed = breaker->closed;
+        link->attempt = 0;
+
+        ngx_http_ratelimit_redis_wake(link->redis);
+    }
+
+    failure = ngx_http_ratelimit_redis_send(link->redis, command, timeout,
+                                            handler, data, slot);
+
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_count(link->stats->calls);
+    }
+
+    return failure;
+}
+
+
+void
+ngx_http_ratelimit_link_answered(ngx_http_ratelimit_link_t *link, uint64_t us)
+{
+    ngx_http_ratelimit_stats_latency(link->stats, us);
+
+    if (link->stats->breaker.state == NGX_HTTP_RATELIMIT_FALLBACK) {
+        ngx_http_ratelimit_link_success(link, 0);
+
+    } else if (link->stats->untold) {
+        ngx_http_ratelimit_link_settled(link);
+    }
+}
+
+
+/* lost connections have been logged by the client */
+
+void
+ngx_http_ratelimit_link_failed(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_failure_e failure, ngx_http_ratelimit_reply_t *reply)
+{
+    size_t  len;
+    u_char  text[ngx_http_ratelimit_escape_size(NGX_HTTP_RATELIMIT_LINK_TEXT)];
+
+    if (failure == NGX_HTTP_RATELIMIT_CIRCUIT) {
+        return;
+    }
+
+    if (failure != NGX_HTTP_RATELIMIT_REFUSED
+        && failure != NGX_HTTP_RATELIMIT_CLOSED
+        && ngx_http_ratelimit_link_loud(link, failure))
+    {
+        if (reply && reply->type == REDIS_REPLY_ERROR) {
+            len = ngx_http_ratelimit_escape(text, reply->str,
+                                            ngx_min(reply->len,
+                                              NGX_HTTP_RATELIMIT_LINK_TEXT));
+
+            ngx_log_error(NGX_LOG_ERR, link->log, 0,
+                          "redis %V answered \"%*s\"", &link->peer->label,
+                          len, text);
+
+        } else {
+            ngx_log_error(NGX_LOG_ERR, link->log, 0,
+                          "no answer from redis %V: %s", &link->peer->label,
+                          ngx_http_ratelimit_failure_name(failure));
+        }
+    }
+
+    /* a reply that is none ends the connection: that is the failure */
+
+    if (failure == NGX_HTTP_RATELIMIT_PROTOCOL && reply) {
+        ngx_http_ratelimit_count(link->stats->failures[failure]);
+        return;
+    }
+
+    ngx_http_ratelimit_link_failure(link, failure);
+}
+
+
+static ngx_msec_t
+ngx_http_ratelimit_link_may_connect(void *data)
+{
+    ngx_http_ratelimit_link_t *link = data;
+
+    uint64_t                       wait;
+    ngx_http_ratelimit_breaker_t  *breaker;
+
+    breaker = &link->stats->breaker;
+
+    if (breaker->state != NGX_HTTP_RATELIMIT_CIRCUIT_OPEN) {
+        return 0;
+    }
+
+    ngx_http_ratelimit_zone_lock(link->zone);
+
+    wait = ngx_http_ratelimit_breaker_probe(breaker, ngx_current_msec,
+                                  link->peer->redis.connect_timeout
+                                  + NGX_HTTP_RATELIMIT_LINK_GRACE, ngx_pid);
+
+    ngx_http_ratelimit_zone_unlock(link->zone);
+
+    return (ngx_msec_t) wait;
+}
+
+
+static void
+ngx_http_ratelimit_link_ready(void *data)
+{
+    ngx_http_ratelimit_link_t *link = data;
+
+    if (link->connected) {
+        ngx_http_ratelimit_count(link->stats->reconnects);
+    }
+
+    link->connected = 1;
+
+    if (link->stats->breaker.state != NGX_HTTP_RATELIMIT_DISTRIBUTED) {
+        ngx_http_ratelimit_link_success(link, 1);
+    }
+
+    link->closed = link->stats->breaker.closed;
+}
+
+
+static ngx_msec_t
+ngx_http_ratelimit_link_closed(void *data,
+    ngx_http_ratelimit_failure_e failure, ngx_uint_t stable)
+{
+    ngx_http_ratelimit_link_t *link = data;
+
+    ngx_msec_t                     wait;
+    ngx_http_ratelimit_breaker_t  *breaker;
+
+    breaker = &link->stats->breaker;
+
+    if (stable) {
+        link->attempt = 0;
+    }
+
+    if (failure != NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_link_failure(link, failure);
+    }
+
+    if (breaker->state == NGX_HTTP_RATELIMIT_CIRCUIT_OPEN) {
+
+        wait = (breaker->until > ngx_current_msec)
+               ? (ngx_msec_t) (breaker->until - ngx_current_msec) : 0;
+
+        return ngx_max(wait, 1);
+    }
+
+    /* not at all if it worked until now: the server may be back already */
+
+    if (stable && (failure == NGX_HTTP_RATELIMIT_OK
+                   || failure == NGX_HTTP_RATELIMIT_CLOSED))
+    {
+        return 0;
+    }
+
+    return ngx_http_ratelimit_backoff(link->attempt++,
+                                      link->peer->breaker.probe,
+                                      (uint32_t) ngx_random());
+}
+
+
+static void
+ngx_http_ratelimit_link_failure(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_failure_e failure)
+{
+    uint32_t                       luck;
+    ngx_uint_t                     breaks, changed;
+    ngx_http_ratelimit_breaker_e   state;
+    ngx_http_ratelimit_breaker_t  *breaker;
+
+    ngx_http_ratelimit_count(link->stats->failures[failure]);
+
+    /* a lost connection is one failure, however many calls went with it */
+
+    if (ngx_http_ratelimit_redis_failing(link->redis)) {
+        return;
+    }
+
+    breaker = &link->stats->breaker;
+    breaks = ngx_http_ratelimit_failure_breaks(failure);
+
+    /* says nothing about the peer; but a probe that ended by it has ended */
+
+    if (!breaks && breaker->state != NGX_HTTP_RATELIMIT_CIRCUIT_OPEN) {
+        return;
+    }
+
+    luck = (uint32_t) ngx_random();
+
+    ngx_http_ratelimit_zone_lock(link->zone);
+
+    changed = breaks
+              && ngx_http_ratelimit_breaker_failure(breaker,
+                                                    &link->peer->breaker,
+                                                    ngx_current_msec, luck);
+
+    if (!changed) {
+        ngx_http_ratelimit_breaker_probed(breaker, &link->peer->breaker,
+                                          ngx_current_msec, luck, ngx_pid);
+    }
+
+    state = breaker->state;
+
+    ngx_http_ratelimit_zone_unlock(link->zone);
+
+    if (breaks) {
+        link->stats->failure = failure;
+    }
+
+    if (changed) {
+        ngx_http_ratelimit_link_changed(link, state, failure);
+    }
+
+    if (state == NGX_HTTP_RATELIMIT_CIRCUIT_OPEN) {
+        ngx_http_ratelimit_link_plan(link, NGX_HTTP_RATELIMIT_BACKOFF_MIN);
+    }
+}
+
+
+/* of a probe, or a handshake, or else of a call */
+
+static void
+ngx_http_ratelimit_link_success(ngx_http_ratelimit_link_t *link,
+    ngx_uint_t probe)
+{
+    ngx_uint_t                     changed;
+    ngx_http_ratelimit_breaker_t  *breaker;
+
+    breaker = &link->stats->breaker;
+
+    ngx_http_ratelimit_zone_lock(link->zone);
+
+    changed = probe ? ngx_http_ratelimit_breaker_close(breaker)
+                    : ngx_http_ratelimit_breaker_success(breaker);
+
+    ngx_http_ratelimit_zone_unlock(link->zone);
+
+    if (changed) {
+        ngx_http_ratelimit_link_changed(link, NGX_HTTP_RATELIMIT_DISTRIBUTED,
+                                        NGX_HTTP_RATELIMIT_OK);
+    }
+}
+
+
+/* a connection that is there is probed; the next one is a probe by itself */
+
+static void
+ngx_http_ratelimit_link_plan(ngx_http_ratelimit_link_t *link,
+    ngx_msec_t delay)
+{
+    if (!link->probe.timer_set && !ngx_exiting
+        && ngx_http_ratelimit_redis_ready(link->redis))
+    {
+        ngx_add_timer(&link->probe, delay);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_link_probe_handler(ngx_event_t *ev)
+{
+    ngx_msec_t                     wait;
+    ngx_http_ratelimit_link_t     *link;
+    ngx_http_ratelimit_slot_t     *slot;
+    ngx_http_ratelimit_failure_e   failure;
+
+    link = ev->data;
+
+    if (link->stats->breaker.state != NGX_HTTP_RATELIMIT_CIRCUIT_OPEN
+        || !ngx_http_ratelimit_redis_ready(link->redis) || ngx_exiting)
+    {
+        return;
+    }
+
+    wait = ngx_http_ratelimit_link_may_connect(link);
+
+    if (wait) {
+        ngx_add_timer(ev, wait);
+        return;
+    }
+
+    failure = ngx_http_ratelimit_redis_send(link->redis, &link->peer->probe,
+                                            link->peer->redis.connect_timeout,
+                                            ngx_http_ratelimit_link_probed,
+                                            link, &slot);
+
+    if (failure != NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_link_failed(link, failure, NULL);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_link_probed(void *data, ngx_http_ratelimit_reply_t *reply,
+    ngx_http_ratelimit_failure_e failure)
+{
+    ngx_http_ratelimit_link_t *link = data;
+
+    if (failure == NGX_HTTP_RATELIMIT_OK && reply->type == REDIS_REPLY_ERROR) {
+        failure = ngx_http_ratelimit_failure(reply->str, reply->len);
+    }
+
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_link_success(link, 1);
+        link->closed = link->stats->breaker.closed;
+
+    } else {
+        ngx_http_ratelimit_link_failed(link, failure, reply);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_link_loud(void *data, ngx_http_ratelimit_failure_e failure)
+{
+    ngx_http_ratelimit_link_t *link = data;
+
+    ngx_atomic_uint_t  now, logged;
+
+    now = ngx_time();
+    logged = link->stats->logged[failure];
+
+    return now - logged >= NGX_HTTP_RATELIMIT_LINK_LOG
+           && ngx_atomic_cmp_set(&link->stats->logged[failure], logged, now);
+}
+
+
+static void
+ngx_http_ratelimit_link_changed(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_breaker_e state, ngx_http_ratelimit_failure_e failure)
+{
+    u_char                            *p;
+    u_char                             more[sizeof(", unlogged changes "
+                                                   "before this one: ")
+                                            + NGX_ATOMIC_T_LEN];
+    ngx_uint_t                         i;
+    ngx_atomic_uint_t                  now, untold;
+    ngx_http_ratelimit_shard_stats_t  *stats;
+
+    stats = link->stats;
+    now = ngx_time();
+
+    ngx_http_ratelimit_count(stats->transitions[state]);
+
+    stats->opened = now;
+
+    if (now - stats->told >= NGX_HTTP_RATELIMIT_LINK_LOG) {
+        stats->told = now;
+        stats->lines = 0;
+    }
+
+    if (ngx_atomic_fetch_add(&stats->lines, 1)
+        >= NGX_HTTP_RATELIMIT_LINK_CHANGES)
+    {
+        ngx_http_ratelimit_count(stats->untold);
+        return;
+    }
+
+    untold = stats->untold;
+    stats->untold = 0;
+
+    p = more;
+
+    if (untold) {
+        p = ngx_sprintf(p, ", unlogged changes before this one: %uA", untold);
+    }
+
+    if (state == NGX_HTTP_RATELIMIT_DISTRIBUTED) {
+        ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
+                      "ratelimit shard %V is %s again%*s",
+                      &link->peer->label,
+                      ngx_http_ratelimit_breaker_name(state),
+                      (size_t) (p - more), more);
+
+        /* what fails from now on is told anew */
+
+        for (i = 0; i < NGX_HTTP_RATELIMIT_FAILURES; i++) {
+            stats->logged[i] = 0;
+        }
+
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
+                  "ratelimit shard %V is in state %s, failure: %s%*s",
+                  &link->peer->label, ngx_http_ratelimit_breaker_name(state),
+                  ngx_http_ratelimit_failure_name(failure),
+                  (size_t) (p - more), more);
+}
+
+
+/* changes were left out of the log, and now it is quiet: it shall say so */
+
+static void
+ngx_http_ratelimit_link_settled(ngx_http_ratelimit_link_t *link)
+{
+    ngx_atomic_uint_t                  now, told, untold;
+    ngx_http_ratelimit_shard_stats_t  *stats;
+
+    stats = link->stats;
+
+    now = ngx_time();
+    told = stats->told;
+    untold = stats->untold;
+
+    if (now - told < NGX_HTTP_RATELIMIT_LINK_LOG
+        || stats->breaker.state != NGX_HTTP_RATELIMIT_DISTRIBUTED
+        || !ngx_atomic_cmp_set(&stats->untold, untold, 0))
+    {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
+                  "ratelimit shard %V is distributed again, unlogged changes "
+                  "before this one: %uA", &link->peer->label, untold);
+}
+
+
+/* an outage is told at its beginning and then once a minute */
+
+static void
+ngx_http_ratelimit_link_still_open(ngx_http_ratelimit_link_t *link)
+{
+    ngx_atomic_uint_t                  now, opened, still;
+    ngx_http_ratelimit_shard_stats_t  *stats;
+
+    stats = link->stats;
+
+    now = ngx_time();
+    opened = stats->opened;
+    still = stats->still;
+
+    if (now - ngx_max(opened, still) < NGX_HTTP_RATELIMIT_LINK_LOG
+        || !ngx_atomic_cmp_set(&stats->still, still, now))
+    {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, link->log, 0,
+                  "ratelimit shard %V is still in state circuit_open "
+                  "after %uA seconds, last failure: %s",
+                  &link->peer->label, now - opened,
+                  ngx_http_ratelimit_failure_name(
+                      (ngx_http_ratelimit_failure_e) stats->failure));
+}

@@ -1,0 +1,848 @@
+
+/*
+ * One walk over all figures, and two ways to write a sample down:
+ *
+ *     nginx_ratelimit_zone_keys 42
+ *     "nginx_ratelimit_zone_keys": [{"value": 42}]
+ *
+ * Figures are of all workers and of all that the present configuration has;
+ * those of limits and shards that a reload has removed stay in memory, and
+ * come back with them.  Labels are names from the configuration, never
+ * anything that a client sent.
+ */
+
+
+#include "ngx_http_ratelimit_metrics.h"
+#include "ngx_http_ratelimit_conf.h"
+#include "ngx_http_ratelimit_escape.h"
+
+
+#define NGX_HTTP_RATELIMIT_METRICS_BLOCK   16384
+#define NGX_HTTP_RATELIMIT_METRICS_SAMPLE  256     /* without its labels */
+
+#define ngx_http_ratelimit_labels(labels)                                     \
+    labels, sizeof(labels) / sizeof(labels[0])
+
+
+typedef struct {
+    const char                      *name;
+    ngx_str_t                        value;
+} ngx_http_ratelimit_label_t;
+
+
+typedef struct {
+    ngx_http_request_t              *request;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+    ngx_chain_t                     *out;
+    ngx_chain_t                    **last;
+    ngx_buf_t                       *buf;
+    const char                      *family;   /* of JSON, being written */
+    off_t                            length;
+    unsigned                         json:1;
+    unsigned                         failed:1; /* no memory */
+} ngx_http_ratelimit_metrics_t;
+
+
+static ngx_int_t ngx_http_ratelimit_metrics_handler(ngx_http_request_t *r);
+static ngx_int_t ngx_http_ratelimit_metrics_send(ngx_http_request_t *r,
+    ngx_http_ratelimit_metrics_t *m);
+static void ngx_http_ratelimit_metrics_requests(
+    ngx_http_ratelimit_metrics_t *m);
+static void ngx_http_ratelimit_metrics_decisions(
+    ngx_http_ratelimit_metrics_t *m, const char *family, ngx_str_t *limit,
+    ngx_http_ratelimit_decisions_t counters);
+static ngx_uint_t ngx_http_ratelimit_metrics_expected(
+    ngx_http_ratelimit_metrics_t *m, ngx_uint_t decision, ngx_uint_t source);
+static void ngx_http_ratelimit_metrics_fallback(
+    ngx_http_ratelimit_metrics_t *m);
+static void ngx_http_ratelimit_metrics_shards(
+    ngx_http_ratelimit_metrics_t *m);
+static void ngx_http_ratelimit_metrics_latency(
+    ngx_http_ratelimit_metrics_t *m);
+static void ngx_http_ratelimit_metrics_breakers(
+    ngx_http_ratelimit_metrics_t *m);
+static void ngx_http_ratelimit_metrics_zone(ngx_http_ratelimit_metrics_t *m);
+static ngx_http_ratelimit_peer_t *ngx_http_ratelimit_metrics_peer(
+    ngx_http_ratelimit_metrics_t *m, ngx_uint_t *i);
+static void ngx_http_ratelimit_metrics_family(ngx_http_ratelimit_metrics_t *m,
+    const char *name, const char *type, const char *help);
+static void ngx_http_ratelimit_metrics_sample(ngx_http_ratelimit_metrics_t *m,
+    const char *name, ngx_http_ratelimit_label_t *labels, ngx_uint_t n,
+    uint64_t value);
+static void ngx_http_ratelimit_metrics_micro(ngx_http_ratelimit_metrics_t *m,
+    const char *name, ngx_http_ratelimit_label_t *labels, ngx_uint_t n,
+    uint64_t value);
+static u_char *ngx_http_ratelimit_metrics_open(
+    ngx_http_ratelimit_metrics_t *m, const char *name,
+    ngx_http_ratelimit_label_t *labels, ngx_uint_t n);
+static void ngx_http_ratelimit_metrics_close(ngx_http_ratelimit_metrics_t *m,
+    u_char *p);
+static u_char *ngx_http_ratelimit_metrics_room(
+    ngx_http_ratelimit_metrics_t *m, size_t size);
+static void ngx_http_ratelimit_metrics_set(ngx_http_ratelimit_label_t *label,
+    const char *name, const char *value);
+
+
+char *
+ngx_http_ratelimit_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_core_loc_conf_t        *clcf;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+    clcf->handler = ngx_http_ratelimit_metrics_handler;
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+    rmcf->used = 1;
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_metrics_handler(ngx_http_request_t *r)
+{
+    ngx_int_t                        rc;
+    ngx_str_t                        format;
+    ngx_http_ratelimit_label_t       labels[2];
+    ngx_http_ratelimit_metrics_t     m;
+
+    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
+        return NGX_HTTP_NOT_ALLOWED;
+    }
+
+    rc = ngx_http_discard_request_body(r);
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    ngx_memzero(&m, sizeof(ngx_http_ratelimit_metrics_t));
+
+    m.request = r;
+    m.rmcf = ngx_http_get_module_main_conf(r, ngx_http_ratelimit_module);
+    m.last = &m.out;
+    m.json = ngx_http_arg(r, (u_char *) "format", 6, &format) == NGX_OK
+             && format.len == 4 && ngx_strncmp(format.data, "json", 4) == 0;
+
+    ngx_http_ratelimit_metrics_set(&labels[0], "version",
+                                   NGX_HTTP_RATELIMIT_VERSION);
+    ngx_http_ratelimit_metrics_set(&labels[1], "nginx", NGINX_VERSION);
+
+    ngx_http_ratelimit_metrics_family(&m, "nginx_ratelimit_build_info",
+                            "gauge", "The module, and the nginx it is in.");
+    ngx_http_ratelimit_metrics_sample(&m, "nginx_ratelimit_build_info",
+                                      ngx_http_ratelimit_labels(labels), 1);
+
+    ngx_http_ratelimit_metrics_requests(&m);
+    ngx_http_ratelimit_metrics_fallback(&m);
+    ngx_http_ratelimit_metrics_shards(&m);
+    ngx_http_ratelimit_metrics_latency(&m);
+    ngx_http_ratelimit_metrics_breakers(&m);
+    ngx_http_ratelimit_metrics_zone(&m);
+
+    return ngx_http_ratelimit_metrics_send(r, &m);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_metrics_send(ngx_http_request_t *r,
+    ngx_http_ratelimit_metrics_t *m)
+{
+    u_char       *p;
+    ngx_int_t     rc;
+    ngx_chain_t  *cl;
+
+    if (m->json) {
+        p = ngx_http_ratelimit_metrics_room(m, sizeof("\n]\n}\n"));
+
+        if (p) {
+            ngx_http_ratelimit_metrics_close(m, ngx_sprintf(p, "\n]\n}\n"));
+        }
+    }
+
+    if (m->failed) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    for (cl = m->out; cl; cl = cl->next) {
+        m->length += ngx_buf_size(cl->buf);
+    }
+
+    m->buf->last_buf = 1;
+    m->buf->last_in_chain = 1;
+
+    if (m->json) {
+        ngx_str_set(&r->headers_out.content_type, "application/json");
+
+    } else {
+        ngx_str_set(&r->headers_out.content_type,
+                    "text/plain; version=0.0.4; charset=utf-8");
+    }
+
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+    r->headers_out.status = NGX_HTTP_OK;
+    r->headers_out.content_length_n = m->length;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_output_filter(r, m->out);
+}
+
+
+static void
+ngx_http_ratelimit_metrics_requests(ngx_http_ratelimit_metrics_t *m)
+{
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_label_t    label;
+    ngx_http_ratelimit_limit_t  **limit;
+
+    limit = m->rmcf->limits.elts;
+
+    ngx_http_ratelimit_metrics_family(m, "nginx_ratelimit_decisions_total",
+                            "counter",
+                            "Requests to limited places, each counted once.");
+
+    ngx_http_ratelimit_metrics_decisions(m, "nginx_ratelimit_decisions_total",
+                                         NULL, m->rmcf->stats->decisions);
+
+    if (m->rmcf->limits.nelts == 0) {
+        return;
+    }
+
+    ngx_http_ratelimit_metrics_family(m, "nginx_ratelimit_requests_total",
+                            "counter",
+                            "What each limit decided about requests.");
+
+    for (i = 0; i < m->rmcf->limits.nelts; i++) {
+        ngx_http_ratelimit_metrics_decisions(m,
+                                             "nginx_ratelimit_requests_total",
+                                             &limit[i]->name,
+                                             limit[i]->stats->requests);
+    }
+
+    ngx_http_ratelimit_metrics_family(m,
+                            "nginx_ratelimit_invalid_values_total", "counter",
+                            "Values of variables that make no limit.");
+
+    label.name = "limit";
+
+    for (i = 0; i < m->rmcf->limits.nelts; i++) {
+        label.value = limit[i]->name;
+
+        ngx_http_ratelimit_metrics_sample(m,
+                                     "nginx_ratelimit_invalid_values_total",
+                                     &label, 1, limit[i]->stats->invalid);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_metrics_decisions(ngx_http_ratelimit_metrics_t *m,
+    const char *family, ngx_str_t *limit,
+    ngx_http_ratelimit_decisions_t counters)
+{
+    ngx_uint_t                  i, k, n;
+    ngx_http_ratelimit_label_t  labels[3];
+
+    n = 0;
+
+    if (limit) {
+        labels[n].name = "limit";
+        labels[n++].value = *limit;
+    }
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_DECISIONS; i++) {
+        for (k = 0; k < NGX_HTTP_RATELIMIT_SOURCES; k++) {
+
+            if (counters[i][k] == 0
+                && !ngx_http_ratelimit_metrics_expected(m, i, k))
+            {
+                continue;
+            }
+
+            ngx_http_ratelimit_metrics_set(&labels[n], "decision",
+                                     ngx_http_ratelimit_decision_name(i));
+            ngx_http_ratelimit_metrics_set(&labels[n + 1], "source",
+                                     ngx_http_ratelimit_source_name(k));
+
+            ngx_http_ratelimit_metrics_sample(m, family, labels, n + 2,
+                                              counters[i][k]);
+        }
+    }
+}
+
+
+/* whether a counter is there from the beginning, so that its rise is seen */
+
+static ngx_uint_t
+ngx_http_ratelimit_metrics_expected(ngx_http_ratelimit_metrics_t *m,
+    ngx_uint_t decision, ngx_uint_t source)
+{
+    ngx_uint_t  shards;
+
+    if (decision != NGX_HTTP_RATELIMIT_DECISION_PASSED
+        && decision != NGX_HTTP_RATELIMIT_DECISION_REJECTED)
+    {
+        return 0;
+    }
+
+    shards = m->rmcf->peers.nelts;
+
+    switch (source) {
+
+    case NGX_HTTP_RATELIMIT_SOURCE_REDIS:
+        return shards > 0;
+
+    case NGX_HTTP_RATELIMIT_SOURCE_LOCAL:
+        return 1;
+
+    case NGX_HTTP_RATELIMIT_SOURCE_OPEN:
+        return shards && decision == NGX_HTTP_RATELIMIT_DECISION_PASSED;
+
+    case NGX_HTTP_RATELIMIT_SOURCE_CLOSED:
+        return shards && decision == NGX_HTTP_RATELIMIT_DECISION_REJECTED;
+
+    default:
+        return 0;
+    }
+}
+
+
+static void
+ngx_http_ratelimit_metrics_fallback(ngx_http_ratelimit_metrics_t *m)
+{
+    ngx_uint_t                  i, k;
+    ngx_http_ratelimit_label_t  labels[2];
+
+    static ngx_http_ratelimit_source_e  policies[] = {
+        NGX_HTTP_RATELIMIT_SOURCE_LOCAL,
+        NGX_HTTP_RATELIMIT_SOURCE_OPEN,
+        NGX_HTTP_RATELIMIT_SOURCE_CLOSED
+    };
+
+    ngx_http_ratelimit_metrics_family(m,
+                        "nginx_ratelimit_fallback_decisions_total", "counter",
+                        "Requests decided without an answer from Redis.");
+
+    for (i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
+        for (k = 0; k < NGX_HTTP_RATELIMIT_REASONS; k++) {
+
+            ngx_http_ratelimit_metrics_set(&labels[0], "policy",
+                               ngx_http_ratelimit_source_name(policies[i]));
+            ngx_http_ratelimit_metrics_set(&labels[1], "reason",
+                               ngx_http_ratelimit_reason_name(k));
+
+            ngx_http_ratelimit_metrics_sample(m,
+                               "nginx_ratelimit_fallback_decisions_total",
+                               ngx_http_ratelimit_labels(labels),
+                               m->rmcf->stats->fallback[policies[i]][k]);
+        }
+    }
+}
+
+
+/* the next peer whose counters no other one before it has */
+
+static ngx_http_ratelimit_peer_t *
+ngx_http_ratelimit_metrics_peer(ngx_http_ratelimit_metrics_t *m,
+    ngx_uint_t *i)
+{
+    ngx_uint_t                   k;
+    ngx_http_ratelimit_peer_t  **peer;
+
+    peer = m->rmcf->peers.elts;
+
+    while (*i < m->rmcf->peers.nelts) {
+
+        for (k = 0; peer[k]->stats != peer[*i]->stats; k++) {
+            /* void */
+        }
+
+        if (k == (*i)++) {
+            return peer[k];
+        }
+    }
+
+    return NULL;
+}
+
+
+static void
+ngx_http_ratelimit_metrics_shards(ngx_http_ratelimit_metrics_t *m)
+{
+    ngx_uint_t                    i, k;
+    ngx_atomic_t                 *counter;
+    ngx_http_ratelimit_peer_t    *peer;
+    ngx_http_ratelimit_label_t    labels[2];
+    ngx_http_ratelimit_gauges_t   sum;
+
+    static struct {
+        const char  *name;
+        size_t       offset;
+        const char  *help;
+    }  counters[] = {
+
+        { "nginx_ratelimit_redis_calls_total",
+          offsetof(ngx_http_ratelimit_shard_stats_t, calls),
+          "Script calls sent to Redis." },
+
+        { "nginx_ratelimit_redis_reconnects_total",
+          offsetof(ngx_http_ratelimit_shard_stats_t, reconnects),
+          "Connections to Redis made in place of lost ones." },
+
+        { "nginx_ratelimit_redis_script_reloads_total",
+          offsetof(ngx_http_ratelimit_shard_stats_t, script_reloads),
+          "Calls sent again with the text of a script that Redis had lost." },
+
+        { "nginx_ratelimit_redis_refunds_total",
+          offsetof(ngx_http_ratelimit_shard_stats_t, refunds),
+          "Calls that gave back what other limits' denials made useless." },
+
+        { "nginx_ratelimit_redis_sent_bytes_total",
+          offsetof(ngx_http_ratelimit_shard_stats_t, sent),
+          "Bytes sent to Redis." },
+
+        { "nginx_ratelimit_redis_received_bytes_total",
+          offsetof(ngx_http_ratelimit_shard_stats_t, received),
+          "Bytes received from Redis." }
+    };
+
+    static const char  in_flight[] = "nginx_ratelimit_redis_calls_in_flight";
+    static const char  connections[] = "nginx_ratelimit_redis_connections";
+    static const char  failures[] = "nginx_ratelimit_redis_failures_total";
+
+    if (m->rmcf->peers.nelts == 0) {
+        return;
+    }
+
+    labels[0].name = "shard";
+
+    for (k = 0; k < sizeof(counters) / sizeof(counters[0]); k++) {
+
+        ngx_http_ratelimit_metrics_family(m, counters[k].name, "counter",
+                                          counters[k].help);
+
+        i = 0;
+
+        while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+            labels[0].value = peer->label;
+            counter = (ngx_atomic_t *) ((u_char *) peer->stats
+                                        + counters[k].offset);
+
+            ngx_http_ratelimit_metrics_sample(m, counters[k].name, labels, 1,
+                                              *counter);
+        }
+    }
+
+    ngx_http_ratelimit_metrics_family(m, in_flight, "gauge",
+                              "Calls to Redis that wait for their replies.");
+
+    i = 0;
+
+    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+        labels[0].value = peer->label;
+        ngx_http_ratelimit_stats_sum(m->rmcf->stats, peer->stats, &sum);
+        ngx_http_ratelimit_metrics_sample(m, in_flight, labels, 1, sum.calls);
+    }
+
+    ngx_http_ratelimit_metrics_family(m, connections, "gauge",
+                              "Connections to Redis that are ready.");
+
+    i = 0;
+
+    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+        labels[0].value = peer->label;
+        ngx_http_ratelimit_stats_sum(m->rmcf->stats, peer->stats, &sum);
+        ngx_http_ratelimit_metrics_sample(m, connections, labels, 1,
+                                          sum.connections);
+    }
+
+    ngx_http_ratelimit_metrics_family(m, failures, "counter",
+                              "Calls and connections that failed.");
+
+    i = 0;
+
+    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+
+        labels[0].value = peer->label;
+
+        for (k = NGX_HTTP_RATELIMIT_OK + 1;
+             k < NGX_HTTP_RATELIMIT_CIRCUIT;
+             k++)
+        {
+            ngx_http_ratelimit_metrics_set(&labels[1], "class",
+                                       ngx_http_ratelimit_failure_name(k));
+            ngx_http_ratelimit_metrics_sample(m, failures, labels, 2,
+                                              peer->stats->failures[k]);
+        }
+    }
+}
+
+
+static void
+ngx_http_ratelimit_metrics_latency(ngx_http_ratelimit_metrics_t *m)
+{
+    u_char                      *p;
+    u_char                       le[NGX_INT64_LEN + sizeof(".000000")];
+    uint64_t                     count;
+    ngx_uint_t                   i, k;
+    ngx_http_ratelimit_peer_t   *peer;
+    ngx_http_ratelimit_label_t   labels[2];
+
+    if (m->rmcf->peers.nelts == 0) {
+        return;
+    }
+
+    ngx_http_ratelimit_metrics_family(m,
+                             "nginx_ratelimit_redis_latency_seconds",
+                             "histogram",
+                             "Time from a call to its reply.");
+
+    labels[0].name = "shard";
+    labels[1].name = "le";
+
+    i = 0;
+
+    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+
+        labels[0].value = peer->label;
+        count = 0;
+
+        for (k = 0; k < NGX_HTTP_RATELIMIT_LATENCIES; k++) {
+
+            /* without the zeroes at its end */
+
+            p = ngx_sprintf(le, "%uD.%06uD",
+                            ngx_http_ratelimit_latency_bounds[k]
+                            / NGX_HTTP_RATELIMIT_MICRO,
+                            ngx_http_ratelimit_latency_bounds[k]
+                            % NGX_HTTP_RATELIMIT_MICRO);
+
+            while (p[-1] == '0') {
+                p--;
+            }
+
+            if (p[-1] == '.') {
+                p--;
+            }
+
+            labels[1].value.data = le;
+            labels[1].value.len = p - le;
+
+            count += peer->stats->latency[k];
+
+            ngx_http_ratelimit_metrics_sample(m,
+                               "nginx_ratelimit_redis_latency_seconds_bucket",
+                               labels, 2, count);
+        }
+
+        count += peer->stats->latency[k];
+        ngx_str_set(&labels[1].value, "+Inf");
+
+        ngx_http_ratelimit_metrics_sample(m,
+                               "nginx_ratelimit_redis_latency_seconds_bucket",
+                               labels, 2, count);
+    }
+
+    i = 0;
+
+    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+        labels[0].value = peer->label;
+        ngx_http_ratelimit_metrics_micro(m,
+                               "nginx_ratelimit_redis_latency_seconds_sum",
+                               labels, 1, peer->stats->latency_sum);
+    }
+
+    i = 0;
+
+    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+
+        labels[0].value = peer->label;
+        count = 0;
+
+        for (k = 0; k <= NGX_HTTP_RATELIMIT_LATENCIES; k++) {
+            count += peer->stats->latency[k];
+        }
+
+        ngx_http_ratelimit_metrics_sample(m,
+                               "nginx_ratelimit_redis_latency_seconds_count",
+                               labels, 1, count);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_metrics_breakers(ngx_http_ratelimit_metrics_t *m)
+{
+    ngx_uint_t                   i, k;
+    ngx_http_ratelimit_peer_t   *peer;
+    ngx_http_ratelimit_label_t   labels[2];
+
+    static const char  state[] = "nginx_ratelimit_breaker_state";
+    static const char  changes[] = "nginx_ratelimit_breaker_transitions_total";
+
+    if (m->rmcf->peers.nelts == 0) {
+        return;
+    }
+
+    labels[0].name = "shard";
+
+    ngx_http_ratelimit_metrics_family(m, state, "gauge",
+                               "The state that a shard is in has the value 1.");
+
+    i = 0;
+
+    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+
+        labels[0].value = peer->label;
+
+        for (k = 0; k < NGX_HTTP_RATELIMIT_BREAKER_STATES; k++) {
+            ngx_http_ratelimit_metrics_set(&labels[1], "state",
+                                       ngx_http_ratelimit_breaker_name(k));
+            ngx_http_ratelimit_metrics_sample(m, state, labels, 2,
+                                         peer->stats->breaker.state == k);
+        }
+    }
+
+    ngx_http_ratelimit_metrics_family(m, changes, "counter",
+                               "Changes of a shard to a state.");
+
+    i = 0;
+
+    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+
+        labels[0].value = peer->label;
+
+        for (k = 0; k < NGX_HTTP_RATELIMIT_BREAKER_STATES; k++) {
+            ngx_http_ratelimit_metrics_set(&labels[1], "to",
+                                       ngx_http_ratelimit_breaker_name(k));
+            ngx_http_ratelimit_metrics_sample(m, changes, labels, 2,
+                                         peer->stats->transitions[k]);
+        }
+    }
+}
+
+
+static void
+ngx_http_ratelimit_metrics_zone(ngx_http_ratelimit_metrics_t *m)
+{
+    ngx_uint_t                       i;
+    ngx_http_ratelimit_zone_usage_t  usage;
+
+    struct {
+        const char  *name;
+        const char  *type;
+        const char  *help;
+        uint64_t     value;
+    }  samples[] = {
+
+        { "nginx_ratelimit_zone_size_bytes", "gauge",
+          "Shared memory of the zone.", 0 },
+
+        { "nginx_ratelimit_zone_used_bytes", "gauge",
+          "Shared memory of the zone that is in use.", 0 },
+
+        { "nginx_ratelimit_zone_keys", "gauge",
+          "Keys that this machine knows something about.", 0 },
+
+        { "nginx_ratelimit_zone_evictions_total", "counter",
+          "Keys forgotten to make room for others.", 0 },
+
+        { "nginx_ratelimit_zone_resets_total", "counter",
+          "Times all keys were forgotten, after a worker had died.", 0 }
+    };
+
+    ngx_http_ratelimit_zone_usage(m->rmcf->zone, &usage);
+
+    samples[0].value = usage.size;
+    samples[1].value = usage.used;
+    samples[2].value = usage.keys;
+    samples[3].value = usage.evictions;
+    samples[4].value = usage.resets;
+
+    for (i = 0; i < sizeof(samples) / sizeof(samples[0]); i++) {
+        ngx_http_ratelimit_metrics_family(m, samples[i].name, samples[i].type,
+                                          samples[i].help);
+        ngx_http_ratelimit_metrics_sample(m, samples[i].name, NULL, 0,
+                                          samples[i].value);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_metrics_family(ngx_http_ratelimit_metrics_t *m,
+    const char *name, const char *type, const char *help)
+{
+    u_char  *p;
+
+    if (m->json) {
+        return;
+    }
+
+    p = ngx_http_ratelimit_metrics_room(m, 2 * ngx_strlen(name)
+                                           + ngx_strlen(type)
+                                           + ngx_strlen(help)
+                                           + sizeof("# HELP  \n# TYPE  \n"));
+
+    if (p) {
+        ngx_http_ratelimit_metrics_close(m,
+            ngx_sprintf(p, "# HELP %s %s\n# TYPE %s %s\n", name, help, name,
+                        type));
+    }
+}
+
+
+static void
+ngx_http_ratelimit_metrics_sample(ngx_http_ratelimit_metrics_t *m,
+    const char *name, ngx_http_ratelimit_label_t *labels, ngx_uint_t n,
+    uint64_t value)
+{
+    u_char  *p;
+
+    p = ngx_http_ratelimit_metrics_open(m, name, labels, n);
+
+    if (p) {
+        p = ngx_sprintf(p, m->json ? "%uL}" : "%uL\n", value);
+        ngx_http_ratelimit_metrics_close(m, p);
+    }
+}
+
+
+/* a value in microseconds, written in seconds */
+
+static void
+ngx_http_ratelimit_metrics_micro(ngx_http_ratelimit_metrics_t *m,
+    const char *name, ngx_http_ratelimit_label_t *labels, ngx_uint_t n,
+    uint64_t value)
+{
+    u_char  *p;
+
+    p = ngx_http_ratelimit_metrics_open(m, name, labels, n);
+
+    if (p) {
+        p = ngx_sprintf(p, m->json ? "%uL.%06uL}" : "%uL.%06uL\n",
+                        value / NGX_HTTP_RATELIMIT_MICRO,
+                        value % NGX_HTTP_RATELIMIT_MICRO);
+        ngx_http_ratelimit_metrics_close(m, p);
+    }
+}
+
+
+/* all of a sample before its value */
+
+static u_char *
+ngx_http_ratelimit_metrics_open(ngx_http_ratelimit_metrics_t *m,
+    const char *name, ngx_http_ratelimit_label_t *labels, ngx_uint_t n)
+{
+    u_char      *p;
+    size_t       size;
+    ngx_uint_t   i;
+
+    size = NGX_HTTP_RATELIMIT_METRICS_SAMPLE;
+
+    for (i = 0; i < n; i++) {
+        size += ngx_strlen(labels[i].name) + sizeof("\"\": , ")
+                + ngx_http_ratelimit_quote_size(labels[i].value.len);
+    }
+
+    p = ngx_http_ratelimit_metrics_room(m, size);
+    if (p == NULL) {
+        return NULL;
+    }
+
+    if (m->json) {
+
+        if (m->family == NULL) {
+            p = ngx_sprintf(p, "{\n\"%s\": [\n{", name);
+
+        } else if (ngx_strcmp(m->family, name) != 0) {
+            p = ngx_sprintf(p, "\n],\n\"%s\": [\n{", name);
+
+        } else {
+            p = ngx_sprintf(p, ",\n{");
+        }
+
+        m->family = name;
+
+    } else {
+        p = ngx_sprintf(p, n ? "%s{" : "%s ", name);
+    }
+
+    for (i = 0; i < n; i++) {
+        p = ngx_sprintf(p, m->json ? "\"%s\": " : i ? ",%s=" : "%s=",
+                        labels[i].name);
+        p = ngx_http_ratelimit_quote(p, labels[i].value.data,
+                                     labels[i].value.len);
+
+        if (m->json) {
+            *p++ = ',';
+            *p++ = ' ';
+        }
+    }
+
+    if (m->json) {
+        p = ngx_cpymem(p, "\"value\": ", sizeof("\"value\": ") - 1);
+
+    } else if (n) {
+        *p++ = '}';
+        *p++ = ' ';
+    }
+
+    return p;
+}
+
+
+static void
+ngx_http_ratelimit_metrics_close(ngx_http_ratelimit_metrics_t *m, u_char *p)
+{
+    m->buf->last = p;
+}
+
+
+static u_char *
+ngx_http_ratelimit_metrics_room(ngx_http_ratelimit_metrics_t *m, size_t size)
+{
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl;
+
+    if (m->failed) {
+        return NULL;
+    }
+
+    if (m->buf && (size_t) (m->buf->end - m->buf->last) >= size) {
+        return m->buf->last;
+    }
+
+    b = ngx_create_temp_buf(m->request->pool,
+                            ngx_max(size, NGX_HTTP_RATELIMIT_METRICS_BLOCK));
+    cl = ngx_alloc_chain_link(m->request->pool);
+
+    if (b == NULL || cl == NULL) {
+        m->failed = 1;
+        return NULL;
+    }
+
+    cl->buf = b;
+    cl->next = NULL;
+
+    *m->last = cl;
+    m->last = &cl->next;
+    m->buf = b;
+
+    return b->last;
+}
+
+
+static void
+ngx_http_ratelimit_metrics_set(ngx_http_ratelimit_label_t *label,
+    const char *name, const char *value)
+{
+    label->name = name;
+    label->value.data = (u_char *) value;
+    label->value.len = ngx_strlen(value);
+}

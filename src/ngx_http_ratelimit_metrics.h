@@ -1,0 +1,24 @@
+
+/*
+ * "ratelimit_metrics": what was counted, for Prometheus or as JSON.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_METRICS_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_METRICS_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+
+#define NGX_HTTP_RATELIMIT_VERSION  "0.4.0"
+
+
+/* the handler of the directive */
+char *ngx_http_ratelimit_metrics(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_METRICS_H_INCLUDED_ */
