@@ -56,7 +56,7 @@ window_of(uint64_t limit, uint64_t length, uint64_t cost)
 }
 
 
-/* numbers of the state that this bucket does not have would show, too */
+/* a number of the state that this bucket does not have would show, too */
 
 static ngx_http_ratelimit_decision_t
 decision_of(const ngx_http_ratelimit_bucket_t *bucket, int64_t first,
@@ -185,7 +185,7 @@ test_buckets(void)
 
     for (i = 0; i < nelts_of(cases); i++) {
         bucket = bucket_of(cases[i].capacity, cases[i].rate, cases[i].cost);
-        d = decision_of(&bucket, cases[i].state, 12345678, 12345678);
+        d = decision_of(&bucket, cases[i].state, 12345678, 0);
 
         is_decision(&d, cases[i].passed, cases[i].capacity,
                     cases[i].remaining, cases[i].reset, cases[i].retry_after,
@@ -265,7 +265,7 @@ test_steps(void)
         bucket = bucket_of(10, cases[i].rate, cases[i].cost);
         bucket.step = cases[i].step;
 
-        d = decision_of(&bucket, cases[i].state, cases[i].gone, 12345678);
+        d = decision_of(&bucket, cases[i].state, cases[i].gone, 0);
 
         is_decision(&d, cases[i].passed, 10, cases[i].remaining,
                     cases[i].reset, cases[i].retry_after, cases[i].name);
@@ -283,6 +283,64 @@ test_steps(void)
     bucket.capacity = 1;
     d = decision_of(&bucket, -1, 0, 0);
     ok(d.retry_after >= UINT64_MAX / SECOND - 1, "no wait runs over");
+}
+
+
+/* what is owed comes before all other tokens */
+
+static void
+test_owed(void)
+{
+    size_t                         i;
+    ngx_http_ratelimit_bucket_t    bucket;
+    ngx_http_ratelimit_decision_t  d;
+
+    static const struct {
+        const char  *name;
+        const char  *rate;
+        uint64_t     cost;
+        uint64_t     step;
+        int64_t      state, gone, owed;
+        int          passed;
+        uint64_t     remaining, reset, retry_after;
+    } cases[] = {
+        { "passed, five owed: the bucket is full later", "1r/s", 1, 0, 0, 0,
+          5 * SECOND, 1, 0, 15, 0 },
+        { "denied, five owed: and the next token comes later", "1r/s", 1, 0,
+          -1, 0, 5 * SECOND, 0, 0, 15, 6 },
+        { "denied, a microtoken owed", "1r/s", 1, 0, -1, 0, 1, 0, 0, 11, 2 },
+        { "denied, a cost of all", "1r/s", 10, 0, -1, 0, 5 * SECOND, 0, 0, 15,
+          15 },
+        { "a slow rate", "1r/m", 1, 0, -1, 0, 2 * SECOND, 0, 0, 720, 180 },
+        { "rate 0: what is owed never comes", "0r/s", 1, 0, -1, 0, 1, 0, 0,
+          NEVER, NEVER },
+        { "steps: one token and five owed take two", "1r/s", 1, 5 * SECOND,
+          -1, 0, 5 * SECOND, 0, 0, 15, 10 },
+        { "steps: one token and four owed take one", "1r/s", 1, 5 * SECOND,
+          -1, 0, 4 * SECOND, 0, 0, 15, 5 },
+        { "steps: two seconds of this one are gone", "1r/s", 1, 5 * SECOND,
+          -1, 2 * SECOND, 5 * SECOND, 0, 0, 13, 8 },
+        { "the most that was ever taken too much", "1r/s", 1, 0, -1, 0,
+          100000 * (int64_t) SECOND, 0, 0, 100010, 100001 },
+
+        /* what nobody says: it must do no harm */
+        { "less than nothing owed", "1r/s", 1, 0, -1, 0,
+          -5 * (int64_t) SECOND, 0, 0, 10, 1 },
+        { "the least number", "1r/s", 1, 0, -1, 0, INT64_MIN, 0, 0, 10, 1 },
+        { "the greatest number", "1r/s", 1, 0, -1, 0, INT64_MAX, 0, 0,
+          INT64_MAX / SECOND + 11, INT64_MAX / SECOND + 2 }
+    };
+
+    for (i = 0; i < nelts_of(cases); i++) {
+        bucket = bucket_of(10, cases[i].rate, cases[i].cost);
+        bucket.step = cases[i].step;
+
+        d = decision_of(&bucket, cases[i].state, cases[i].gone,
+                        cases[i].owed);
+
+        is_decision(&d, cases[i].passed, 10, cases[i].remaining,
+                    cases[i].reset, cases[i].retry_after, cases[i].name);
+    }
 }
 
 
@@ -542,6 +600,7 @@ main(void)
     test_states();
     test_buckets();
     test_steps();
+    test_owed();
     test_windows();
     test_retry();
     test_retry_steps();

@@ -159,6 +159,44 @@ static const struct {
 };
 
 
+static const char *
+reason_of(ngx_http_ratelimit_failure_e f)
+{
+    return ngx_http_ratelimit_reason_name(ngx_http_ratelimit_failure_reason(f));
+}
+
+
+/* all that is not in this list says that the server is in trouble */
+
+static void
+test_breaks(void)
+{
+    int  f, g, harmless;
+
+    static const ngx_http_ratelimit_failure_e  others[] = {
+        NGX_HTTP_RATELIMIT_OK,
+        NGX_HTTP_RATELIMIT_OVERLOAD,
+        NGX_HTTP_RATELIMIT_WRONGTYPE,
+        NGX_HTTP_RATELIMIT_CLOCK,
+        NGX_HTTP_RATELIMIT_CIRCUIT,
+        NGX_HTTP_RATELIMIT_CONFIG
+    };
+
+    for (f = 0; f < NGX_HTTP_RATELIMIT_FAILURES; f++) {
+
+        harmless = 0;
+
+        for (g = 0; g < (int) (sizeof(others) / sizeof(others[0])); g++) {
+            harmless |= others[g] == (ngx_http_ratelimit_failure_e) f;
+        }
+
+        ok((ngx_http_ratelimit_failure_breaks(f) == 0) == harmless,
+           "%s %s the breaker", ngx_http_ratelimit_failure_name(f),
+           harmless ? "does not count for" : "counts for");
+    }
+}
+
+
 int
 main(void)
 {
@@ -206,7 +244,7 @@ main(void)
     for (f = 0; f < NGX_HTTP_RATELIMIT_FAILURES; f++) {
         len = strlen(ngx_http_ratelimit_failure_name(f));
         ok(len > 0 && strspn(ngx_http_ratelimit_failure_name(f),
-                             "abcdefghijklmnopqrstuvwxyz") == len,
+                             "abcdefghijklmnopqrstuvwxyz_") == len,
            "%s is one word", ngx_http_ratelimit_failure_name(f));
 
         for (g = 0; g < f; g++) {
@@ -221,18 +259,24 @@ main(void)
 
     is_text(ngx_http_ratelimit_failure_name(NGX_HTTP_RATELIMIT_CONFIG),
             "config", "the last name belongs to the last failure");
+    is_text(ngx_http_ratelimit_failure_name(NGX_HTTP_RATELIMIT_CIRCUIT),
+            "circuit_open", "the last but one to its own");
     is_text(ngx_http_ratelimit_failure_name(NGX_HTTP_RATELIMIT_ERROR),
-            "error", "and the last but one to its own");
+            "error", "and the one before that, too");
 
-    is_text(ngx_http_ratelimit_failure_reason(NGX_HTTP_RATELIMIT_TIMEOUT),
-            "timeout", "a client learns of a timeout");
-    is_text(ngx_http_ratelimit_failure_reason(NGX_HTTP_RATELIMIT_CONFIG),
-            "invalid_limit", "and of an invalid limit");
+    is_text(reason_of(NGX_HTTP_RATELIMIT_TIMEOUT), "timeout",
+            "a client learns of a timeout");
+    is_text(reason_of(NGX_HTTP_RATELIMIT_CIRCUIT), "circuit_open",
+            "of an open breaker");
+    is_text(reason_of(NGX_HTTP_RATELIMIT_CONFIG), "invalid_limit",
+            "and of an invalid limit");
 
-    for (f = NGX_HTTP_RATELIMIT_REFUSED; f < NGX_HTTP_RATELIMIT_CONFIG; f++) {
-        is_text(ngx_http_ratelimit_failure_reason(f), "storage_unavailable",
+    for (f = NGX_HTTP_RATELIMIT_REFUSED; f < NGX_HTTP_RATELIMIT_CIRCUIT; f++) {
+        is_text(reason_of(f), "storage_unavailable",
                 "of all else only that the storage is unavailable");
     }
+
+    test_breaks();
 
     return tap_done();
 }

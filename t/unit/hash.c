@@ -1,7 +1,8 @@
 
 /*
  * Which shard a key belongs to: published vectors of FNV-1a, and how evenly a
- * million keys of three kinds spread, and how few of them move.
+ * million keys of three kinds spread, and how few of them move.  Where a key
+ * is in memory: published vectors of SipHash.
  */
 
 #include "tap.h"
@@ -295,6 +296,119 @@ test_leave(void)
 }
 
 
+/* the hash as its authors write it */
+
+static const char *
+siphash_of(const uint64_t secret[2], const void *data, size_t len)
+{
+    int          i;
+    uint64_t     hash[2];
+    static char  hex[33];
+
+    memset(hash, 0xff, sizeof(hash));
+    ngx_http_ratelimit_siphash(secret, data, len, hash);
+
+    for (i = 0; i < 16; i++) {
+        sprintf(&hex[2 * i], "%02x",
+                (unsigned) (hash[i / 8] >> (8 * (i % 8))) & 0xff);
+    }
+
+    return hex;
+}
+
+
+/*
+ * SipHash-2-4 with 128 bits; the key is 00 01 ... 0f, an input of n bytes is
+ * 00 01 ...: up to 63 bytes those of its reference implementation, all of them
+ * as "openssl mac" says
+ */
+
+static void
+test_siphash(void)
+{
+    char           name[64];
+    size_t         i, j, k, alike;
+    uint64_t       secret[2], bit[2], a[2], b[2];
+    unsigned char  input[257], *copy;
+
+    static const struct {
+        size_t       len;
+        const char  *hash;
+    } vectors[] = {
+        { 0, "a3817f04ba25a8e66df67214c7550293" },
+        { 1, "da87c1d86b99af44347659119b22fc45" },
+        { 2, "8177228da4a45dc7fca38bdef60affe4" },
+        { 3, "9c70b60c5267a94e5f33b6b02985ed51" },
+        { 4, "f88164c12d9c8faf7d0f6e7c7bcd5579" },
+        { 5, "1368875980776f8854527a07690e9627" },
+        { 6, "14eeca338b208613485ea0308fd7a15e" },
+        { 7, "a1f1ebbed8dbc153c0b84aa61ff08239" },
+        { 8, "3b62a9ba6258f5610f83e264f31497b4" },
+        { 9, "264499060ad9baabc47f8b02bb6d71ed" },
+        { 10, "00110dc378146956c95447d3f3d0fbba" },
+        { 11, "0151c568386b6677a2b4dc6f81e5dc18" },
+        { 12, "d626b266905ef35882634df68532c125" },
+        { 13, "9869e247e9c08b10d029934fc4b952f7" },
+        { 14, "31fcefac66d7de9c7ec7485fe4494902" },
+        { 15, "5493e99933b0a8117e08ec0f97cfc3d9" },
+        { 16, "6ee2a4ca67b054bbfd3315bf85230577" },
+        { 17, "473d06e8738db89854c066c47ae47740" },
+        { 31, "2939b0183223fafc1723de4f52c43d35" },
+        { 32, "7c3956ca5eeafc3e363e9d556546eb68" },
+        { 33, "77c6077146f01c32b6b69d5f4ea9ffcf" },
+        { 63, "5150d1772f50834a503e069a973fbd7c" },
+        { 255, "1c9bb67528165f8e468248e3799b0eab" },
+        { 256, "67a00304d3834c4612eaee7b5f579acb" },
+        { 257, "1b25fee1ef6fbb23179c26056c2995fc" }
+    };
+
+    secret[0] = 0x0706050403020100ULL;
+    secret[1] = 0x0f0e0d0c0b0a0908ULL;
+
+    for (i = 0; i < sizeof(input); i++) {
+        input[i] = (unsigned char) i;
+    }
+
+    for (i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++) {
+
+        /* exactly its length, and on an odd address */
+
+        copy = malloc(vectors[i].len + 1);
+        memcpy(copy + 1, input, vectors[i].len);
+
+        snprintf(name, sizeof(name), "SipHash of %zu bytes", vectors[i].len);
+        is_text(siphash_of(secret, copy + 1, vectors[i].len),
+                vectors[i].hash, name);
+        free(copy);
+    }
+
+    /* every bit of the secret and of the data reaches both halves */
+
+    alike = 0;
+    ngx_http_ratelimit_siphash(secret, input, 20, a);
+
+    for (i = 0; i < 2; i++) {
+        for (j = 0; j < 64; j++) {
+            bit[0] = secret[0];
+            bit[1] = secret[1];
+            bit[i] ^= 1ULL << j;
+
+            ngx_http_ratelimit_siphash(bit, input, 20, b);
+            alike += a[0] == b[0] || a[1] == b[1];
+        }
+    }
+
+    for (k = 0; k < 160; k++) {
+        input[k / 8] ^= 1 << k % 8;
+        ngx_http_ratelimit_siphash(secret, input, 20, b);
+        alike += a[0] == b[0] || a[1] == b[1];
+        input[k / 8] ^= 1 << k % 8;
+    }
+
+    is_number(alike, 0, "another bit is another hash");
+}
+
+
 int
 main(void)
 {
@@ -311,6 +425,7 @@ main(void)
     }
 
     test_vectors();
+    test_siphash();
     test_spread();
     test_move();
     test_order();

@@ -1,6 +1,7 @@
 
 /*
- * The numbers that a user writes, and how long tokens take to come.
+ * The numbers that a user writes, how long tokens take to come, and how many
+ * come in a time.
  */
 
 #include "tap.h"
@@ -132,9 +133,10 @@ test_malformed_rates(void)
 static void
 test_messages(void)
 {
-    uint64_t                   n;
-    const char                *err;
-    ngx_http_ratelimit_rate_t  rate;
+    uint64_t                    n;
+    const char                 *err;
+    ngx_http_ratelimit_rate_t   rate;
+    ngx_http_ratelimit_share_t  share;
 
     err = ngx_http_ratelimit_rate_parse("x", 1, &rate);
     ok(err && strstr(err, "r/s") && strstr(err, "r/m") && strstr(err, "r/h")
@@ -148,6 +150,79 @@ test_messages(void)
     err = ngx_http_ratelimit_cost_parse("x", 1, &n);
     ok(err && strstr(err, "from 1 to 100000"),
        "a cost's message says what is allowed");
+
+    err = ngx_http_ratelimit_share_parse("x", 1, &share);
+    ok(err && strstr(err, "above 0 and at most 1") && strstr(err, "1/4")
+       && strstr(err, "0.25"), "a share's message says what is allowed");
+}
+
+
+static void
+test_shares(void)
+{
+    size_t                       i;
+    const char                  *err;
+    ngx_http_ratelimit_share_t   share;
+
+    static const struct {
+        const char  *text;
+        uint64_t     num, den;
+    } shares[] = {
+        { "1", 1, 1 },
+        { "01", 1, 1 },
+        { "1.0", 1, 1 },
+        { "1.000", 1, 1 },
+        { "0.5", 1, 2 },
+        { "0.25", 1, 4 },
+        { "0.250", 1, 4 },
+        { "0.333", 333, 1000 },
+        { "0.001", 1, 1000 },
+        { "0.999", 999, 1000 },
+        { "1/4", 1, 4 },
+        { "2/8", 1, 4 },
+        { "2/3", 2, 3 },
+        { "1/1", 1, 1 },
+        { "7/7", 1, 1 },
+        { "1/1000", 1, 1000 },
+        { "999/1000", 999, 1000 },
+        { "1000/1000", 1, 1 }
+    };
+
+    static const char  *wrong[] = {
+        "", "0", "0.0", "0.000", "0/1", "0/0", "1/0", "2", "1.5", "1.001",
+        "4/3", "1000/999", "-1", "+1", "-0.5", "abc", "0.2555", "1.0000",
+        "0.0005", "1/1001", "1001/1001", "1/99999999999999999999999", ".5",
+        "1.", "0.", "1/", "/4", "1//4", "1/4/2", "1/2.5", "0.5/2", "1/-4",
+        "50%", "1e0", " 1", "1 ", "1 /4", "1/ 4", "0,25", "0.2 5", "0x1"
+    };
+
+    for (i = 0; i < sizeof(shares) / sizeof(shares[0]); i++) {
+        memset(&share, 0xff, sizeof(share));
+        err = ngx_http_ratelimit_share_parse(shares[i].text,
+                                             strlen(shares[i].text), &share);
+
+        if (!ok(err == NULL && share.num == shares[i].num
+                && share.den == shares[i].den, "%s is %" PRIu64 " of %"
+                PRIu64, shares[i].text, shares[i].num, shares[i].den))
+        {
+            diag("%s, %" PRIu64 "/%" PRIu64, err ? err : "no error",
+                 share.num, share.den);
+        }
+    }
+
+    for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        ok(ngx_http_ratelimit_share_parse(wrong[i], strlen(wrong[i]), &share)
+           != NULL, "\"%s\" is no share", wrong[i]);
+    }
+
+    ok(ngx_http_ratelimit_share_parse("1/45", 3, &share) == NULL
+       && share.den == 4, "the length of a share counts");
+    ok(ngx_http_ratelimit_share_parse("1/45", 2, &share) != NULL,
+       "and no byte behind it");
+    ok(ngx_http_ratelimit_share_parse("0.25", 2, &share) != NULL,
+       "nor behind a point");
+    ok(ngx_http_ratelimit_share_parse("1\0", 2, &share) != NULL,
+       "a zero byte ends no share");
 }
 
 
@@ -299,6 +374,72 @@ test_wait(void)
 }
 
 
+static void
+test_refill(void)
+{
+    size_t                     i;
+    uint64_t                   tokens;
+    ngx_http_ratelimit_rate_t  rate;
+
+    static const struct {
+        const char  *rate;
+        uint64_t     us, microtokens;
+    } refills[] = {
+        { "1r/s", 0, 0 },
+        { "1r/s", 1, 1 },
+        { "1r/s", 1000000, 1000000 },
+
+        /* rounded down: never a token that is not there yet */
+        { "0.5r/s", 1, 0 },
+        { "0.5r/s", 3, 1 },
+        { "1.5r/s", 1, 1 },
+        { "1.5r/s", 2, 3 },
+        { "7r/m", 8, 0 },
+        { "7r/m", 9, 1 },
+        { "1r/d", 86399, 0 },
+        { "1r/d", 86400, 1 },
+        { "1r/d", DAY, 1000000 },
+        { "1r/d", DAY - 1, 999999 },
+        { "1000000000r/s", 1, 1000000000 },
+
+        { "0r/s", 0, 0 },
+        { "0r/s", 1000000, 0 },
+        { "0r/s", UINT64_MAX, 0 },
+
+        /* more than a number holds is as much as it holds */
+        { "1r/s", UINT64_MAX, UINT64_MAX },
+        { "1r/s", UINT64_MAX - 1, UINT64_MAX - 1 },
+        { "1.000001r/s", UINT64_MAX, UINT64_MAX },
+        { "2r/s", UINT64_MAX / 2, UINT64_MAX - 1 },
+        { "2r/s", UINT64_MAX / 2 + 1, UINT64_MAX },
+        { "999999999.999999r/s", UINT64_MAX, UINT64_MAX },
+        { "0.5r/s", UINT64_MAX, UINT64_MAX / 2 },
+        { "0.000001r/d", UINT64_MAX, UINT64_MAX / DAY }
+    };
+
+    for (i = 0; i < sizeof(refills) / sizeof(refills[0]); i++) {
+        rate = rate_of(refills[i].rate);
+        tokens = ngx_http_ratelimit_rate_refill(&rate, refills[i].us);
+
+        if (!ok(tokens == refills[i].microtokens, "at %s %" PRIu64
+                " microtokens come in %" PRIu64 " us", refills[i].rate,
+                refills[i].microtokens, refills[i].us))
+        {
+            diag("got %" PRIu64, tokens);
+        }
+    }
+
+    rate.num = UINT64_MAX;
+    rate.den = 1;
+    is_number(ngx_http_ratelimit_rate_refill(&rate, UINT64_MAX), UINT64_MAX,
+              "no product overflows");
+
+    rate.den = UINT64_MAX;
+    is_number(ngx_http_ratelimit_rate_refill(&rate, UINT64_MAX - 1),
+              UINT64_MAX - 1, "whatever comes of it");
+}
+
+
 #if defined(__SIZEOF_INT128__)
 
 /*
@@ -354,6 +495,54 @@ test_wait_is_least(void)
     is_number(wrong, 0, "100000 random waits: neither too short nor too long");
 }
 
+
+/* the other way round: no more than has come, and no microtoken less */
+
+static void
+test_refill_is_greatest(void)
+{
+    char                             text[64];
+    unsigned                         i, wrong;
+    uint64_t                         seed, tokens, us;
+    ngx_http_ratelimit_rate_t        rate;
+    __extension__ unsigned __int128  come, got;
+
+    seed = 8;
+    wrong = 0;
+
+    for (i = 0; i < 100000; i++) {
+        snprintf(text, sizeof(text), "%u.%06ur/%c",
+                 (unsigned) (tap_random(&seed) % 1000000000)
+                 >> tap_random(&seed) % 30,
+                 (unsigned) (tap_random(&seed) % 1000000),
+                 "smhd"[tap_random(&seed) % 4]);
+
+        us = tap_random(&seed) >> tap_random(&seed) % 64;
+        rate = rate_of(text);
+
+        /* a machine's share of it */
+
+        rate.num *= tap_random(&seed) % 1000 + 1;
+        rate.den *= 1000;
+
+        tokens = ngx_http_ratelimit_rate_refill(&rate, us);
+
+        if (tokens == UINT64_MAX) {
+            continue;
+        }
+
+        come = us;
+        come *= rate.num;
+        got = tokens;
+        got *= rate.den;
+
+        wrong += got > come || come - got >= rate.den;
+    }
+
+    is_number(wrong, 0, "100000 random refills: neither too much nor too "
+              "little");
+}
+
 #endif
 
 
@@ -363,11 +552,14 @@ main(void)
     test_rates();
     test_malformed_rates();
     test_messages();
+    test_shares();
     test_numbers();
     test_check();
     test_wait();
+    test_refill();
 #if defined(__SIZEOF_INT128__)
     test_wait_is_least();
+    test_refill_is_greatest();
 #endif
 
     return tap_done();

@@ -15,6 +15,8 @@
 #define TAKE_TEXT    NGX_HTTP_RATELIMIT_LUA_TAKE
 #define REFUND_SHA1  NGX_HTTP_RATELIMIT_LUA_REFUND_SHA1
 #define REFUND_TEXT  NGX_HTTP_RATELIMIT_LUA_REFUND
+#define PROBE_SHA1   NGX_HTTP_RATELIMIT_LUA_PROBE_SHA1
+#define PROBE_TEXT   NGX_HTTP_RATELIMIT_LUA_PROBE
 
 #define SECOND       1000000ULL
 #define CLAIMS       NGX_HTTP_RATELIMIT_CLAIMS
@@ -517,6 +519,31 @@ test_eval(void)
 }
 
 
+/* comes with its text: it has to work where nothing was loaded yet */
+
+static void
+test_probe(void)
+{
+    char       *command;
+    args_t      args;
+    long long   len;
+
+    len = ngx_http_ratelimit_script_probe(&command,
+                                          bytes_of("ratelimit:{probe}"));
+
+    ok(args_of(command, len, &args), "a probe is a command");
+    args_are(&args, 0, "with the text and one key", "EVAL", PROBE_TEXT, "1",
+             "ratelimit:{probe}", NULL);
+    redisFreeCommand(command);
+
+    len = ngx_http_ratelimit_script_probe(&command, "a\0b\r\nc", 5);
+
+    ok(args_of(command, len, &args) && args.n == 4
+       && arg_is(&args, 3, "a\0b\r\nc", 5), "the key by its length");
+    redisFreeCommand(command);
+}
+
+
 static void
 test_load(void)
 {
@@ -920,7 +947,8 @@ test_embedded(void)
     } scripts[] = {
         { "lua/token_bucket.lua", TEXT, SHA1 },
         { "lua/take.lua", TAKE_TEXT, TAKE_SHA1 },
-        { "lua/refund.lua", REFUND_TEXT, REFUND_SHA1 }
+        { "lua/refund.lua", REFUND_TEXT, REFUND_SHA1 },
+        { "lua/probe.lua", PROBE_TEXT, PROBE_SHA1 }
     };
 
     sha1_of((const unsigned char *) bytes_of("abc"), hex);
@@ -1199,6 +1227,7 @@ main(void)
     test_take_args();
     test_refund_args();
     test_eval();
+    test_probe();
     test_load();
     test_many();
     test_keys();
