@@ -38,6 +38,7 @@ sub text_of {
     $text =~ s/\b(638[01]|6379)\b/$port{$1}/g;
     $text =~ s/\b8080\b/%%PORT%%/g;
     $text =~ s/\b8081\b/%%PORT2%%/g;
+    $text =~ s/\b8082\b/%%PORT3%%/g;
 
     return $patient . $text;
 }
@@ -438,12 +439,26 @@ $behaviour{'quota-page.conf'} = sub {
     is get('/api/', from => '127.0.0.2')->{headers}{'x-ratelimit-remaining'}, 8,
        'asks Redis';
 
-    # Redis away
+    # Redis away: what this machine has granted
 
     ok reconfigure(text_of('quota-page.conf')), 'as it was';
     $_->stop for @redis;
     ok wait_until(sub { json_of(get('/quota'))->{status} eq 'DEGRADED' }),
        'Redis is away';
+    is statuses(3, '/api/', from => '127.0.0.3'), '200 200 200', 'three pass';
+
+    my $url = $nginx->url('/quota');
+
+    like `curl -sm 30 --interface 127.0.0.3 $url`,
+         qr/^\{"limit":10,"remaining":7,"reset":\d+,"status":"DEGRADED"\}$/,
+         'the page tells of them';
+
+    # or nothing is known
+
+    ok reconfigure("ratelimit_on_error open;\n" . text_of('quota-page.conf')),
+       'no limit without Redis';
+    ok wait_until(sub { json_of(get('/quota'))->{status} eq 'DEGRADED' }),
+       'it is still away';
     is_deeply json_of(get('/quota')),
               { limit => undef, remaining => undef, reset => undef,
                 status => 'DEGRADED' }, 'the page is JSON all the same';
@@ -594,9 +609,96 @@ $behaviour{'authenticated-users.conf'} = sub {
 };
 
 
-my @files = map { s{.*/}{}r } glob 'conf-examples/*';
+$behaviour{'monitoring.conf'} = sub {
+    my $metrics = sub {
+        my ($path) = @_;
+        return RateLimit::Load::get($nginx->port(3), $path // '/metrics');
+    };
 
-cmp_ok scalar @files, '>=', 13, 'there are examples';
+    my $count = sub {
+        my ($labels) = @_;
+
+        my ($n) = $metrics->()->{body}
+                  =~ /^nginx_ratelimit_requests_total\{\Q$labels\E\} (\d+)$/m;
+        return $n;
+    };
+
+    is $count->('limit="client",decision="rejected",source="redis"'), 2, 'two';
+    is get('/')->{status}, 429, 'one more is rejected';
+    is $count->('limit="client",decision="rejected",source="redis"'), 3,
+       'and counted';
+
+    my $response = $metrics->();
+
+    like $response->{headers}{'content-type'}, qr{^text/plain; version=0\.0\.4},
+         'as Prometheus wants it';
+    is $response->{headers}{'x-ratelimit-limit'}, undef, 'no limit here';
+    is $metrics->('/')->{status}, 404, 'nor anything else';
+    is ref json_of($metrics->('/metrics?format=json')), 'HASH', 'JSON, too';
+
+    unlike $nginx->access_log, qr{/metrics}, 'and not in the log';
+
+    ok $nginx->reload && $nginx->old_workers_gone(10), 'a reload';
+    is $count->('limit="client",decision="rejected",source="redis"'), 3,
+       'is no reason to forget';
+};
+
+
+$behaviour{'local.conf'} = sub {
+    is_deeply [keys_in_redis()], [], 'Redis has nothing to do with it';
+    is get('/api/', from => '127.0.0.2')->{headers}{'x-source'}, 'local',
+       'another client';
+    is get('/api/')->{status}, 429, 'who is out of tokens is told so';
+    ok $nginx->reload && $nginx->old_workers_gone(10), 'a reload';
+    is get('/api/')->{status}, 429, 'is no reason to forget';
+    is get('/login')->{status}, 429, 'neither is it for windows';
+
+    # exact, by both workers
+
+    my $text = text_of('local.conf');
+
+    ok $text =~ s{capacity=3    rate=9r/m}{capacity=50 rate=0r/s},
+       'without refill';
+    ok $text =~ s{key=\$ratelimit_client_net}{key=\$arg_k}, 'by another key';
+    ok reconfigure($text), 'after a reload';
+
+    my $load = RateLimit::Load::run(port => $nginx->port, connections => 20,
+                                    requests => 200, path => '/api/?k=load',
+                                    close => 1);
+
+    is_deeply $load->statuses, { 200 => 50, 429 => 150 }, '50, and no more';
+    ok !$nginx->log_like(qr/redis/i), 'and nothing is missing';
+};
+
+
+$behaviour{'fallback.conf'} = sub {
+    is statuses(2, '/search'), '200 429', 'with Redis it is limited';
+    is statuses(4, '/reset'), '200 200 200 429', 'and it is open';
+
+    my ($home) = grep { $_->cmd('EXISTS', 'ratelimit:localhost/api/:{127.0.0.1}') }
+                 @redis;
+
+    $home->kill9;
+    ok wait_until(sub {
+        get('/chat')->{headers}{'x-ratelimit-degraded'}
+    }), 'a shard is gone';
+    is statuses(4, '/reset', from => '127.0.0.1'), '503 503 503 503', 'closed';
+    is statuses(2, '/search'), '200 200', 'open';
+    is get('/chat')->{headers}{'x-ratelimit-limit'}, 4, 'all of a limit';
+
+    ok $nginx->wait_log(qr/ratelimit shard \S+ is in state circuit_open/),
+       'the log says so';
+    $home->start;
+    ok wait_until(sub { get('/chat')->{headers}{'x-source'} eq 'redis' }, 15),
+       'and is back';
+    ok $nginx->wait_log(qr/ratelimit shard \S+ is distributed again/),
+       'the log says so';
+};
+
+
+my @files = map { s{.*/}{}r } glob 'conf-examples/*.conf';
+
+cmp_ok scalar @files, '>=', 16, 'there are examples';
 is_deeply [sort keys %behaviour], [sort @files],
           'each example has a test, each test an example';
 
@@ -608,9 +710,11 @@ for my $file (@files) {
              'says how to use it';
         like $source,
              qr/^ratelimit_shards\ 127\.0\.0\.1:6379\ 127\.0\.0\.1:6380
-                \ 127\.0\.0\.1:6381;$/mx, 'three shards';
+                \ 127\.0\.0\.1:6381;$/mx, 'three shards'
+            if $file ne 'local.conf';
         is_deeply [sort { $a <=> $b } $source =~ /^\s*listen\s+(?:\S*:)?(\d+);/mg],
-                  [8080, 8081], 'ports that "make run" replaces';
+                  [8080, 8081, $source =~ /ratelimit_metrics;/ ? 8082 : ()],
+                  'ports that "make run" replaces';
         unlike $source, qr/[^\n -~]|\t| $/m, 'plain text';
 
         my ($code, $output) = RateLimit::Nginx->test_config(
@@ -631,7 +735,8 @@ for my $file (@files) {
         for my $step (@steps) {
             my ($name) = $step->{command} =~ /^([^\n]*)/;
             RateLimit::Transcript::check($name, $step, %port,
-                                         8080 => $nginx->port);
+                                         8080 => $nginx->port,
+                                         8082 => $nginx->port(3));
         }
 
         $behaviour{$file}->();

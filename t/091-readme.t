@@ -9,6 +9,7 @@ use lib 't/lib';
 use Test::More;
 
 use Digest::SHA ();
+use JSON::PP ();
 
 use RateLimit::FakeRedis;
 use RateLimit::Load;
@@ -142,7 +143,7 @@ sub directives {
     # the size of the zone is that of no place
 
     $default{zone_size} = "$1m"
-        if $text =~ /init_size_value\(rmcf->zone_size,\s*\w+ZONE_SIZE\)/
+        if $all =~ /init_size_value\(rmcf->zone_size,\s*\w+ZONE_SIZE\)/
            && $all =~ /ZONE_SIZE\s+\((\d+) \* 1024 \* 1024\)/;
 
     my %directive;
@@ -202,6 +203,16 @@ sub directives {
 }
 
 
+sub breaker_default {
+    my ($failures, $window, $probe) = $source{'conf.c'} =~
+        /ratelimit_breaker_default\s*=\s*\{\s*(\d+),\s*(\d+),\s*(\d+)\s*\}/
+        or die "no default of the breaker\n";
+
+    return sprintf 'failures=%d window=%ds probe=%ds', $failures,
+                   $window / 1000, $probe / 1000;
+}
+
+
 my %directive = directives();
 my @variables = map { "\$$_" }
     ($source{'variables.c'} =~ /ngx_http_ratelimit_variables\[\]\s*=\s*\{(.*?)\n\};/s)[0]
@@ -227,7 +238,7 @@ sub http_of {
     my %port;
     my $n = 0;
 
-    $text =~ s/^(\s*listen\s+)(\d+);/
+    $text =~ s/^(\s*listen\s+)(?:127\.0\.0\.1:)?(\d+);/
                $port{$2} ||= '%%PORT' . (++$n == 1 ? '' : $n) . '%%';
                "${1}127.0.0.1:$port{$2};"/mge;
 
@@ -416,6 +427,8 @@ subtest 'directives' => sub {
         ratelimit_redis_password_file => 'none',
         ratelimit_limit => 'none', ratelimit => 'none',
         ratelimit_window => '60s', ratelimit_refill_interval => '0',
+        ratelimit_local_share => '1', ratelimit_metrics => 'none',
+        ratelimit_breaker => breaker_default(),
     );
 
     is microseconds($special{ratelimit_window}), define('WINDOW_DEFAULT'),
@@ -428,7 +441,9 @@ subtest 'directives' => sub {
         my ($context) = $text =~ /^Context: +(.*)$/m;
         my $real = $directive{$name};
 
-        like $syntax, qr/^\Q$name\E .+;$/, "$name: syntax";
+        like $syntax, $name eq 'ratelimit_metrics' ? qr/^\Q$name\E;$/
+                                                   : qr/^\Q$name\E .+;$/,
+             "$name: syntax";
         is $syntax, "$name $real->{words};", "$name: words"
             if defined $real->{words};
         is $default, $real->{default} // $special{$name}, "$name: default";
@@ -509,8 +524,7 @@ subtest 'wrong values are refused' => sub {
     my ($code, $output) = RateLimit::Nginx->test_config(
         server => 'location / { ratelimit_rate 1r/s; }');
 
-    is $code, 1, 'a limit without shards';
-    like $output, qr/there is no "ratelimit_shards"/, 'the message says so';
+    is $code, 0, 'a limit needs no shards' or diag $output;
 
     # the most that guard a place
 
@@ -850,8 +864,11 @@ add_header X-Name   $ratelimit_name always;
 add_header X-Source $ratelimit_source always;
 EOC
         server => <<'EOC');
-location /open    { ratelimit here there; }
+location /open    { ratelimit here there; ratelimit_on_error open; }
 location /closed  { ratelimit here there; ratelimit_on_error closed; }
+location /local   { ratelimit here there; ratelimit_local_share 1/2; }
+location /look    { ratelimit there; ratelimit_preview on;
+                    ratelimit_local_share 1/2; }
 EOC
 
     # a key on the first shard, one on the second
@@ -895,6 +912,37 @@ EOC
     RateLimit::Load::get($nginx->port, "/open?$args");
     is RateLimit::Load::get($nginx->port, "/open?$args")->{status}, 429,
        'and still rejects';
+
+    # this machine's share
+
+    $redis[0]->cmd('FLUSHALL');
+
+    my @responses;
+
+    for (1 .. 3) {
+        push @responses, RateLimit::Load::get($nginx->port, "/local?$args");
+
+        # what is given back is there before the next one comes
+        wait_until(sub { abs($tokens->() - 1) < 0.1 });
+    }
+
+    is join(' ', map { "$_->{status} $_->{headers}{'x-status'}" } @responses),
+       '404 DEGRADED 429 REJECTED 429 REJECTED', 'local: half of two';
+    is $responses[2]{headers}{'x-name'}, 'there', 'by the limit that is away';
+    is $responses[2]{headers}{'x-source'}, 'local', 'decided here';
+    ok wait_until(sub { abs($tokens->() - 1) < 0.1 }),
+       'what the others took in Redis is given back';
+
+    $redis[0]->cmd('HSET', "ratelimit:here:{$key{0}}", 'tokens', 0);
+    $args =~ s/there=.*/there=/;
+
+    my ($new) = grep { RateLimit::Load::get($nginx->port, "/look?there=$_")
+                       ->{headers}{'x-source'} eq 'local' } 'a' .. 'z';
+
+    is RateLimit::Load::get($nginx->port, "/local?$args$new")
+       ->{headers}{'x-name'}, 'here', 'Redis rejects';
+    is RateLimit::Load::get($nginx->port, "/look?there=$new")
+       ->{headers}{'x-ratelimit-remaining'}, 1, 'and nothing is taken here';
 
     ok $nginx->stop, 'stopped';
     $nginx->no_alerts;
@@ -1083,6 +1131,17 @@ subtest 'preview' => sub {
     ok wait_until(sub { $page->()->{headers}{'x-ratelimit-degraded'} }),
        'Redis is away';
     is $page->()->{status}, 200, 'not then either';
+    like $page->()->{body}, qr/"limit":,"remaining":,/, 'closed: no numbers';
+
+    my $config = $nginx->{opt}{http};
+
+    ok $nginx->reload(conf => $config =~ s/ratelimit_on_error closed;//r)
+       && $nginx->old_workers_gone(10), 'the default';
+    RateLimit::Load::get($nginx->port, '/api/') for 1 .. 2;
+    ok wait_until(sub { $page->()->{headers}{'x-ratelimit-degraded'} }),
+       'Redis is still away';
+    like $page->()->{body}, qr/"limit":100,"remaining":98,/,
+         'the numbers of this machine';
     $redis->start;
 
     ok $nginx->stop, 'stopped';
@@ -1542,20 +1601,46 @@ EOC
 # ---- failures, log lines, numbers
 
 subtest 'failures' => sub {
-    my ($table) = $section{'When Redis is away'} =~ /^(\| failure.*)\z/ms;
+    my ($table) = $section{Faults} =~ /^(\| failure.*)\z/ms;
     my @named = map { code_in($_->[0]) } table_of($table);
     my @failures = grep { $_ ne 'ok' }
                    strings('ngx_http_ratelimit_failure_names');
 
     is_deeply [sort @named], [sort @failures], 'each has an entry';
 
-    my ($code) = $source{'failure.c'} =~ /ngx_http_ratelimit_failure_reason\(
-                                          [^;]*\{(.*)/sx;
-    my %reason = map { $_ => 1 } $code =~ /return "(\w+)"/g;
     my %told = map { $_ => 1 } map { code_in($_->[2]) }
                grep { @$_ > 2 } table_of($table);
+    my @reasons = strings('ngx_http_ratelimit_reason_names');
 
-    is_deeply [sort keys %told], [sort keys %reason], 'the reasons';
+    is_deeply [sort keys %told], [sort @reasons], 'the reasons';
+
+    my ($header) = grep { $_->[0] eq '`X-RateLimit-Degraded-Reason`' }
+                   table_of($section{'From reply to headers'});
+
+    is_deeply [sort +code_in($header->[1])], [sort @reasons],
+              'those of the header';
+
+    # which of them count
+
+    my ($code) = $source{'failure.c'} =~ /\nngx_http_ratelimit_failure_breaks\(
+                                          (.*?)\n\}/sx;
+    my @silent = map { lc } grep { !/^(?:OK|CIRCUIT)$/ }
+                 $code =~ /case NGX_HTTP_RATELIMIT_(\w+):/g;
+    my ($list) = ($section{'The circuit breaker'} =~ s/\s+/ /gr)
+                 =~ /don't count: ([^.]+)\./;
+
+    is_deeply [sort +code_in($list)], [sort @silent], 'what does not count';
+
+    my @states = map { code_in($_->[0]) } grep { $_->[0] =~ /^`/ }
+                 table_of($section{'The circuit breaker'});
+
+    is_deeply \@states, [strings('ngx_http_ratelimit_breaker_names')],
+              'the states of the breaker';
+
+    my ($failures, $window) = breaker_default() =~ /failures=(\d+) window=(\d+)s/;
+
+    like $section{'The circuit breaker'},
+         qr/\b$failures failures within $window s\b/, 'its numbers';
 };
 
 
@@ -1569,7 +1654,9 @@ sub log_calls {
         while ($source{$file} =~ /\bngx_log_error\((.*?)\);/sg) {
             my ($level, $rest) = $1 =~ /^\s*(\w+),\s*(.*)/s;
 
-            next if $level =~ /EMERG|ALERT/;
+            # the latter says that this is no usual machine
+
+            next if $level =~ /EMERG|ALERT/ || $rest =~ m{/dev/urandom};
 
             my ($format, $args) = $rest =~ /("(?:[^"\\]|\\.)*"
                                              (?:\s*"(?:[^"\\]|\\.)*")*)(.*)/xs;
@@ -1577,7 +1664,7 @@ sub log_calls {
             $format = join '', $format =~ /"((?:[^"\\]|\\.)*)"/g;
             $format =~ s/\\"/"/g;
 
-            my @words = $args =~ /[?:]\s*"((?:[^"\\]|\\.)*)"/g;
+            my @words = $args =~ /[?:]\s*"([a-z](?:[^"\\]|\\.)*)"/g;
 
             # "c ? name(x) : "word"": any text, or this word
 
@@ -1609,11 +1696,11 @@ subtest 'log lines' => sub {
 
         for my $word (@{ $call->{words} } ? @{ $call->{words} } : '') {
             my $regex = join '', map {
-                  /^%(?:ui|uL|L|d|i)$/     ? '-?\d+'
+                  /^%(?:ui|uL|uA|L|d|i)$/  ? '-?\d+'
                 : /^%s$/ && length $word   ? quotemeta $word
-                : /^%/                     ? '.+?'
+                : /^%/                     ? '.*?'
                 :                            quotemeta
-            } split /(%(?:\*s|ui|uL|[VsLdi]))/, $call->{format};
+            } split /(%(?:\*s|ui|uL|uA|[VsLdi]))/, $call->{format};
 
             my @match = grep {
                 /^\[$level\] $regex(?: \(\d+: [\w ]+\))?(?:, redis: \S+)?$/
@@ -1668,10 +1755,12 @@ subtest 'log lines of an outage' => sub {
     is $get->()->{'x-ratelimit-degraded-reason'}, 'storage_unavailable',
        'no connection';
     $logged->('connect() to');
+    $get->() for 1 .. 10;
 
     $redis->start;
     ok wait_until(sub { !$degraded->() }, 15), 'it is back';
-    $logged->('redis is back');
+    $logged->("ratelimit shard 10.0.0.1:6379 is in state circuit_open");
+    $logged->("ratelimit shard 10.0.0.1:6379 is distributed again");
 
     ok $nginx->stop, 'stopped';
     $nginx->no_alerts;
@@ -1696,6 +1785,351 @@ subtest 'log lines of an outage' => sub {
 };
 
 
+# Each text that a row of the table quotes is the beginning of a line that the
+# code writes, each metric and each label is one of the code.
+
+subtest 'faults: what they are called' => sub {
+    my @rows = grep { @$_ == 4 && $_->[0] !~ /^fault$/ }
+               table_of($section{Faults});
+    my %family = map { $_ => 1 } $source{'metrics.c'} =~ /"nginx_ratelimit_(\w+)"/g;
+    my %label = (class => { map { $_ => 1 }
+                            strings('ngx_http_ratelimit_failure_names') },
+                 to => { map { $_ => 1 }
+                         strings('ngx_http_ratelimit_breaker_names') });
+    my %reason = map { $_ => 1 } strings('ngx_http_ratelimit_reason_names');
+
+    cmp_ok scalar @rows, '>=', 24, 'there are faults';
+
+    # all beginnings of all formats, with what may stand for their parts
+
+    my @starts;
+
+    for my $call (log_calls()) {
+        for my $word (@{ $call->{words} } ? @{ $call->{words} } : '') {
+            my @parts = map { /^%s$/ && length $word ? split //, $word
+                            : /^%/ ? $_ : split // }
+                        split /(%(?:\*s|ui|uL|uA|[VsLdi]))/, $call->{format};
+
+            push @starts, map {
+                join '', map { /^%./ ? '.+' : quotemeta } @parts[0 .. $_]
+            } 8 .. $#parts;
+        }
+    }
+
+    for my $row (@rows) {
+        my ($fault, $clients, $log, $metrics) = @$row;
+
+        for my $text (code_in($log)) {
+            my $line = $text =~ s/SHARD/10.0.0.1:6379/r;
+            ok scalar(grep { $line =~ /^$_$/ } @starts), "$fault: $text";
+        }
+
+        for my $text (code_in($clients)) {
+            next if $text =~ /^ratelimit_/;
+            ok $reason{$text}, "$fault: $text";
+        }
+
+        for my $text (code_in($metrics)) {
+            my ($name, $key, $value) = $text =~ /^(\w*)(?:\{(\w+)="(\w+)"\})?$/;
+
+            ok $name eq '' || $family{$name}, "$fault: $text";
+            ok $label{$key}{$value}, "$fault: $key $value" if defined $key;
+        }
+    }
+};
+
+
+# Those faults that a command makes, and what the table says of them.  The
+# others have tests of their own.
+
+subtest 'faults: what they do' => sub {
+    my %row = map { $_->[0] => $_ } table_of($section{Faults});
+    my ($redis, $nginx);
+
+    my $get = sub {
+        my ($path) = @_;
+        return RateLimit::Load::get($nginx->port, $path // '/t?k=a');
+    };
+
+    my $metrics = sub {
+        return JSON::PP::decode_json($get->('/metrics?format=json')->{body});
+    };
+
+    # the sum of a metric, as the table writes it
+
+    my $sum = sub {
+        my ($text) = @_;
+
+        my ($name, $key, $value) = $text =~ /^(\w+)(?:\{(\w+)="(\w+)"\})?$/;
+        my $all = $metrics->();
+        my $sum = 0;
+
+        for (@{ $all->{"nginx_ratelimit_$name"}
+                || $all->{"nginx_ratelimit_${name}_count"} })
+        {
+            next if defined $key && $_->{$key} ne $value;
+            next if $name eq 'breaker_state' && $_->{state} eq 'distributed';
+            $sum += $_->{value};
+        }
+
+        return $sum;
+    };
+
+    my $try = sub {
+        my ($fault, %opt) = @_;
+
+        my $what = $row{$fault};
+
+        ok $what, $fault or return;
+
+        $redis = RateLimit::Redis->start(config => $opt{config} || {});
+        $nginx = RateLimit::Nginx->start(
+            conf   => "ratelimit_shards ${\ $redis->addr};\n"
+                      . "ratelimit_redis_connect_timeout 2s;\n"
+                      . ($opt{conf} // "ratelimit_redis_timeout 2s;\n"),
+            server => <<'EOC');
+location /t       { ratelimit_key $arg_k; ratelimit_rate 1r/d;
+                    ratelimit_capacity 100000; empty_gif; }
+location /value   { ratelimit_rate $arg_r; empty_gif; }
+location /metrics { ratelimit_metrics; }
+EOC
+
+        ok wait_until(sub {
+            grep { $_->{value} == 2 }
+                 @{ $metrics->()->{nginx_ratelimit_redis_connections} }
+        }), "$fault: connected" unless $opt{apart};
+
+        my $path = $opt{path} // '/t?k=a';
+        my @metrics = map { /^\{/ ? () : $_ } code_in($what->[3]);
+        my %before = map { $_ => $sum->($_) } @metrics;
+
+        $opt{break}->($redis) if $opt{break};
+
+        my %reasons = map { $_ => 1 } grep { !/^ratelimit_/ }
+                      code_in($what->[1]);
+        my %seen;
+
+        # until the log has it, and each reason has been seen
+
+        my @lines = map { s/SHARD/$redis->addr/er } code_in($what->[2]);
+
+        ok wait_until(sub {
+            my $response = $get->($path);
+            my $h = $response->{headers};
+
+            $seen{ $h->{'x-ratelimit-degraded-reason'} // 'none' } = 1;
+            $seen{"status $response->{status}"} = 1
+                if $response->{status} != 200;
+
+            my $log = $nginx->error_log;
+            my @missing = grep { index($log, $_) < 0 } @lines;
+
+            return !(@missing && !($opt{any} && @missing < @lines));
+        }, 15), "$fault: the log" or diag $nginx->error_log;
+
+        $get->($path) for 1 .. 20;
+
+        delete $seen{none} if %reasons;
+
+        is_deeply [grep { $_ ne 'circuit_open' && !$reasons{$_} }
+                   sort keys %seen], %reasons ? [] : ['none'],
+                  "$fault: clients";
+
+        for (@metrics) {
+            ok wait_until(sub { $sum->($_) > $before{$_} }), "$fault: $_";
+        }
+
+        $opt{mend}->($redis) if $opt{mend};
+
+        ok $nginx->stop, "$fault: stopped";
+        $nginx->no_alerts;
+        undef $nginx;
+        undef $redis;
+    };
+
+    $try->('Redis is killed', break => sub { $_[0]->kill9 }, any => 1);
+    $try->('Redis is stopped, or hangs', break => sub { $_[0]->pause },
+           mend => sub { $_[0]->resume }, conf => '',
+           any => 1);
+    $try->('wrong password, or rights that are missing', apart => 1,
+           config => { requirepass => 'right' },
+           conf => "ratelimit_redis_password wrong;\n");
+    $try->('SCRIPT FLUSH', break => sub { $_[0]->cmd('SCRIPT', 'FLUSH') });
+    $try->('`maxmemory` with `noeviction`',
+           break => sub { $_[0]->cmd('CONFIG', 'SET', 'maxmemory', 1) });
+
+    my $primary = RateLimit::Redis->start;
+
+    $try->('the server is a replica', any => 1, break => sub {
+        $_[0]->cmd('REPLICAOF', '127.0.0.1', $primary->port)
+    });
+    $try->('a long script keeps it busy',
+           config => { 'lua-time-limit' => 50 }, conf => '',
+           break => sub {
+               my $client = RateLimit::Redis::Client->connect($_[0]->target);
+               syswrite $client->{socket}, "EVAL 'while true do end' 0\r\n";
+           },
+           mend => sub { $_[0]->cmd('SCRIPT', 'KILL') });
+    $try->('a variable with a wrong value', path => '/value?r=x');
+};
+
+
+# ---- metrics
+
+subtest 'metrics' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $text = http_of(block_of('Metrics'));
+
+    my $nginx = RateLimit::Nginx->start(conf => "$patient$text" . <<"EOC");
+server {
+    listen 127.0.0.1:%%PORT2%%;
+    location /  { ratelimit client; empty_gif; }
+    location /r { ratelimit client; ratelimit_shards ${\ $redis->addr}; empty_gif; }
+}
+EOC
+
+    # the example with jq
+
+    RateLimit::Load::get($nginx->port(2), '/') for 1 .. 3;
+
+    my ($step) = map { RateLimit::Transcript::parse($_) }
+                 grep { /jq/ } @{ $block{console} };
+
+    RateLimit::Transcript::check('jq', $step,
+                                 '127.0.0.1:8082' => '127.0.0.1:'
+                                                     . $nginx->port);
+
+    # the table
+
+    RateLimit::Load::get($nginx->port(2), '/r');
+
+    my $body = RateLimit::Load::get($nginx->port, '/metrics')->{body};
+    my %type = $body =~ /^# TYPE (\w+) (\w+)$/mg;
+    my %labels;
+
+    while ($body =~ /^(\w+?)(?:_bucket|_sum|_count)?(?:\{(.*)\})? [\d.]+$/mg) {
+        my ($name, $labels) = ($1, $2 // '');
+
+        $labels{$name}{$_} = 1 for grep { $_ ne 'le' } $labels =~ /(\w+)="/g;
+    }
+
+    my @rows = grep { $_->[0] =~ /^`nginx_/ } table_of($section{Metrics});
+
+    is_deeply [sort map { code_in($_->[0]) } @rows], [sort keys %type],
+              'each metric has a row, each row is a metric';
+
+    for (@rows) {
+        my ($name) = code_in($_->[0]);
+
+        is $_->[1], $type{$name}, "$name: type";
+        is_deeply [sort +code_in($_->[2])], [sort keys %{ $labels{$name} }],
+                  "$name: labels";
+    }
+
+    my ($decisions) = ($section{Metrics} =~ s/\s+/ /gr)
+                      =~ /A decision is (.*?);/;
+
+    is_deeply [code_in($decisions)],
+              [strings('ngx_http_ratelimit_decision_names')], 'decisions';
+
+    my ($format) = $section{Metrics} =~ /text format (\S+)/;
+
+    like $source{'metrics.c'}, qr/version=\Q$format\E;/, 'the format';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+# ---- this machine's memory
+
+subtest 'one machine' => sub {
+    my $nginx = RateLimit::Nginx->start(
+        conf => http_of(block_of('One machine needs no Redis'))
+                =~ s/10r\/s/10r\/d/r);
+
+    my $load = RateLimit::Load::run(port => $nginx->port, connections => 20,
+                                    requests => 150, path => '/x', keep => 1);
+
+    is_deeply $load->statuses, { 404 => 100, 429 => 50 }, '100, by all workers';
+    is_deeply [grep { $_->{headers}{'x-ratelimit-degraded'} }
+               $load->responses], [], 'nothing is degraded';
+    ok $nginx->reload && $nginx->old_workers_gone(10), 'a reload';
+    is RateLimit::Load::get($nginx->port, '/x')->{status}, 429, 'forgets nothing';
+    ok $nginx->stop && $nginx->start, 'a restart';
+    is join(' ', map { RateLimit::Load::get($nginx->port, '/login')->{status} }
+                 1 .. 6), '404 404 404 404 404 429', 'does; a window of 5';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+
+    # how many fit
+
+    my ($fit) = $section{ratelimit_zone} =~ /about (\d+) buckets/;
+
+    $nginx = RateLimit::Nginx->start(
+        workers => 1, log => 'error',
+        conf    => 'ratelimit_zone 512k;',
+        server  => 'ratelimit_log_level info;
+                    location /t { ratelimit_key $arg_k; ratelimit_rate 1r/d;
+                                  empty_gif; }
+                    location /metrics { ratelimit_metrics; }');
+
+    $load = RateLimit::Load::run(port => $nginx->port, connections => 20,
+                                 requests => 9000, timeout => 60,
+                                 path => sub { "/t?k=$_[0]" });
+    is $load->count(200), 9000, 'more than fit';
+
+    my %zone = RateLimit::Load::get($nginx->port, '/metrics')->{body}
+               =~ /^nginx_ratelimit_zone_(\w+) (\d+)$/mg;
+
+    cmp_ok $zone{evictions_total}, '>', 0, 'some had to go';
+    cmp_ok abs($zone{keys} / ($fit / 2) - 1), '<', 0.1, "half of $fit are left"
+        or diag $zone{keys};
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+subtest 'memory of Redis' => sub {
+    my $redis = RateLimit::Redis->start;
+    my ($version) = $section{'Sliding window log'} =~ /In Redis (\d+\.\d+)/;
+
+    plan skip_all => "not Redis $version"
+        if $redis->info('server')->{redis_version} !~ /^\Q$version\E\./;
+
+    my $text = $section{'Redis in production'} =~ s/\s+/ /gr;
+    my ($bytes) = $text =~ /a bucket takes about (\d+) bytes/;
+
+    like $text, qr/a million of them is $bytes MB/, 'a million';
+
+    my $n = 100_000;
+    my $before = $redis->info('memory')->{used_memory};
+
+    $redis->cmd('EVAL', <<'EOL', 0, $n);
+for i = 1, ARGV[1] do
+    local key = string.format('ratelimit:example.com/api/:{203.%d.%d.%d}',
+                              i / 65536, i / 256 % 256, i % 256)
+    redis.call('HSET', key, 'tokens', '99.000000', 'lastRefill',
+               '1794844923000000')
+    redis.call('PEXPIRE', key, 1000000)
+end
+EOL
+
+    my $each = ($redis->info('memory')->{used_memory} - $before) / $n;
+
+    is $redis->cmd('DBSIZE'), $n, 'buckets';
+    cmp_ok abs($each / $bytes - 1), '<', 0.15, "$bytes bytes each"
+        or diag $each;
+
+    for my $policy ($section{'Redis in production'} =~ /`maxmemory-policy ([\w-]+)`/g) {
+        is $redis->cmd('CONFIG', 'SET', 'maxmemory-policy', $policy), 'OK',
+           $policy;
+    }
+};
+
+
 subtest 'numbers' => sub {
     my %text = map { $_ => $section{$_} =~ s/\s+/ /gr } keys %section;
 
@@ -1705,9 +2139,14 @@ subtest 'numbers' => sub {
         ['When Redis is away', REDIS_SLOTS => '%d calls'],
         ['When Redis is away', REDIS_STALL => '%d ms after'],
         ['When Redis is away', BACKOFF_MIN => 'after %d ms'],
-        ['When Redis is away', BACKOFF_MAX => '%d s', 1000],
+        ['ratelimit_breaker', BACKOFF_MIN => 'after %d ms'],
+        ['ratelimit_breaker', BREAKER_MAX => '1 to %d'],
+        ['ratelimit_local_share', MAX_SHARE => 'denominator of %d'],
+        ['One machine needs no Redis', ENTRIES => 'up to %d requests'],
+        ['Limits of the design', ENTRIES => 'more than %d requests'],
+        ['Log lines', LINK_CHANGES => 'up to ten a minute', 1, 10],
         ['When Redis is away', REDIS_STABLE => 'lived for a second', 1, 1000],
-        ['Log lines', REDIS_LOG => 'once a minute', 1, 60],
+        ['Log lines', LINK_LOG => 'once a minute', 1, 60],
         ['Directives', LOG_INTERVAL => 'once a minute', 1, 60],
         ['ratelimit_capacity', MAX_CAPACITY => '1 to %d'],
         ['ratelimit_rate', MAX_RATE => 'up to %d'],
@@ -1731,6 +2170,15 @@ subtest 'numbers' => sub {
         my $words = $format =~ s{%d}{define($name) / ($scale || 1)}er;
         ok index($text{$section}, $words) >= 0, "$section: $words";
     }
+
+    # 64 bytes a key, and as many for a chunk of a window
+
+    my $chunks = define('ENTRIES') / define('ZONE_CHUNK');
+
+    ok index($text{ratelimit_zone}, 'for each four requests') >= 0
+       && define('ZONE_CHUNK') == 4, 'ratelimit_zone: a chunk';
+    ok index($text{ratelimit_zone}, 'up to ' . ($chunks + 1) . ' times') >= 0,
+       'ratelimit_zone: the largest window';
 
     my $bits = $directive{ratelimit_ipv6_prefix}{default};
 
@@ -1764,10 +2212,10 @@ subtest 'commands of redis-cli' => sub {
                             'X-Real-IP' => '203.0.113.7')->{status}, 200,
        'a request';
 
-    my %step = map { $_->{command} => $_ }
-               map { RateLimit::Transcript::parse($_) } @{ $block{console} };
-    my @order = map { $_->{command} }
-                map { RateLimit::Transcript::parse($_) } @{ $block{console} };
+    my @steps = map { RateLimit::Transcript::parse($_) }
+                grep { /^\$ redis-cli/ } @{ $block{console} };
+    my %step = map { $_->{command} => $_ } @steps;
+    my @order = map { $_->{command} } @steps;
 
     cmp_ok scalar @order, '>=', 5, 'commands';
 
@@ -1870,6 +2318,19 @@ EOC
 
     ok !$nginx->log_like(qr/NOPERM|redis refused|refund failed|answered/),
        'nothing is forbidden';
+    ok !$nginx->log_like(qr/ is in state /), 'and no shard was missed';
+
+    # an open breaker is closed by a probe, with these rights
+
+    $_->cmd('CONFIG', 'SET', 'maxmemory', 1) for $redis, $second;
+    ok wait_until(sub {
+        $status->('/one');
+        $nginx->log_like(qr/ is in state circuit_open, failure: oom/);
+    }), 'no memory';
+    $_->cmd('CONFIG', 'SET', 'maxmemory', 0) for $redis, $second;
+    ok $nginx->wait_log(qr/ is distributed again/, 15), 'probed';
+    ok !$nginx->log_like(qr/NOPERM|redis refused/), 'which is allowed';
+    is_deeply $redis->cmd('KEYS', '*probe*'), [], 'and leaves nothing behind';
 
     like $redis->cmd('CLIENT', 'LIST'), qr/ name=nginx-ratelimit\@\S/,
          'the name of the connections';

@@ -7,7 +7,8 @@
 # EXAMPLE names a file of conf-examples/, PORT the port of nginx (by default
 # 8080, or a free one).  The ports that the file names are replaced by free
 # ones, so nothing that runs on this machine is in the way.  The comment in it
-# that starts with "Try it" is shown with these ports.
+# that starts with "Try it" is shown with these ports.  Metrics have a port of
+# their own.
 #
 # All files are in one temporary folder.  Stays until a signal (Ctrl-C), then
 # ends what it started and removes the folder.
@@ -40,6 +41,7 @@ cleanup()
     # nginx, started last, goes first
     for ((i = ${#pids[@]} - 1; i >= 0; i--)); do
         kill "${pids[i]}" 2>/dev/null || true
+        kill -CONT "${pids[i]}" 2>/dev/null || true
         wait "${pids[i]}" 2>/dev/null || true
     done
 
@@ -115,7 +117,9 @@ wait_for()
 mapfile -t listen < <(sed -nE \
     's/^[^#]*\blisten +([^ ;]*:)?([0-9]{2,5})\b.*/\2/p' "$example" | sort -nu)
 
-mapfile -t free < <(free_ports $((${#shards[@]} + ${#listen[@]})))
+mapfile -t free < <(free_ports $((${#shards[@]} + ${#listen[@]} + 1)))
+
+metrics=${free[-1]}
 
 substitute=()
 redis=()
@@ -179,6 +183,16 @@ http {
     scgi_temp_path         temp/scgi;
 
     include                example.conf;
+
+    server {
+        listen      127.0.0.1:$metrics;
+        access_log  off;
+
+        location = /metrics {
+            ratelimit  off;
+            ratelimit_metrics;
+        }
+    }
 }
 END
 
@@ -218,6 +232,7 @@ ${bold}nginx with ngx_http_ratelimit_module, configured by $example${plain}
   redis      $(for i in "${!redis[@]}"; do
                    printf '127.0.0.1:%s (pid %s)  ' "${redis[i]}" "${pids[i]}"
                done)
+  metrics    http://127.0.0.1:$metrics/metrics  (?format=json)
   config     $dir/example.conf
   error log  $dir/logs/error.log
 
@@ -227,6 +242,16 @@ END
 
 sed -n '/^# *Try it/,/^[^#]/s/^# \{0,1\}//p' "$dir/example.conf" \
 | sed -E "s/^( *)((curl|for|redis-cli|kill)( ?[^ ])*)/\1$bold\2$plain/"
+
+if grep -q '^ratelimit_shards' "$example"; then
+    cat << END
+
+To see what happens while Redis is away, stop the shards, and let them go on:
+
+    ${bold}kill -STOP ${pids[*]:0:${#redis[@]}}${plain}
+    ${bold}kill -CONT ${pids[*]:0:${#redis[@]}}${plain}
+END
+fi
 
 echo
 echo "Ctrl-C ends it all and leaves nothing behind."
