@@ -12,6 +12,7 @@ use RateLimit::Nginx;
 use RateLimit::Util qw(temp_dir);
 
 use File::Path ();
+use POSIX ();
 
 my $SECRET = 'Pa55-w0rd';
 my $dir = temp_dir('directives');
@@ -93,6 +94,8 @@ my %GOOD = (
     ratelimit_status                => '429',
     ratelimit_error_status          => '503',
     ratelimit_on_error              => 'open',
+    ratelimit_local_share           => '1/4',
+    ratelimit_breaker               => 'failures=5',
     ratelimit_headers               => 'legacy',
     ratelimit_log_level             => 'error',
     ratelimit_dry_run               => 'on',
@@ -149,6 +152,12 @@ my $WINDOW   = 'it must be a time from 1ms to 365d, for example "60s"';
 my $STEP     = 'it must be a time from 0 to 1d, for example "100ms"';
 my $CACHE    = 'it must be a time up to 60s, for example "50ms", or "off"';
 my $BITS     = 'it must be a number from 1 to 128';
+my $SHARE    = 'it must be above 0 and at most 1, for example "0.25" or "1/4", '
+               . 'with at most 3 digits after the point or numbers up to 1000';
+my $FAILURES = 'it must be a number from 1 to 100';
+my $OUTAGE   = 'it must be a time from 100ms to 1h, for example "30s"';
+my $PROBE    = 'it must be a time from 100ms to 1h, for example "10s"';
+my $BREAKER  = 'it must be "failures=", "window=" or "probe="';
 
 my @WRONG = (
     [ratelimit_capacity => $CAPACITY,
@@ -168,8 +177,18 @@ my @WRONG = (
      ''],
     [ratelimit_redis_database => $DATABASE, qw(-1 abc 1x 65536 99999999999999),
      ''],
-    [ratelimit_on_error => 'it must be "open" or "closed"',
-     qw(foo closedx), ''],
+    [ratelimit_on_error => 'it must be "open", "closed" or "local"',
+     qw(foo closedx redis), ''],
+    [ratelimit_local_share => $SHARE,
+     qw(0 2 1/0 0/4 5/4 1.5 -1 abc 0.2555 0.000 .5 1. 1/ /4 1/1001 25%), ''],
+    [ratelimit_breaker => $FAILURES,
+     map { "failures=$_" } qw(0 101 -1 abc 5x 1.5 99999999999999999999), ''],
+    [ratelimit_breaker => $OUTAGE,
+     map { "window=$_" } qw(0 99ms 3600001ms 61m 2h -1 abc 1x), ''],
+    [ratelimit_breaker => $PROBE,
+     map { "probe=$_" } qw(0 99ms 3600001ms 2h -1 abc), ''],
+    [ratelimit_breaker => $BREAKER,
+     qw(5 off on failures Failures=5 failure=5 timeout=1s =5), ''],
     [ratelimit_headers => 'it must be "legacy", "draft-8" or "off"',
      qw(foo on draft8), ''],
     [ratelimit_body => 'it must be "default", "json" or "problem"',
@@ -250,10 +269,12 @@ refused('an inherited cost above the capacity', "$SHARDS ratelimit_cost 7;",
         'ratelimit_rate 5r/s;', 'ratelimit_cost', '"7"', 'capacity 5');
 accepted('a cost as high as the capacity', $SHARDS,
          'ratelimit_rate 1r/s; ratelimit_capacity 10; ratelimit_cost 10;');
-refused('a limit without shards', '', 'ratelimit_rate 1r/s;',
-        'limits have no place to live', 'there is no "ratelimit_shards"');
-refused('a limit of http without shards', 'ratelimit_rate 1r/s;', '',
-        'limits have no place to live', 'there is no "ratelimit_shards"');
+accepted('a limit without shards', '', 'ratelimit_rate 1r/s;');
+accepted('a limit of http without shards', 'ratelimit_rate 1r/s;', '');
+accepted('a window without shards', '', 'ratelimit_capacity 5;'
+         . 'ratelimit_algorithm sliding_window_log;');
+refused('a wrong limit without shards', '', 'ratelimit_rate 0r/s;',
+        'ratelimit_rate', '"0r/s"', 'never refills');
 refused('a capacity without a rate', $SHARDS, 'ratelimit_capacity 5;',
         'ratelimit_capacity', 'without "ratelimit_rate"', 'location "/t"');
 refused('a key without a rate', $SHARDS, 'ratelimit_key $uri;',
@@ -368,6 +389,14 @@ refused('a window alone', $SHARDS, 'ratelimit_window 10s;',
         'ratelimit_window', 'location "/t"');
 refused('a refill interval alone', $SHARDS, 'ratelimit_refill_interval 10s;',
         'ratelimit_refill_interval', 'location "/t"');
+refused("a breaker with $_->[0] twice", $SHARDS,
+        "ratelimit_rate 1r/s; ratelimit_breaker $_->[0] $_->[1];",
+        'ratelimit_breaker', "duplicate parameter \"$_->[1]\"")
+    for ['failures=5', 'failures=6'], ['window=1s', 'window=1s'],
+        ['probe=1s', 'probe=2s'];
+refused('a breaker of four words', $SHARDS, 'ratelimit_rate 1r/s;'
+        . 'ratelimit_breaker failures=5 window=1s probe=1s failures=5;',
+        'invalid number of arguments in "ratelimit_breaker"');
 accepted('a window log with a capacity', $SHARDS,
          'ratelimit_algorithm sliding_window_log; ratelimit_capacity 5;');
 
@@ -428,6 +457,42 @@ for my $directive (sort keys %GOOD) {
 }
 
 
+# ---- directives with places of their own
+
+# 16 pages at least
+
+my $k = 16 * POSIX::sysconf(POSIX::_SC_PAGESIZE()) / 1024;
+
+for my $value ("${k}k", $k * 1024, '10m') {
+    accepted("ratelimit_zone $value in http", "$SHARDS ratelimit_zone $value;",
+             'ratelimit_rate 1r/s;');
+}
+
+for my $value (qw(0 4k abc 1x -64k), $k - 1 . 'k', $k * 1024 - 1, '') {
+    refused("ratelimit_zone \"$value\"", "$SHARDS ratelimit_zone \"$value\";",
+            'ratelimit_rate 1r/s;', 'ratelimit_zone', "\"$value\"",
+            "it must be a size of at least ${k}k, for example \"10m\"");
+}
+
+refused('ratelimit_zone twice', "$SHARDS ratelimit_zone 1m; ratelimit_zone 1m;",
+        '', '"ratelimit_zone" directive is duplicate');
+refused("ratelimit_zone in $_->[0]", @$_[1, 2],
+        '"ratelimit_zone" directive is not allowed here')
+    for ['server', 'server { listen 127.0.0.1:%%PORT2%%; ratelimit_zone 1m; }'],
+        ['location', '', 'ratelimit_zone 1m;'];
+
+accepted('ratelimit_metrics in a location', '', 'ratelimit_metrics;');
+accepted('ratelimit_metrics beside a limit', $SHARDS,
+         'ratelimit_metrics; ratelimit_rate 1r/s;');
+refused('ratelimit_metrics with a word', '', 'ratelimit_metrics on;',
+        'invalid number of arguments in "ratelimit_metrics"');
+refused("ratelimit_metrics in $_->[0]", @$_[1, 2],
+        '"ratelimit_metrics" directive is not allowed here')
+    for ['http', 'ratelimit_metrics;', ''],
+        ['server', 'server { listen 127.0.0.1:%%PORT2%%; ratelimit_metrics; }'],
+        ['if', '', 'if ($args) { ratelimit_metrics; }'];
+
+
 # ---- good values of all forms
 
 my @RIGHT = (
@@ -440,7 +505,12 @@ my @RIGHT = (
     [ratelimit_redis_timeout => qw(1 1ms 250ms 60s 1m)],
     [ratelimit_prefix        => qw(rl a:b:c app-1/x "~!")],
     [ratelimit_redis_database => qw(0 15 65535)],
-    [ratelimit_on_error      => qw(open closed)],
+    [ratelimit_on_error      => qw(open closed local)],
+    [ratelimit_local_share   => qw(1 1.0 0.25 0.001 1/4 2/3 1/1000 3/3)],
+    [ratelimit_breaker       => qw(failures=1 failures=100 window=100ms
+                                   window=1h window=30 probe=100ms probe=1h),
+                                'failures=3 window=10s probe=1s',
+                                'probe=1s failures=3', 'window=1m probe=1m'],
     [ratelimit_headers       => qw(legacy draft-8 off),
                                 'legacy draft-8', 'draft-8 legacy'],
     [ratelimit_body          => qw(default json problem)],

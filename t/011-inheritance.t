@@ -561,15 +561,20 @@ ratelimit_on_error closed;
 ratelimit_rate 1r/d;
 location /a { empty_gif; }
 location /b { ratelimit_error_status 500; empty_gif; }
-location /c { ratelimit_on_error open; empty_gif; }
+location /c {
+    ratelimit_on_error open;
+    empty_gif;
+    location /c/d { empty_gif; }
+    location /c/e { ratelimit_on_error local; empty_gif; }
+}
 --- request eval
-["GET /a", "GET /b", "GET /c"]
+[map { "GET /$_" } qw(a b c c/d c/e c/e)]
 --- error_code eval
-[503, 500, 200]
+[503, 500, 200, 200, 200, 429]
 --- response_headers eval
-["X-RateLimit-Degraded: true\nRetry-After: 1",
- "X-RateLimit-Degraded: true\nRetry-After: 1",
- "X-RateLimit-Degraded: true\n!Retry-After"]
+[("X-RateLimit-Degraded: true\nRetry-After: 1\n!X-RateLimit-Limit") x 2,
+ ("X-RateLimit-Degraded: true\n!Retry-After\n!X-RateLimit-Limit") x 2,
+ ("X-RateLimit-Degraded: true\nX-RateLimit-Limit: 1") x 2]
 
 
 
@@ -641,6 +646,7 @@ my $info = $::redis->info('keyspace');
 ratelimit_shards $TEST_NGINX_REDIS_LOCKED_ADDR;
 ratelimit_redis_password top-secret;
 ratelimit_on_error closed;
+ratelimit_breaker failures=100;
 --- config
 ratelimit_rate 1r/d;
 ratelimit_capacity 9;
@@ -662,8 +668,19 @@ location /default {
     ratelimit_redis_password wrong-but-not-used;
     empty_gif;
 }
-location /wrong { ratelimit_redis_password wrong-secret; empty_gif; }
-location /none { ratelimit_redis_password ""; empty_gif; }
+
+# in databases of their own, so that their outage is theirs
+
+location /wrong {
+    ratelimit_redis_password wrong-secret;
+    ratelimit_redis_database 1;
+    empty_gif;
+}
+location /none {
+    ratelimit_redis_password "";
+    ratelimit_redis_database 2;
+    empty_gif;
+}
 --- user_files eval
 [["password", "top-secret\n"], ["crlf", "top-secret\r\nsecond line\n"]]
 --- request eval
@@ -775,3 +792,89 @@ location /a { ratelimit_cost 1; empty_gif; }
 --- after
 ::is_deeply(::buckets($::redis), [], 'no bucket');
 ::is(::connections($::redis), 0, 'no connection');
+
+
+
+=== TEST 33: each level has its own share of a limit
+--- no_shards
+--- http_config
+ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+ratelimit_local_share 1/2;
+server {
+    listen $TEST_NGINX_SERVER_PORT;
+    server_name other;
+    ratelimit_local_share 1;
+    ratelimit_rate 1r/d;
+    ratelimit_capacity 8;
+    location / { empty_gif; }
+}
+--- config
+ratelimit_key $uri;
+ratelimit_rate 1r/d;
+ratelimit_capacity 8;
+location /a { empty_gif; }
+location /b {
+    ratelimit_local_share 0.25;
+    empty_gif;
+    location /b/c { empty_gif; }
+    location /b/d { ratelimit_local_share 0.75; empty_gif; }
+}
+--- request eval
+[map { "GET /$_" } qw(a b b/c b/d x)]
+--- more_headers eval
+[("") x 4, "Host: other"]
+--- error_code eval
+[200, 200, 200, 200, 200]
+--- response_headers eval
+[map { "X-RateLimit-Degraded: true\nX-RateLimit-Limit: $_\n"
+       . 'X-RateLimit-Remaining: ' . ($_ - 1) } 4, 2, 2, 6, 8]
+
+
+
+=== TEST 34: unless told otherwise, an outage is this machine's, all of the limit
+--- no_shards
+--- http_config
+ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+--- config
+ratelimit_rate 1r/d;
+ratelimit_capacity 2;
+location /t { empty_gif; }
+--- request eval
+["GET /t", "GET /t", "GET /t"]
+--- error_code eval
+[200, 200, 429]
+--- response_headers eval
+[map { "X-RateLimit-Degraded: true\nX-RateLimit-Limit: 2\n"
+       . "X-RateLimit-Remaining: $_" } 1, 0, 0]
+
+
+
+=== TEST 35: each level has its own breaker, and all of it
+--- no_shards
+--- http_config
+ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+ratelimit_breaker failures=1 probe=1h;
+ratelimit_on_error open;
+--- config
+ratelimit_rate 1r/d;
+location /a { empty_gif; }
+location /b {
+    ratelimit_shards 127.0.0.1:$TEST_NGINX_RAND_PORT_1;
+    ratelimit_breaker failures=100;
+    empty_gif;
+    location /b/c { empty_gif; }
+}
+location /d {
+    ratelimit_shards 127.0.0.1:$TEST_NGINX_RAND_PORT_2;
+    ratelimit_breaker probe=1h;
+    empty_gif;
+}
+--- request eval
+["GET /a", "GET /a", ("GET /b", "GET /b/c") x 3, ("GET /d") x 6]
+--- error_code eval
+[(200) x 14]
+--- response_headers eval
+["X-RateLimit-Degraded: true", "X-RateLimit-Degraded-Reason: circuit_open",
+ ("X-RateLimit-Degraded-Reason: storage_unavailable") x 6,
+ ("X-RateLimit-Degraded: true") x 5,
+ "X-RateLimit-Degraded-Reason: circuit_open"]

@@ -256,8 +256,7 @@ refused('a list in if', $A, 'if ($args) { ratelimit a; }',
         '"ratelimit" directive is not allowed here');
 refused('a named limit in a location', $A, 'ratelimit_limit c rate=1r/s;',
         '"ratelimit_limit" directive is not allowed here');
-refused('no shards', 'ratelimit_limit a rate=1r/s;', 'ratelimit a;',
-        'limits have no place to live', 'there is no "ratelimit_shards"');
+accepted('no shards', 'ratelimit_limit a rate=1r/s;', 'ratelimit a;');
 accepted('no shards, where nobody uses the limit',
          'ratelimit_limit a rate=1r/s;', '');
 

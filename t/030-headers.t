@@ -292,6 +292,7 @@ qr/: 90\d\b/
 --- config
 location / {
     ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    ratelimit_on_error open;
     ratelimit_rate 1r/d;
     proxy_pass http://127.0.0.1:$TEST_NGINX_RAND_PORT_1;
 }
@@ -607,6 +608,7 @@ location /t { ratelimit_rate 1r/d; ratelimit_dry_run on; empty_gif; }
 === TEST 23: no answer from Redis, open: degraded, and why
 --- config
 ratelimit_rate 1r/d;
+ratelimit_on_error open;
 location /dead {
     ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
     empty_gif;
@@ -727,3 +729,114 @@ GET /return
 "$::none!Retry-After"
 --- response_body
 returned
+
+
+
+=== TEST 29: no answer from Redis, local: degraded, and what this machine grants
+--- http_config
+ratelimit_local_share 1/2;
+ratelimit_breaker failures=100;
+--- config
+ratelimit_rate 1r/d;
+ratelimit_capacity 4;
+location /dead {
+    ratelimit_key dead;
+    ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    empty_gif;
+}
+location /mute {
+    ratelimit_key mute;
+    ratelimit_shards $TEST_NGINX_FAKE_MUTE_ADDR;
+    ratelimit_redis_timeout 20ms;
+    empty_gif;
+}
+--- request eval
+[("GET /dead") x 3, ("GET /mute") x 3]
+--- error_code eval
+[(200, 200, 429) x 2]
+--- response_headers_like eval
+[map { my $reason = $_;
+       map { "X-RateLimit-Degraded: true\n"
+             . "X-RateLimit-Degraded-Reason: $reason\n"
+             . "X-RateLimit-Limit: 2\nX-RateLimit-Reset: \\d{10}\n$_" }
+           ("X-RateLimit-Remaining: 1\nRetry-After: \n"
+            . "X-RateLimit-Retry-After: ",
+            "X-RateLimit-Remaining: 0\nRetry-After: \n"
+            . "X-RateLimit-Retry-After: ",
+            # half of the rate
+            "X-RateLimit-Remaining: 0\nRetry-After: 172[78]\\d\\d\n"
+            . "X-RateLimit-Retry-After: 172[78]\\d\\d") }
+     'storage_unavailable', 'timeout']
+
+
+
+=== TEST 30: the breaker is open, local: the same, and why
+--- http_config
+ratelimit_breaker failures=1 probe=1h;
+--- config
+location /t {
+    ratelimit_rate 1r/d;
+    ratelimit_capacity 3;
+    ratelimit_shards 127.0.0.1:$TEST_NGINX_RAND_PORT_2;
+    empty_gif;
+}
+--- request eval
+[("GET /t") x 4]
+--- error_code eval
+[200, 200, 200, 429]
+--- response_headers eval
+["X-RateLimit-Degraded: true\nX-RateLimit-Remaining: 2",
+ (map { "X-RateLimit-Degraded: true\nX-RateLimit-Limit: 3\n"
+        . "X-RateLimit-Degraded-Reason: circuit_open\n"
+        . "X-RateLimit-Remaining: $_" } 1, 0, 0)]
+
+
+
+=== TEST 31: a degraded answer of this machine has no number of a backend
+--- config
+location / {
+    ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    ratelimit_rate 1r/d;
+    proxy_pass http://127.0.0.1:$TEST_NGINX_RAND_PORT_1;
+}
+--- request
+GET /chatty
+--- response_headers_like eval
+"X-RateLimit-Degraded: true\n"
+. "X-RateLimit-Degraded-Reason: storage_unavailable\n"
+. "X-RateLimit-Limit: 1\nX-RateLimit-Remaining: 0\n"
+. "X-RateLimit-Reset: \\d{10}\nX-RateLimit-Retry-After: \n"
+. "X-RateLimit-Other: mine"
+
+
+
+=== TEST 32: headers off are off for this machine's decisions too
+--- config
+location /t {
+    ratelimit_headers off;
+    ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    ratelimit_rate 1r/d;
+    empty_gif;
+}
+--- request eval
+["GET /t", "GET /t"]
+--- error_code eval
+[200, 429]
+--- response_headers eval
+[("$::none!Retry-After") x 2]
+
+
+
+=== TEST 33: an invalid limit passes by whatever policy but closed, without numbers
+--- config
+location /local { ratelimit_rate $arg_r; empty_gif; }
+location /open { ratelimit_on_error open; ratelimit_rate $arg_r; empty_gif; }
+location /closed { ratelimit_on_error closed; ratelimit_rate $arg_r;
+                   empty_gif; }
+--- request eval
+["GET /local?r=x", "GET /open?r=x", "GET /closed?r=x"]
+--- error_code eval
+[200, 200, 503]
+--- response_headers eval
+[("X-RateLimit-Degraded: true\nX-RateLimit-Degraded-Reason: invalid_limit\n"
+  . "!X-RateLimit-Limit\n!X-RateLimit-Remaining\n!X-RateLimit-Reset") x 3]

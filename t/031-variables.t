@@ -51,10 +51,13 @@ add_block_preprocessor(sub {
     my ($block) = @_;
 
     $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
-    ratelimit_shards $TEST_NGINX_REDIS_ADDR;
     ratelimit_redis_timeout 10s;
     ratelimit_redis_connect_timeout 10s;
 EOC
+
+    $block->set_value('http_config', 'ratelimit_shards $TEST_NGINX_REDIS_ADDR;'
+                                     . $block->http_config)
+        unless defined $block->no_shards;
 
     $block->set_value('http_config', $block->http_config
                       . "log_format vars '$FORMAT';\n"
@@ -229,6 +232,7 @@ location /t { ratelimit_rate 0r/s; ratelimit_capacity 1; empty_gif; }
 === TEST 5: DEGRADED, open
 --- config
 ratelimit_rate 1r/d;
+ratelimit_on_error open;
 location /dead { ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT; empty_gif; }
 location /mute { ratelimit_shards $TEST_NGINX_FAKE_MUTE_ADDR;
                  ratelimit_redis_timeout 20ms; empty_gif; }
@@ -524,3 +528,44 @@ location /both4/ { proxy_pass http://127.0.0.1:$TEST_NGINX_RAND_PORT_2/; }
 [200, 200, 200]
 --- response_headers eval
 ["X-Net: ::", "X-Net: ::", "X-Net: 127.0.0.1"]
+
+
+
+=== TEST 20: DEGRADED and REJECTED, local: the numbers of this machine's share
+--- config
+ratelimit_rate 1r/d;
+ratelimit_capacity 4;
+ratelimit_local_share 0.25;
+location /dead { ratelimit_key dead;
+                 ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT; empty_gif; }
+location /mute { ratelimit_key mute;
+                 ratelimit_shards $TEST_NGINX_FAKE_MUTE_ADDR;
+                 ratelimit_redis_timeout 20ms; empty_gif; }
+--- request eval
+["GET /dead", "GET /dead", "GET /mute", "GET /mute"]
+--- error_code eval
+[200, 429, 200, 429]
+--- vars eval
+[map { my %all = (name => $_->[0], limit => 1, remaining => 0,
+                  reset => '\\d{10}', source => 'local', shard => $_->[1],
+                  latency => $::US);
+       +{ %all, status => 'DEGRADED' },
+       +{ %all, status => 'REJECTED', retry_after => '345[56]\\d\\d' } }
+     ['localhost/dead', $::DEAD],
+     ['localhost/mute', quotemeta $::mute->addr]]
+
+
+
+=== TEST 21: PASSED and REJECTED where there are no shards: no server was asked
+--- no_shards
+--- config
+location /t { ratelimit_rate 1r/d; empty_gif; }
+--- request eval
+["GET /t", "GET /t"]
+--- error_code eval
+[200, 429]
+--- vars eval
+[map { { name => 'localhost/t', limit => 1, remaining => 0,
+         reset => '\\d{10}', source => 'local', %$_ } }
+     { status => 'PASSED' },
+     { status => 'REJECTED', retry_after => '86[34]\\d\\d' }]

@@ -1,6 +1,6 @@
 # What the error log says: each decision at info, a rejection at its own level,
-# an outage in a few lines however long it lasts; keys escaped and cut, and
-# never a password.
+# an outage in a few lines however long it lasts, and its beginning and end;
+# keys escaped and cut, and never a password.
 
 use strict;
 use warnings;
@@ -70,20 +70,24 @@ run_tests();
 # ---- outages, which need more than one step
 
 sub start_nginx {
-    my ($addr, $more) = @_;
+    my ($addr, $more, %opt) = @_;
 
     return RateLimit::Nginx->start(
         workers => 1,
         log     => 'notice',
+        %opt,
         conf    => "ratelimit_shards $addr;"
                    . 'ratelimit_redis_connect_timeout 10s;'
-                   . ($more // 'ratelimit_redis_timeout 10s;'),
+                   . ($more // '')
+                   . (($more // '') =~ /redis_timeout/
+                      ? '' : 'ratelimit_redis_timeout 10s;'),
         server  => 'location /t { ratelimit_rate 1000000r/s; empty_gif; }',
     );
 }
 
 
-# So many requests, all of which are let in by the failure policy.
+# So many requests, all of which are let in by the failure policy, and why: a
+# regex.
 
 sub degraded {
     my ($nginx, $requests, $reason) = @_;
@@ -96,8 +100,32 @@ sub degraded {
 
     is($load->count(200), $requests, 'all pass');
     is(scalar(grep {
-           ($_->{headers}{'x-ratelimit-degraded-reason'} // '') eq $reason
+           ($_->{headers}{'x-ratelimit-degraded-reason'} // '')
+               =~ /^(?:$reason)$/
        } $load->responses), $requests, "degraded: $reason");
+}
+
+
+# Whether Redis decides.
+
+sub works {
+    my ($nginx) = @_;
+
+    my $r = RateLimit::Load::get($nginx->port, '/t');
+
+    return $r->{headers}{'x-ratelimit-limit'}
+           && !$r->{headers}{'x-ratelimit-degraded'};
+}
+
+
+# The changes of a shard's state in the log: "LEVEL TEXT".
+
+sub changes {
+    my ($nginx, $addr) = @_;
+
+    return map { /\[(\w+)\] \S+ ratelimit shard \Q$addr\E is (.*)$/
+                 ? "$1 $2" : () }
+           split /\n/, $nginx->error_log;
 }
 
 
@@ -130,34 +158,41 @@ sub stopped {
 }
 
 
-subtest 'nobody listens: one line, until somebody does' => sub {
-    my $late = RateLimit::Redis->new;
-    my $addr = $late->addr;
-    my $nginx = start_nginx($addr);
+for my $workers (1, 4) {
+    subtest "nobody listens: one line, until somebody does; workers: $workers"
+        => sub
+    {
+        my $late = RateLimit::Redis->new;
+        my $addr = $late->addr;
+        my $nginx = start_nginx($addr, undef, workers => $workers);
 
-    degraded($nginx, 200, 'storage_unavailable');
-    complaints($nginx, 1,
-               qr/\[error\].* connect\(\) to \Q$addr\E failed \(111: .*/
-               . ", redis: \Q$addr\E\$");
+        degraded($nginx, 200, 'storage_unavailable|circuit_open');
+        complaints($nginx, 1,
+                   qr/\[error\].* connect\(\) to \Q$addr\E failed \(111: .*/
+                   . ", redis: \Q$addr\E\$");
+        is_deeply([changes($nginx, $addr)],
+                  ['notice in state fallback, failure: refused',
+                   'notice in state circuit_open, failure: refused'],
+                  'what it did to the shard');
 
-    $late->start;
-    ok $nginx->wait_log(qr/\[notice\].* redis is back, redis: \Q$addr\E$/, 20),
-       'redis is back';
-    ok wait_until(sub {
-        RateLimit::Load::get($nginx->port, '/t')
-            ->{headers}{'x-ratelimit-limit'}
-    }), 'and in use';
-    complaints($nginx, 1);
+        $late->start;
+        ok $nginx->wait_log(qr/ratelimit shard \Q$addr\E is distributed again/,
+                            20), 'its end';
+        is((changes($nginx, $addr))[2], 'notice distributed again',
+           'one line as well');
+        ok wait_until(sub { works($nginx) }), 'in use';
+        complaints($nginx, 1);
 
-    stopped($nginx);
-};
+        stopped($nginx);
+    };
+}
 
 
 subtest 'no such socket: one line' => sub {
     my $path = "$ENV{TEST_NGINX_DEAD_SOCK}";
     my $nginx = start_nginx("unix:$path");
 
-    degraded($nginx, 200, 'storage_unavailable');
+    degraded($nginx, 200, 'storage_unavailable|circuit_open');
     complaints($nginx, 1, qr/ connect\(\) to unix:\Q$path\E failed \(2: /);
 
     stopped($nginx, except => qr/ connect\(\) to unix:/);
@@ -167,7 +202,8 @@ subtest 'no such socket: one line' => sub {
 subtest 'no answers: one line for the calls, one for the connection' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => { eval => {} });
     my $addr = $fake->addr;
-    my $nginx = start_nginx($addr, 'ratelimit_redis_timeout 10ms;');
+    my $nginx = start_nginx($addr, 'ratelimit_redis_timeout 10ms;'
+                                   . 'ratelimit_breaker failures=100;');
 
     degraded($nginx, 50, 'timeout');
     ok $nginx->wait_log(qr/does not answer any more/, 20), 'given up';
@@ -183,20 +219,32 @@ subtest 'no answers: one line for the calls, one for the connection' => sub {
 subtest 'error replies: one line for each class' => sub {
     my $fake = RateLimit::FakeRedis->start;
     my $addr = $fake->addr;
-    my $nginx = start_nginx($addr);
+    my $nginx = start_nginx($addr, 'ratelimit_breaker failures=100;');
 
     $fake->policy({ eval => "-OOM command not allowed\x1b[1m \"now\".\r\n" });
-    degraded($nginx, 100, 'storage_unavailable');
+    degraded($nginx, 30, 'storage_unavailable');
     $fake->policy({ eval => "-READONLY You can't write.\r\n" });
-    degraded($nginx, 100, 'storage_unavailable');
+    degraded($nginx, 30, 'storage_unavailable');
     $fake->policy({ eval => '-OOM ' . 'x' x 5000 . "\r\n" });
-    degraded($nginx, 100, 'storage_unavailable');
+    degraded($nginx, 30, 'storage_unavailable');
 
     complaints($nginx, 2,
                qr/\[error\].* redis \Q$addr\E answered /
                . '"OOM command not allowed\\\\x1B\[1m \\\\x22now\\\\x22\."$',
                qr/\[error\].* redis \Q$addr\E answered /
                . '"READONLY You can\'t write\."$');
+    is_deeply([changes($nginx, $addr)],
+              ['notice in state fallback, failure: oom'],
+              'only the first one changed the state');
+
+    # one more class of failure when the breaker opens
+
+    $fake->policy({ eval => "-BUSY a script runs\r\n",
+                    handshake => { PROBE => "-BUSY a script runs\r\n" } });
+    degraded($nginx, 100, 'storage_unavailable|circuit_open');
+    complaints($nginx, 3, qr/ redis \Q$addr\E answered "BUSY a script runs"$/);
+    is((changes($nginx, $addr))[1],
+       'notice in state circuit_open, failure: busy', 'and what opened it');
 
     stopped($nginx);
 };
@@ -215,28 +263,63 @@ subtest 'a long error reply is cut' => sub {
 };
 
 
-subtest 'a server that closes each connection: a few lines' => sub {
+subtest 'a server that closes its connection for good: a few lines' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => {
-        eval => { then => 'close' },
+        eval      => { then => 'close' },
+        handshake => { PROBE => [":1\r\n", "-ERR not again\r\n"] },
     });
-    my $nginx = start_nginx($fake->addr);
+    my $addr = $fake->addr;
+    my $nginx = start_nginx($addr);
 
-    degraded($nginx, 100, 'storage_unavailable') for 1 .. 3;
+    degraded($nginx, 100, 'storage_unavailable|circuit_open') for 1 .. 3;
     complaints($nginx, 2,
                qr/\[error\].* redis closed the connection, calls lost: \d/);
+    like(join("; ", changes($nginx, $addr)),
+         qr/^notice in state fallback, failure: closed; notice in state circuit_open, failure: (?:closed|error)$/,
+         'each state once');
 
     stopped($nginx);
 };
 
 
-subtest 'no RESP: one line' => sub {
+subtest 'a server that closes each connection: ten changes, then silence' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => {
-        eval => "HTTP/1.1 400 Bad Request\r\n\r\n",
+        eval => { then => 'close' },
+    });
+    my $addr = $fake->addr;
+    my $nginx = start_nginx($addr, 'ratelimit_breaker failures=3 probe=100ms;');
+
+    ok wait_until(sub {
+        RateLimit::Load::get($nginx->port, '/t');
+        $fake->connections->{accepted} >= 30;
+    }, 60), '30 connections';
+
+    my @changes = changes($nginx, $addr);
+
+    is(scalar @changes, 10, 'ten lines for more changes than that');
+    is(scalar(grep { !/^notice (?:in state (?:fallback|circuit_open), failure: (?:closed|refused)|distributed again)$/ }
+                   @changes), 0, 'on changes of all kinds')
+        or diag(join "\n", @changes);
+
+    # what failed is told again after each of those that say it is over
+
+    complaints($nginx, 2 * (1 + grep { /again/ } @changes));
+    ok($nginx->log_count(qr/\[error\].* redis closed the connection, calls lost/)
+       > 1, 'so that the next outage has its line, too');
+
+    stopped($nginx);
+};
+
+
+subtest 'no RESP: one line, and one for the next connection' => sub {
+    my $fake = RateLimit::FakeRedis->start(policy => {
+        eval      => "HTTP/1.1 400 Bad Request\r\n\r\n",
+        handshake => { PROBE => [":1\r\n", "-ERR not again\r\n"] },
     });
     my $nginx = start_nginx($fake->addr);
 
-    degraded($nginx, 100, 'storage_unavailable');
-    complaints($nginx, 1, qr/\[error\].* redis sent what is no reply/);
+    degraded($nginx, 100, 'storage_unavailable|circuit_open');
+    complaints($nginx, 2, qr/\[error\].* redis sent what is no reply/);
 
     stopped($nginx);
 };
@@ -246,12 +329,7 @@ subtest 'a second outage is told as the first one was' => sub {
     my $server = RateLimit::Redis->start;
     my $addr = $server->addr;
     my $nginx = start_nginx($addr);
-    my $works = sub {
-        wait_until(sub {
-            RateLimit::Load::get($nginx->port, '/t')
-                ->{headers}{'x-ratelimit-limit'}
-        }, 20)
-    };
+    my $works = sub { wait_until(sub { works($nginx) }, 20) };
 
     # a connection that has lived for a second is no mere attempt
 
@@ -272,8 +350,8 @@ subtest 'a second outage is told as the first one was' => sub {
 
         $server->start;
         ok $works->(), 'works again';
-        ok wait_until(sub { $nginx->log_count(qr/redis is back/) >= $n }, 10),
-           "end of outage $n is told";
+        ok wait_until(sub { $nginx->log_count(qr/distributed again/) >= $n },
+                      10), "end of outage $n is told";
     }
 
     complaints($nginx, 6);
@@ -389,9 +467,11 @@ my $line = (::decisions())[1];
 --- config
 location /skip { ratelimit_key ""; ratelimit_rate 1r/d; empty_gif; }
 location /dead { ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+                 ratelimit_on_error open; ratelimit_breaker failures=100;
                  ratelimit_rate 1r/d; empty_gif; }
 location /closed { ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
-                   ratelimit_on_error closed; ratelimit_rate 1r/d; empty_gif; }
+                   ratelimit_on_error closed; ratelimit_breaker failures=100;
+                   ratelimit_rate 1r/d; empty_gif; }
 location /bad { ratelimit_rate $arg_r; empty_gif; }
 --- request eval
 ["GET /skip", "GET /dead", "GET /closed", "GET /bad"]
@@ -483,19 +563,25 @@ location @ok { return 200; }
 === TEST 11: no password is logged, whether it is right or wrong
 --- config
 ratelimit_shards $TEST_NGINX_REDIS_LOCKED_ADDR;
+ratelimit_redis_password right-secret;
 ratelimit_rate 1r/d;
 ratelimit_capacity 9;
-location /right { ratelimit_redis_password right-secret; empty_gif; }
-location /wrong { ratelimit_redis_password wrong-secret; empty_gif; }
+location /right { empty_gif; }
+
+# each in a database of its own, and so with lines of its own
+
+location /wrong { ratelimit_redis_password wrong-secret;
+                  ratelimit_redis_database 2; empty_gif; }
 location /bob { ratelimit_redis_user bob; ratelimit_redis_password bobs-secret;
                 empty_gif; }
 location /bad { ratelimit_redis_user bob; ratelimit_redis_password bad-secret;
-                empty_gif; }
+                ratelimit_redis_database 2; empty_gif; }
 location /url {
     ratelimit_shards redis://bob:url-secret@$TEST_NGINX_REDIS_LOCKED_ADDR/1;
     empty_gif;
 }
-location /none { empty_gif; }
+location /none { ratelimit_redis_password ""; ratelimit_redis_database 3;
+                 empty_gif; }
 --- request eval
 [map { "GET /$_" } qw(right wrong bob bad url none)]
 --- error_code eval
@@ -514,7 +600,7 @@ my $addr = $::locked->addr;
      'one line for each wrong password');
 ::is(() = $log =~ /"WRONGPASS [^"]*", redis: \Q$addr\E(?:\/1)?\n/g, 3,
      'which name the server');
-::is(() = $log =~ /\[error\].* redis refused CLIENT SETNAME: "NOAUTH /g, 1,
+::is(() = $log =~ /\[error\].* redis refused SELECT: "NOAUTH /g, 1,
      'one line for the missing one');
 
 
@@ -563,7 +649,37 @@ GET /t
 --- response_headers
 X-RateLimit-Remaining: 0
 --- no_error_log
-redis is back
+ratelimit shard
 [error]
 [warn]
 [alert]
+
+
+
+=== TEST 15: what this machine decides in an outage is logged like any decision
+--- config
+location /t { ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+              ratelimit_breaker failures=100; ratelimit_local_share 1/2;
+              ratelimit_log_level warn;
+              ratelimit_rate 1r/d; ratelimit_capacity 2; empty_gif; }
+location /open { ratelimit_shards 127.0.0.1:$TEST_NGINX_RAND_PORT_1;
+                 ratelimit_breaker failures=1 probe=1h;
+                 ratelimit_rate 1r/d; ratelimit_capacity 5; empty_gif; }
+--- request eval
+["GET /t", "GET /t", "GET /open", "GET /open"]
+--- error_code eval
+[200, 429, 200, 200]
+--- response_headers eval
+["X-RateLimit-Remaining: 0", "X-RateLimit-Remaining: 0",
+ "X-RateLimit-Remaining: 4", "X-RateLimit-Remaining: 3"]
+--- after
+my @lines = ::decisions();
+::is($lines[0], 'info: ratelimit DEGRADED, limit: "localhost/t", '
+     . 'key: "127.0.0.1", source: local, failure: refused', 'passed');
+::like($lines[1], qr{^warn: ratelimit REJECTED, limit: "localhost/t", key: },
+       'rejected, at its level');
+::like($lines[1], qr/, cost: 1, remaining: 0 of 1, retry after: 172[78]\d\d, source: local, failure: (?:refused|circuit_open)$/,
+       'by the share');
+::is($lines[3], 'info: ratelimit DEGRADED, limit: "localhost/open", '
+     . 'key: "127.0.0.1", source: local, failure: circuit_open',
+     'passed without asking');

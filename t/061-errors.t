@@ -1,6 +1,7 @@
 # Error replies, of a fake server and of real ones.  None of them means "over
 # the limit": the failure policy decides, the log says once what it was, and
-# the next call tries again.
+# the next call tries again, unless there were so many that the circuit breaker
+# spares the server.
 
 use strict;
 use warnings;
@@ -19,12 +20,14 @@ use RateLimit::Redis;
 use RateLimit::Util qw(slurp wait_until);
 
 
-# "http" are the lines that name the shards.
+# "http" are the lines that name the shards.  Where the circuit breaker is not
+# what a test is about, it is out of the way.
 
 sub start {
     my ($http, %opt) = @_;
 
     my $server = delete $opt{server} // '';
+    my $breaker = delete $opt{breaker} // 'failures=100 window=100ms';
 
     return RateLimit::Nginx->start(
         workers => 1,
@@ -32,6 +35,7 @@ sub start {
         conf    => <<"EOC",
             ratelimit_redis_timeout 20s;
             ratelimit_redis_connect_timeout 20s;
+            ratelimit_breaker $breaker;
             $http
 EOC
         server  => <<"EOC",
@@ -41,6 +45,7 @@ EOC
             add_header         X-Source \$ratelimit_source always;
 
             location /       { empty_gif; }
+            location /open   { ratelimit_on_error open; empty_gif; }
             location /closed { ratelimit_on_error closed; empty_gif; }
             $server
 EOC
@@ -49,7 +54,7 @@ EOC
 
 
 # What became of a request, in three words: "200 redis 7", "429 redis 0",
-# "200 open timeout", "503 closed storage_unavailable".
+# "200 local timeout", "503 closed storage_unavailable".
 
 sub verdict {
     my ($r) = @_;
@@ -57,8 +62,8 @@ sub verdict {
     my $h = $r->{headers};
 
     return join ' ', $r->{status} || $r->{error}, $h->{'x-source'} // '-',
-                     $h->{'x-ratelimit-remaining'}
-                     // $h->{'x-ratelimit-degraded-reason'} // '-';
+                     $h->{'x-ratelimit-degraded-reason'}
+                     // $h->{'x-ratelimit-remaining'} // '-';
 }
 
 
@@ -76,27 +81,40 @@ sub works {
 }
 
 
-# Both policies, and that the class of the failure is in the decision's line.
+# All policies, and that the class of the failure is in the decision's line.
 
 sub fails {
-    my ($nginx, $class, $name, $path) = @_;
+    my ($nginx, $class, $name) = @_;
 
-    $path //= '';
-
+    my $reason = $class eq 'circuit_open' ? $class : 'storage_unavailable';
     my $from = length $nginx->error_log;
-    my $open = RateLimit::Load::get($nginx->port, "/$path?k=f");
-    my $closed = RateLimit::Load::get($nginx->port, "/closed$path?k=f");
+    my ($local, $open, $closed) = map {
+        RateLimit::Load::get($nginx->port, "$_?k=f")
+    } '/', '/open', '/closed';
     my $log = substr $nginx->error_log, $from;
 
     subtest $name => sub {
-        is verdict($open), '200 open storage_unavailable', 'open';
-        is verdict($closed), '503 closed storage_unavailable', 'closed';
+        is verdict($local), "200 local $reason", 'local';
+        is $local->{headers}{'x-ratelimit-limit'}, 1_000_000, 'its own limit';
+        is verdict($open), "200 open $reason", 'open';
+        is $open->{headers}{'x-ratelimit-limit'}, undef, 'no limit';
+        is verdict($closed), "503 closed $reason", 'closed';
         is $closed->{headers}{'retry-after'}, 1, 'Retry-After';
         is $_->{headers}{'x-ratelimit-degraded'}, 'true', 'degraded'
-            for $open, $closed;
-        is_deeply [$log =~ /DEGRADED.* failure: (\w+)/g], [$class, $class],
+            for $local, $open, $closed;
+        is_deeply [$log =~ /DEGRADED.* failure: (\w+)/g], [($class) x 3],
                   'its class in the line of the decision';
     };
+}
+
+
+# What the log says about the state of a shard, in the order of the lines.
+
+sub states {
+    my ($nginx, $label) = @_;
+
+    return [$nginx->error_log =~ /\[notice\].* ratelimit\ shard\ \Q$label\E
+                                  \ is\ (?:in\ state\ )?([^\n]*)/gx];
 }
 
 
@@ -182,7 +200,7 @@ subtest 'every class of error reply' => sub {
         [error      => 'ERR an error of many words: ' . 'x' x 10_000],
     );
 
-    # a place of each, with a connection of its own: each logs for itself
+    # a place of each, with a database of its own: each logs for itself
 
     my $fake = RateLimit::FakeRedis->start(policy => {
         eval => sub {
@@ -193,11 +211,11 @@ subtest 'every class of error reply' => sub {
     });
 
     my $places = join '', map {
-        my $timeout = 20_001 + $_;
-        "location /open$_/ { ratelimit_redis_connect_timeout ${timeout}ms; "
-        . "empty_gif; }\n"
-        . "location /closed$_/ { ratelimit_redis_connect_timeout "
-        . "${timeout}ms; ratelimit_on_error closed; empty_gif; }\n"
+        my $case = $_;
+        map {
+            "location /$_$case/ { ratelimit_redis_database " . ($case + 1)
+            . "; ratelimit_on_error $_; empty_gif; }\n"
+        } 'local', 'open', 'closed';
     } 0 .. $#cases;
 
     my $nginx = start('ratelimit_shards ' . $fake->addr . ';',
@@ -208,12 +226,13 @@ subtest 'every class of error reply' => sub {
 
         my $from = length $nginx->error_log;
         my @got = map { ask($nginx, "/$_$i/?k=case$i") }
-                  ('open', 'closed') x 3;
+                  ('local', 'open', 'closed') x 2;
         my $log = substr $nginx->error_log, $from;
 
         subtest "$class: " . substr($text, 0, 40) => sub {
-            is_deeply \@got, [('200 open storage_unavailable',
-                               '503 closed storage_unavailable') x 3],
+            is_deeply \@got, [('200 local storage_unavailable',
+                               '200 open storage_unavailable',
+                               '503 closed storage_unavailable') x 2],
                       'the failure policy decides';
             is_deeply [$log =~ /DEGRADED.* failure: (\w+)/g], [($class) x 6],
                       'the class is in each line of a decision';
@@ -225,7 +244,7 @@ subtest 'every class of error reply' => sub {
             like $errors[0], qr/ redis \S+ answered "$start/, 'with the text';
             cmp_ok length $errors[0], '<', 400, 'of bearable length';
 
-            is ask($nginx, "/open$i/?k=7"), '200 redis 7',
+            is ask($nginx, "/local$i/?k=7"), '200 redis 7',
                'the next call is as good as any';
         };
     }
@@ -233,6 +252,121 @@ subtest 'every class of error reply' => sub {
     is $fake->connections->{accepted}, 1 + @cases, 'no connection was closed';
 
     finish($nginx);
+};
+
+
+subtest 'which classes open the circuit' => sub {
+    my %counts = (
+        oom        => 'OOM x',        readonly  => 'READONLY x',
+        loading    => 'LOADING x',    busy      => 'BUSY x',
+        masterdown => 'MASTERDOWN x', misconf   => 'MISCONF x',
+        auth       => 'NOPERM x',     noscript  => 'NOSCRIPT x',
+        moved      => 'MOVED x',      error     => 'ERR x',
+        clients    => 'ERR max number of clients reached',
+    );
+    my %not = (wrongtype => 'WRONGTYPE x', clock => 'CLOCK x');
+
+    # a place of each, with a database of its own: the breakers are apart
+
+    my @classes = sort keys %counts, keys %not;
+    my %place = map { $classes[$_] => $_ + 1 } 0 .. $#classes;
+    my $good = { eval => ":7000000\r\n" };
+    my $fake = RateLimit::FakeRedis->start(policy => $good);
+    my $nginx = start(
+        'ratelimit_shards ' . $fake->addr . ';',
+        breaker => 'failures=5 window=1h probe=100ms',
+        server  => join '', map {
+            "location /db$_/ { ratelimit_redis_database $_; empty_gif; }\n"
+        } values %place);
+
+    for my $class (@classes) {
+        my $text = $counts{$class} // $not{$class};
+        my $label = $fake->addr . "/$place{$class}";
+        my $ask = sub { ask($nginx, "/db$place{$class}/?k=a") };
+
+        subtest "$class: " . ($counts{$class} ? 'yes' : 'no') => sub {
+            is $ask->(), '200 redis 7', 'all is well';
+            is_deeply states($nginx, $label), [], 'so there is nothing to say';
+
+            $fake->policy({ eval => "-$text\r\n",
+                            handshake => { PROBE => "-$text\r\n" } });
+
+            my $from = length $nginx->error_log;
+
+            is_deeply [map { $ask->() } 1 .. 5],
+                      [('200 local storage_unavailable') x 5], 'five failures';
+            is_deeply [substr($nginx->error_log, $from)
+                       =~ /DEGRADED.* failure: (\w+)/g], [($class) x 5],
+                      'of this class';
+
+            my $sent = $fake->commands('EVALSHA');
+
+            if ($not{$class}) {
+                is_deeply [map { $ask->() } 1 .. 5],
+                          [('200 local storage_unavailable') x 5],
+                          'and five more';
+                is scalar $fake->commands('EVALSHA'), $sent + 5, 'were sent';
+                is_deeply states($nginx, $label), [], 'without any state';
+
+                $fake->policy($good);
+                is $ask->(), '200 redis 7', 'the next one is fine';
+                return;
+            }
+
+            is_deeply [map { $ask->() } 1 .. 5],
+                      [('200 local circuit_open') x 5], 'then it is open';
+            is scalar $fake->commands('EVALSHA'), $sent, 'and none is sent';
+            is_deeply states($nginx, $label),
+                      ["fallback, failure: $class",
+                       "circuit_open, failure: $class"], 'both states are told';
+
+            $fake->policy($good);
+            ok wait_until(sub { $ask->() eq '200 redis 7' }, 10),
+               'closed when a probe succeeds';
+            is_deeply states($nginx, $label),
+                      ["fallback, failure: $class",
+                       "circuit_open, failure: $class", 'distributed again'],
+                      'which is told';
+        };
+    }
+
+    is $fake->connections->{accepted}, 1 + @classes, 'no connection was closed';
+
+    finish($nginx);
+};
+
+
+# Not what the server says about itself, but what it says at all.
+
+subtest 'a wrong reply and the connection that it ends are one failure' => sub {
+    my $good = { eval => ":7000000\r\n" };
+
+    for my $reply ("+OK\r\n", "hello\r\n") {
+        my $fake = RateLimit::FakeRedis->start(policy => $good);
+        my $nginx = start('ratelimit_shards ' . $fake->addr . ';',
+                          breaker => 'failures=2 window=1h probe=100ms');
+
+        is ask($nginx, '/?k=a'), '200 redis 7', 'all is well';
+
+        # it takes two
+
+        for my $states (['fallback, failure: protocol', 'distributed again'],
+                        ['fallback, failure: protocol', 'distributed again',
+                         'circuit_open, failure: protocol',
+                         'distributed again'])
+        {
+            $fake->policy({ eval => $reply });
+            is ask($nginx, '/?k=a'), '200 local storage_unavailable',
+               'no reply';
+
+            $fake->policy($good);
+            ok wait_until(sub { @{ states($nginx, $fake->addr) } == @$states },
+                          10), 'a new connection';
+            is_deeply states($nginx, $fake->addr), $states, 'all is told';
+        }
+
+        finish($nginx);
+    }
 };
 
 
@@ -244,14 +378,14 @@ subtest 'what a server says can not forge the log' => sub {
     });
     my $nginx = start('ratelimit_shards ' . $fake->addr . ';');
 
-    is ask($nginx, '/?k=a'), '200 open storage_unavailable', 'a failure';
+    is ask($nginx, '/?k=a'), '200 local storage_unavailable', 'a failure';
     ok $nginx->log_like(qr/answered "ERR \\x22evil\\x22 2026\/01\/01 /),
        'quotes are escaped';
     ok $nginx->log_like(qr/\\x09\\x5C \\x01\\x7F\\xE2\\x80\\xAE"/),
        'so are all other odd bytes';
 
     # hiredis takes a line feed in an error for what it is since 1.1
-    is ask($nginx, '/?k=b'), '200 open storage_unavailable', 'another one';
+    is ask($nginx, '/?k=b'), '200 local storage_unavailable', 'another one';
     ok $nginx->log_like(qr/answered "OOM evil\\x0A2026|sent what is no reply/),
        'a line feed is escaped, or no reply at all';
     ok !$nginx->log_like(qr/^2026\/01\/01 \[alert\]/m), 'no line is forged';
@@ -362,7 +496,7 @@ subtest 'passwords' => sub {
 subtest 'an ACL user' => sub {
     my $redis = RateLimit::Redis->start;
     my $addr = $redis->addr;
-    my @needed = qw(evalsha eval hmget hset pexpire pttl time
+    my @needed = qw(evalsha eval hmget hset pexpire pttl time type del
                     zadd zcard zcount zrange zremrangebyscore);
 
     my $user = sub {
@@ -403,16 +537,23 @@ EOC
 
     # one after the other is taken away; within a script it is an ERR
 
-    for my $lost (qw(evalsha hmget time hset pexpire)) {
+    for my $lost (qw(evalsha eval hmget time hset pexpire del)) {
+        my $from = length $nginx->error_log;
+
         $redis->cmd('FLUSHALL');
         $user->(map { "+$_" } grep { $_ ne $lost } @needed);
 
-        # SETUSER closed the connection of that user
+        # what the calls of a connection need, and what a new one needs
 
-        ok wait_until(sub { ask($nginx, '/?k=a');
-                            $nginx->log_like(qr/failure: auth\b/) }, 10),
-           "without $lost";
+        if ($lost !~ /^(?:eval|del)$/) {
+            ok wait_until(sub {
+                ask($nginx, '/?k=a');
+                substr($nginx->error_log, $from) =~ /failure: auth\b/
+            }, 10), "without $lost";
+        }
+
         $nginx->reload;
+        ok $nginx->old_workers_gone(10), 'reloaded';
         fails($nginx, 'auth', "without $lost");
 
         $user->(map { "+$_" } @needed);
@@ -558,9 +699,73 @@ subtest 'a real replica, out of memory, busy, ...' => sub {
     ok wait_until(sub { $redis->try('PING') !~ /^BUSY/ }, 10), 'killed';
     like ask($nginx, '/?k=a'), qr/^200 redis /, 'killed: works at once';
     ok works($second), 'so does the new connection, soon';
-    ok $second->log_like(qr/\[notice\].*redis is back/), 'which is logged';
+    is_deeply states($second, $addr),
+              ['fallback, failure: busy', 'distributed again'],
+              'which is logged';
 
     finish($_) for $nginx, $second;
+};
+
+
+subtest 'a real server that can not write: the circuit opens' => sub {
+    my $redis = RateLimit::Redis->start(config => { 'lua-time-limit' => 20 });
+    my $addr = $redis->addr;
+    my $master = RateLimit::Redis->start;
+
+    my $calls = sub {
+        return $redis->cmd('INFO', 'commandstats')
+               =~ /^cmdstat_evalsha:calls=(\d+)/m ? $1 : 0;
+    };
+
+    my %cases = (
+        oom      => [sub { $redis->cmd('CONFIG', 'SET', 'maxmemory', 1) },
+                     sub { $redis->cmd('CONFIG', 'SET', 'maxmemory', 0) }],
+        readonly => [sub {
+                         $redis->cmd('REPLICAOF', '127.0.0.1', $master->port);
+                         wait_until(sub {
+                             $redis->info('replication')->{master_link_status}
+                             eq 'up'
+                         }, 15) or die "no replica\n";
+                     },
+                     sub { $redis->cmd('REPLICAOF', 'NO', 'ONE') }],
+    );
+
+    for my $class (sort keys %cases) {
+        my ($break, $mend) = @{ $cases{$class} };
+        my $nginx = start("ratelimit_shards $addr;", breaker => 'failures=5');
+
+        like ask($nginx, '/?k=a'), qr/^200 redis /, "$class: works before";
+        my ($connection) = map { $_->{id} } clients($redis);
+
+        $break->();
+        is_deeply [map { ask($nginx, '/?k=a') } 1 .. 5],
+                  [('200 local storage_unavailable') x 5], 'five failures';
+
+        my $before = $calls->();
+        fails($nginx, 'circuit_open', 'then the circuit is open') for 1 .. 2;
+        is $calls->(), $before, 'and no call is made';
+
+        # probes go on meanwhile, in vain, each as good as a call
+
+        ok wait_until(sub {
+            $redis->cmd('INFO', 'commandstats')
+                =~ /^cmdstat_eval:calls=(\d+)/m && $1 >= 5
+        }, 10), 'but probes are';
+        fails($nginx, 'circuit_open', 'still open');
+
+        $mend->();
+        ok works($nginx), 'mended: works';
+        is_deeply [map { $_->{id} } clients($redis)], [$connection],
+                  'on the same connection';
+        is_deeply states($nginx, $addr),
+                  ["fallback, failure: $class",
+                   "circuit_open, failure: $class", 'distributed again'],
+                  'all of that is told';
+        is $nginx->log_count(qr/\[error\]/), 1, 'the error once';
+
+        finish($nginx);
+        $redis->cmd('CONFIG', 'RESETSTAT');
+    }
 };
 
 
@@ -588,8 +793,8 @@ subtest 'a real cluster node is no shard' => sub {
     my $nginx = start('ratelimit_shards ' . $redis->addr . ';');
 
     fails($nginx, 'moved', 'without slots');
-    ok $nginx->log_like(qr/\[error\].* answered "CLUSTERDOWN Hash slot/),
-       'logged';
+    ok $nginx->log_like(qr/\[error\].*redis\ refused\ a\ script\ that\ writes:
+                           \ "CLUSTERDOWN\ Hash\ slot/x), 'logged';
 
     finish($nginx);
 };
@@ -621,7 +826,8 @@ subtest 'a greeting that is refused' => sub {
     # commands that an old or a small server does not know
 
     my $fake = RateLimit::FakeRedis->start(policy => {
-        handshake => { '*' => "-ERR unknown command\r\n" },
+        handshake => { '*' => "-ERR unknown command\r\n",
+                       PROBE => ":1\r\n" },
         eval      => ":7000000\r\n",
     });
     my $nginx = start('ratelimit_shards ' . $fake->addr . ';');
@@ -658,7 +864,7 @@ subtest 'a refused password makes no storm' => sub {
     my $start = time;
     my $nginx = start('ratelimit_redis_password wr0ng; '
                       . 'ratelimit_shards ' . $fake->addr . ';',
-                      log => 'notice');
+                      breaker => 'failures=5', log => 'notice');
 
     my $load = RateLimit::Load::run(
         port => $nginx->port, connections => 10, path => '/?k=a',
@@ -674,9 +880,14 @@ subtest 'a refused password makes no storm' => sub {
     cmp_ok $attempts, '<=', most_attempts($seconds),
            'ever more slowly, however many requests there are';
     is $nginx->log_count(qr/\[error\]/), 1, 'one error is logged';
+    is_deeply states($nginx, $fake->addr),
+              ['fallback, failure: auth', 'circuit_open, failure: auth'],
+              'and that the circuit is open';
 
     $fake->policy({ eval => ":7000000\r\n" });
     ok works($nginx), 'recovers when the password is right';
+    is_deeply [splice @{ states($nginx, $fake->addr) }, 2],
+              ['distributed again'], 'which is told';
 
     finish($nginx);
 };
@@ -685,7 +896,7 @@ subtest 'a refused password makes no storm' => sub {
 subtest 'SCRIPT FLUSH under load: nobody notices' => sub {
     my @redis = RateLimit::Redis->start_many(2);
     my $nginx = start("ratelimit_shards @{[map { $_->addr } @redis]};",
-                      workers => 2, log => 'notice');
+                      breaker => 'failures=5', workers => 2, log => 'notice');
 
     my $flusher = background(sub {
         while (1) {
@@ -735,7 +946,7 @@ subtest 'SCRIPT FLUSH under load: nobody notices' => sub {
 subtest 'CLIENT KILL under load' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = start('ratelimit_shards ' . $redis->addr . ';', workers => 2,
-                      log => 'notice');
+                      breaker => 'failures=5', log => 'notice');
 
     # connections that have lived for a while are made anew at once
 
@@ -783,7 +994,7 @@ subtest 'CLIENT KILL under load' => sub {
 
     $killer->('TERM');
     is $load->error_text, '', 'killed twenty times: all are answered';
-    is_deeply [keys %{ $load->statuses }], [200], 'open: all pass';
+    is_deeply [keys %{ $load->statuses }], [200], 'local: all pass';
     ok works($nginx), 'works again';
     ok wait_until(sub { clients($redis) == 2 }, 15),
        'one connection for each worker';

@@ -1,5 +1,6 @@
 # Redis is down, dies, hangs, or comes back: every request is answered in time,
-# and nginx finds back by itself.
+# from this machine's own limits unless another policy is set, nobody waits once
+# the circuit is open, and nginx finds back by itself.
 
 use strict;
 use warnings;
@@ -38,10 +39,13 @@ EOC
             ratelimit_capacity 1000000;
             ratelimit_rate     0r/s;
             add_header         X-Source \$ratelimit_source always;
+            add_header         X-Status \$ratelimit_status always;
             add_header         X-Shard \$ratelimit_shard always;
             add_header         X-Latency \$ratelimit_latency always;
 
             location /       { empty_gif; }
+            location /few    { ratelimit_capacity 10; empty_gif; }
+            location /open   { ratelimit_on_error open; empty_gif; }
             location /closed { ratelimit_on_error closed; empty_gif; }
             location /other  { ratelimit_on_error closed;
                                ratelimit_error_status 500; empty_gif; }
@@ -51,7 +55,7 @@ EOC
 
 
 # What became of a request, in three words: "200 redis 7", "429 redis 0",
-# "200 open timeout", "503 closed storage_unavailable".
+# "200 local timeout", "429 local circuit_open", "503 closed circuit_open".
 
 sub verdict {
     my ($r) = @_;
@@ -59,8 +63,8 @@ sub verdict {
     my $h = $r->{headers};
 
     return join ' ', $r->{status} || $r->{error}, $h->{'x-source'} // '-',
-                     $h->{'x-ratelimit-remaining'}
-                     // $h->{'x-ratelimit-degraded-reason'} // '-';
+                     $h->{'x-ratelimit-degraded-reason'}
+                     // $h->{'x-ratelimit-remaining'} // '-';
 }
 
 
@@ -79,7 +83,28 @@ sub works {
 }
 
 
-# How many responses of a load came from where.
+# Until the circuit is open for this nginx.
+
+sub opens {
+    my ($nginx, $seconds) = @_;
+
+    return wait_until(sub { ask($nginx, '/?k=w') eq '200 local circuit_open' },
+                      $seconds // 20);
+}
+
+
+# What the log says about the state of a shard, in the order of the lines.
+
+sub states {
+    my ($nginx, $label) = @_;
+
+    return [$nginx->error_log =~ /\[notice\].* ratelimit\ shard\ \Q$label\E
+                                  \ is\ (?:in\ state\ )?([^\n]*)/gx];
+}
+
+
+# How many responses of a load came from where, and for what reason if they were
+# degraded.
 
 sub sources {
     my ($load) = @_;
@@ -88,6 +113,17 @@ sub sources {
     $sources{$_->{headers}{'x-source'} // '-'}++ for $load->responses;
 
     return \%sources;
+}
+
+
+sub reasons {
+    my ($load) = @_;
+
+    my %reasons;
+    $reasons{$_->{headers}{'x-ratelimit-degraded-reason'} // '-'}++
+        for $load->responses;
+
+    return \%reasons;
 }
 
 
@@ -154,18 +190,45 @@ subtest 'down at the start, then up' => sub {
         my $start = time;
         my $nginx = start($shards);
 
-        is ask($nginx, '/?k=a'), '200 open storage_unavailable',
-           "$shards: open passes";
+        like ask($nginx, '/?k=a'),
+             qr/^200 local (?:storage_unavailable|circuit_open)$/,
+             "$shards: this machine's own limit from the first request on";
+        ok opens($nginx), 'the circuit opens';
+        is_deeply states($nginx, $shards),
+                  ['fallback, failure: refused',
+                   'circuit_open, failure: refused'], 'both states are told';
 
-        my $r = RateLimit::Load::get($nginx->port, '/closed?k=a');
+        my $r = RateLimit::Load::get($nginx->port, '/few?k=a');
 
-        is verdict($r), '503 closed storage_unavailable', 'closed does not';
+        is verdict($r), '200 local circuit_open', 'local passes';
+        is $r->{headers}{'x-status'}, 'DEGRADED', 'with its status';
+        is $r->{headers}{'x-ratelimit-degraded'}, 'true', 'degraded';
+        is $r->{headers}{'x-ratelimit-limit'}, 10, 'and numbers:';
+        is $r->{headers}{'x-ratelimit-remaining'}, 9, 'what is left here';
+
+        is_deeply [map { ask($nginx, '/few?k=a') } 1 .. 12],
+                  [('200 local circuit_open') x 9,
+                   ('429 local circuit_open') x 3], 'and rejects';
+
+        $r = RateLimit::Load::get($nginx->port, '/few?k=a');
+
+        is $r->{headers}{'x-status'}, 'REJECTED', 'with its status';
+        is $r->{headers}{'x-ratelimit-degraded'}, 'true', 'degraded, too';
+
+        $r = RateLimit::Load::get($nginx->port, '/open?k=a');
+
+        is verdict($r), '200 open circuit_open', 'open passes';
+        is $r->{headers}{'x-ratelimit-limit'}, undef, 'no numbers';
+
+        $r = RateLimit::Load::get($nginx->port, '/closed?k=a');
+
+        is verdict($r), '503 closed circuit_open', 'closed does not';
         is $r->{headers}{'retry-after'}, 1, 'Retry-After';
         is $r->{headers}{'x-ratelimit-retry-after'}, 1, 'the same as X-';
         is $r->{headers}{'x-ratelimit-degraded'}, 'true', 'degraded';
         is $r->{headers}{'x-ratelimit-limit'}, undef, 'no numbers';
 
-        is ask($nginx, '/other?k=a'), '500 closed storage_unavailable',
+        is ask($nginx, '/other?k=a'), '500 closed circuit_open',
            'ratelimit_error_status';
 
         # a timeout of 20 s, and yet nobody waits
@@ -174,16 +237,21 @@ subtest 'down at the start, then up' => sub {
 
         is_deeply [$load->statuses, $load->error_text], [{ 200 => 300 }, ''],
                   'all pass';
+        is_deeply reasons($load), { circuit_open => 300 }, 'all as they should';
         cmp_ok time - $start, '<', patience(10), 'without waiting';
-        is $nginx->log_count(qr/failure: refused/), 303, 'their class';
+        is $nginx->log_count(qr/DEGRADED.* failure: (?!refused|circuit_open)/),
+           0, 'their classes';
         is $nginx->log_count(qr/\[(?:error|crit)\].*connect\(\) to .*failed/),
            1, 'logged once';
 
         $redis->start;
         ok works($nginx), 'up: works by itself';
-        ok $nginx->log_like(qr/\[notice\].*redis is back/), 'and says so';
+        is_deeply [splice @{ states($nginx, $shards) }, 2],
+                  ['distributed again'], 'and says so';
         is_deeply sources(load($nginx, requests => 300)), { redis => 300 },
                   'for all';
+        is ask($nginx, '/few?k=a'), '200 redis 9',
+           'what was taken meanwhile is this machine\'s own affair';
 
         $redis->stop;
 
@@ -217,21 +285,39 @@ subtest 'killed and restarted under load' => sub {
     $redis->kill9;
 
     is $load->error_text, '', 'every request was answered';
-    is_deeply [keys %{ $load->statuses }], [200], 'open: all pass';
+    is_deeply [keys %{ $load->statuses }], [200], 'local: all pass';
     cmp_ok sources($load)->{redis}, '>', 400, 'by Redis before';
-    cmp_ok sources($load)->{open}, '>', 100, 'by the policy afterwards';
+    cmp_ok sources($load)->{local}, '>', 100, 'by this machine afterwards';
+    ok opens($nginx), 'the circuit is open';
 
     # a longer outage
 
     $load = load($nginx, duration => 5);
 
     is $load->error_text, '', 'every request was answered';
-    is_deeply [keys %{ $load->statuses }], [200], 'open: all pass';
-    is_deeply [keys %{ sources($load) }], ['open'], 'by the policy';
+    is_deeply [keys %{ $load->statuses }], [200], 'local: all pass';
+    is_deeply [keys %{ sources($load) }], ['local'], 'by this machine';
+    is_deeply [keys %{ reasons($load) }], ['circuit_open'],
+              'for both workers the circuit is open all the time';
+
+    $load = load($nginx, requests => 200, path => '/few?k=a');
+    is_deeply $load->statuses, { 200 => 10, 429 => 190 },
+              'and both together admit what the limit says';
 
     my @lines = split /\n/, $nginx->error_log;
 
-    cmp_ok scalar @lines, '<', 100, 'few lines in the log (' . @lines . ')';
+    cmp_ok scalar(grep { !/ ratelimit REJECTED/ } @lines), '<', 20,
+           'few lines in the log';
+
+    # two workers write them, in any order
+
+    my @states = sort @{ states($nginx, $redis->addr) };
+
+    like $states[0], qr/^circuit_open, failure: (?:closed|refused)$/,
+         'among them: circuit_open';
+    like $states[1], qr/^fallback, failure: (?:closed|refused)$/,
+         'and fallback';
+    is scalar @states, 2, 'once';
 
     $load = load($nginx, duration => 1, path => '/closed?k=a');
     is_deeply [keys %{ $load->statuses }], [503], 'closed: none pass';
@@ -241,6 +327,8 @@ subtest 'killed and restarted under load' => sub {
     ok works($nginx), 'restarted: works';
     is_deeply sources(load($nginx, requests => 500)), { redis => 500 },
               'Redis decides again';
+    is_deeply [splice @{ states($nginx, $redis->addr) }, 2],
+              ['distributed again'], 'which is told once';
     ok wait_until(sub { descriptors($nginx) eq $before }, 10),
        'as many descriptors as before';
 
@@ -262,16 +350,24 @@ subtest 'frozen' => sub {
     my $load = load($nginx, connections => 50, duration => 3);
 
     is $load->error_text, '', 'every request was answered';
-    is_deeply [keys %{ $load->statuses }], [200], 'open: all pass';
-    is_deeply [keys %{ sources($load) }], ['open'], 'by the policy';
+    is_deeply [keys %{ $load->statuses }], [200], 'local: all pass';
+    is_deeply [keys %{ sources($load) }], ['local'], 'by this machine';
     cmp_ok $load->max_latency, '<', patience(3), 'nobody waits for long';
 
-    my $waited = grep { $_->{headers}{'x-latency'} >= 0.09 } $load->responses;
+    # those whom the first four timeouts let go on find the circuit closed
 
-    cmp_ok $waited, '<', $load->count / 2, 'and most not at all';
+    my $reasons = reasons($load);
 
-    is ask($nginx, '/closed?k=a') =~ s/ \w+$//r, '503 closed', 'closed';
+    is_deeply [sort keys %$reasons], ['circuit_open', 'timeout'],
+              'for two reasons';
+    cmp_ok $reasons->{timeout}, '<=', 50 + 4,
+           'only those waited who came before the circuit was open';
 
+    is ask($nginx, '/closed?k=a'), '503 closed circuit_open', 'closed';
+
+    is_deeply states($nginx, $redis->addr),
+              ['fallback, failure: timeout', 'circuit_open, failure: timeout'],
+              'both states are told';
     ok $nginx->log_like(qr/\[error\].*no answer from redis .*: timeout/),
        'logged';
     ok $nginx->log_like(qr/\[error\].*does not answer any more/),
@@ -287,6 +383,8 @@ subtest 'frozen' => sub {
     ok wait_until(sub { clients($redis) == 1 }, 5), 'the only one';
     is_deeply sources(load($nginx, requests => 100)), { redis => 100 },
               'Redis decides again';
+    is_deeply [splice @{ states($nginx, $redis->addr) }, 2],
+              ['distributed again'], 'which is told';
     ok wait_until(sub { descriptors($nginx) eq $before }, 10),
        'as many descriptors as before';
 
@@ -301,20 +399,26 @@ subtest 'a server that accepts and says nothing' => sub {
     });
     my $nginx = start($fake->addr, timeout => '100ms');
 
-    is ask($nginx, '/?k=a') =~ s/ \w+$//r, '200 open', 'the policy decides';
+    is ask($nginx, '/?k=a'), '200 local timeout', 'the policy decides';
 
     my $load = load($nginx, duration => 1);
 
     is $load->error_text, '', 'every request is answered';
-    is_deeply [keys %{ $load->statuses }], [200], 'open: all pass';
+    is_deeply [keys %{ $load->statuses }], [200], 'local: all pass';
     cmp_ok $load->max_latency, '<', patience(3), 'nobody waits for long';
     is scalar $fake->commands('EVALSHA'), 0, 'no call was sent';
     ok $nginx->log_like(qr/\[error\].*does not answer a new connection/),
        'logged';
-    is $nginx->log_count(qr/failure: (?!timeout)/), 0, 'as timeouts';
+    is $nginx->log_count(qr/DEGRADED.* failure: (?!timeout|circuit_open)/), 0,
+       'as timeouts';
+    is_deeply states($nginx, $fake->addr),
+              ['fallback, failure: timeout', 'circuit_open, failure: timeout'],
+              'that open the circuit';
 
     $fake->policy({ eval => ":7000000\r\n" });
     ok works($nginx), 'works when it answers';
+    is_deeply [splice @{ states($nginx, $fake->addr) }, 2],
+              ['distributed again'], 'which is told';
 
     finish($nginx);
 };
@@ -352,10 +456,11 @@ subtest 'a black hole' => sub {
     my $load = load($nginx, duration => 1);
 
     is $load->error_text, '', 'every request is answered';
-    is_deeply [keys %{ $load->statuses }], [200], 'open: all pass';
+    is_deeply [keys %{ $load->statuses }], [200], 'local: all pass';
     cmp_ok $load->max_latency, '<', patience(3), 'nobody waits for long';
     ok $nginx->log_like(qr/\[error\].*connect\(\) timed out/), 'logged';
-    is ask($nginx, '/closed?k=a') =~ s/ \w+$//r, '503 closed', 'closed';
+    ok opens($nginx), 'the circuit is open';
+    is ask($nginx, '/closed?k=a'), '503 closed circuit_open', 'closed';
 
     close $_ for $listener, @clients;
 
@@ -363,6 +468,9 @@ subtest 'a black hole' => sub {
         port => $port, policy => { eval => ":7000000\r\n" });
 
     ok works($nginx), 'works when somebody is there';
+    is_deeply states($nginx, "127.0.0.1:$port"),
+              ['fallback, failure: timeout', 'circuit_open, failure: timeout',
+               'distributed again'], 'all of that is told';
 
     finish($nginx);
 };
@@ -393,11 +501,16 @@ subtest 'one of three shards is dead' => sub {
     my ($same, $now) = $all->();
 
     is_deeply $same, $shards, 'no key moves';
-    is_deeply $now, [map { $lost{$_} ? '200 open storage_unavailable'
-                                     : '200 redis 999998' } 0 .. 299],
-              'only its own keys lose their limit';
-    is $nginx->log_count(qr/failure: /), scalar @lost,
+    is_deeply [map { s/(local) \w+$/$1/r } @$now],
+              [map { $lost{$_} ? '200 local' : '200 redis 999998' } 0 .. 299],
+              'only its own keys are limited by this machine';
+    is $nginx->log_count(qr/DEGRADED.* failure: /), scalar @lost,
        'not one failure more';
+    ok wait_until(sub {
+        ask($nginx, "/?k=k$lost[0]") eq '200 local circuit_open'
+    }, 20), 'its circuit is open';
+    is_deeply [map { scalar @{ states($nginx, $_->addr) } } @redis], [0, 2, 0],
+              'the others\' are not';
 
     my @errors = grep { /\[error\]/ } split /\n/, $nginx->error_log;
     my $addr = $dead->addr;
@@ -451,10 +564,13 @@ subtest 'calls under way are bounded' => sub {
         (() = $nginx->access_log =~ /^unix:/mg) >= 17_000
     }, 60), 'nginx has seen them all';
     ok wait_until(sub {
-        ask($nginx, '/?k=a') eq '200 open storage_unavailable'
+        ask($nginx, '/?k=a') eq '200 local storage_unavailable'
     }, 30), 'no more is taken in';
-    is ask($nginx, '/closed?k=a'), '503 closed storage_unavailable',
-       'the policy decides at once';
+    is_deeply [map { ask($nginx, '/closed?k=a') } 1 .. 10],
+              [('503 closed storage_unavailable') x 10],
+              'the policy decides at once';
+    is_deeply states($nginx, $redis->addr), [],
+              'which says nothing about the server: the circuit is closed';
     is $nginx->log_count(qr/\[error\].*no answer from redis .*: overload/), 1,
        'logged once';
 
@@ -514,20 +630,75 @@ subtest 'no connection left for Redis' => sub {
 
     $fake->refuse;
     $fake->drop;
-    ok wait_until(sub { ask_on($clients[0], $half) =~ /^200 open/ }, 10),
-       'Redis has gone';
-    is $busy->(), '200 open storage_unavailable', 'an eighth takes its place';
+    ok wait_until(sub {
+        ask_on($clients[0], $half) eq '200 local circuit_open'
+    }, 10), 'Redis has gone';
+    is $busy->(), '200 local circuit_open', 'an eighth takes its place';
 
     $fake->listen;
     ok $nginx->wait_log(qr/worker_connections are not enough.*redis/, 30),
        'there is none for Redis';
-    is ask_on($clients[0], $half), '200 open storage_unavailable',
+    is ask_on($clients[0], $half), '200 local circuit_open',
        'the failure policy decides';
+
+    # an attempt that found none is over, and the next one is soon
 
     $_->close for @clients;
     ok works($nginx), 'works when there are some again';
 
     finish($nginx, except => qr/worker_connections are not enough/);
+};
+
+
+# The delays before probes double from 50 ms up to 10 s, less a random part of
+# at most one half.
+
+sub most_probes {
+    my ($seconds) = @_;
+
+    my ($n, $delay) = (1, 0.025);
+
+    while (($seconds -= $delay) >= 0) {
+        $n++;
+        $delay = $delay >= 2.5 ? 5 : $delay * 2;
+    }
+
+    return $n;
+}
+
+
+subtest 'one worker at a time probes' => sub {
+    my $fake = RateLimit::FakeRedis->start(policy => {
+        handshake => { '*' => "-LOADING x\r\n" },
+        eval      => ":7000000\r\n",
+    });
+    my $nginx = start($fake->addr, workers => 6, log => 'notice');
+
+    ok opens($nginx), 'open';
+    $fake->clear;
+
+    my $accepted = $fake->connections->{accepted};
+    my $start = time;
+    my $load = load($nginx, duration => 3);
+    my $most = most_probes(time - $start);
+
+    is_deeply reasons($load), { circuit_open => $load->count },
+              'open for all six';
+
+    my $probes = $fake->connections->{accepted} - $accepted;
+
+    cmp_ok $probes, '>=', 2, "probes ($probes)";
+    cmp_ok $probes, '<=', $most, "no more than one worker makes ($most)";
+
+    $fake->policy({ eval => ":7000000\r\n" });
+    ok works($nginx), 'a success';
+    is_deeply sources(load($nginx, requests => 500)), { redis => 500 },
+              'is one for all';
+    is_deeply [sort @{ states($nginx, $fake->addr) }],
+              ['circuit_open, failure: loading', 'distributed again',
+               'fallback, failure: loading'], 'and told once';
+
+    finish($nginx);
 };
 
 
@@ -577,7 +748,8 @@ subtest 'an outage long ago does not count' => sub {
 
     # a connection that has been good for more than a second
 
-    is_deeply sources(load($nginx, duration => 1.5))->{open}, undef, 'stable';
+    is_deeply [keys %{ sources(load($nginx, duration => 1.5)) }], ['redis'],
+              'stable';
 
     # the eighth delay would be 3.2 s at least, the first one is 50 ms
 

@@ -200,7 +200,7 @@ subtest 'a reload keeps what is cached, a zone of another size does not' => sub 
 
 
 subtest 'a tiny zone forgets, and nobody notices' => sub {
-    my $nginx = start($BOTH, http => 'ratelimit_zone 32k;');
+    my $nginx = start($BOTH, http => 'ratelimit_zone 64k;');
     my $n = 600;
 
     $redis->cmd('FLUSHALL');
@@ -230,7 +230,7 @@ subtest 'a tiny zone forgets, and nobody notices' => sub {
 
 
 subtest 'a full zone forgets those first that nobody asks for' => sub {
-    my $nginx = start($BOTH, http => 'ratelimit_zone 32k;', workers => 1);
+    my $nginx = start($BOTH, http => 'ratelimit_zone 64k;', workers => 1);
     my $often = 0;
 
     $redis->cmd('FLUSHALL');
@@ -254,6 +254,7 @@ subtest 'no Redis: a preview passes, whatever ratelimit_on_error says' => sub {
     my $mine = RateLimit::Redis->start;
     my $nginx = start("$BOTH location /closed { ratelimit_preview on;
                        ratelimit_on_error closed; empty_gif; }",
+                      http   => 'ratelimit_on_error open;',
                       shards => $mine->addr);
 
     is ask($nginx, '/quota?k=a'), '200 redis 10', 'asked';
@@ -280,6 +281,45 @@ subtest 'no Redis: a preview passes, whatever ratelimit_on_error says' => sub {
 };
 
 
+subtest 'no Redis, local: a preview shows what this machine would grant' => sub {
+    my $mine = RateLimit::Redis->start;
+    my $nginx = start($BOTH, http => 'ratelimit_local_share 1/2;',
+                      shards => $mine->addr);
+
+    is ask($nginx, '/quota?k=a'), '200 redis 10', 'asked';
+
+    $mine->stop;
+
+    is ask($nginx, '/quota?k=a'), '200 cache 10', 'what is cached is shown';
+
+    for my $left (5, 4) {
+        for (1, 2) {
+            my $r = RateLimit::Load::get($nginx->port, '/quota?k=b');
+            my $h = $r->{headers};
+
+            is $r->{status}, 200, 'passes';
+            is $h->{'x-status'}, 'DEGRADED', 'degraded';
+            is $h->{'x-ratelimit-degraded'}, 'true', 'and says so';
+            is "$h->{'x-source'} $h->{'x-ratelimit-remaining'} of "
+               . $h->{'x-ratelimit-limit'}, "local $left of 5", 'the share';
+            is $h->{'retry-after'}, undef, 'nobody is told to wait';
+        }
+
+        is ask($nginx, '/t?k=b'), '200 local ' . ($left - 1), 'one is taken';
+    }
+
+    ask($nginx, '/t?k=b') for 1 .. 3;
+    is ask($nginx, '/t?k=b'), '429 local 0', 'nothing is left';
+    is ask($nginx, '/quota?k=b'), '200 local 0', 'which a preview shows';
+
+    $mine->start;
+    ok wait_until(sub { ask($nginx, '/quota?k=b') eq '200 redis 10' }, 20),
+       'what this machine said is not cached';
+
+    finish($nginx);
+};
+
+
 # ---- sizes of the zone
 
 {
@@ -292,7 +332,7 @@ subtest 'no Redis: a preview passes, whatever ratelimit_on_error says' => sub {
                       . 'ratelimit_preview on; }');
     };
 
-    for my $size (qw(0 1k 31k -1 abc 1x 10mb 1g), "''") {
+    for my $size (qw(0 1k 63k -1 abc 1x 10mb 1g), "''") {
         my ($code, $output) = $zone->("ratelimit_zone $size;");
         my $value = $size =~ s/'//gr;
 

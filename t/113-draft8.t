@@ -189,7 +189,7 @@ subtest 'and so is every name that a location gives' => sub {
         ["\"/caf\xc3\xa9\"",  '/caf%C3%A9',     'localhost/caf%C3%A9'],
         ["\"/\xff\xfe\"",     '/%FF%FE',        'localhost/%FF%FE'],
         ['"/a b, c;q=1"',     '/a%20b,%20c;q=1', 'localhost/a b, c;q=1'],
-        ['"/%41"',            '/%2541',         'localhost/%41'],
+        ['"/%41"',            '/%2541',         'localhost/%2541'],
         ['= /exact',          '/exact',         'localhost=/exact'],
         ['~ "^/[0-9]{2,3}\\.php$"', '/123.php',
          'localhost~^/[0-9](2,3)\\.php$'],
@@ -512,20 +512,26 @@ location /b {
 --- http_config
 ratelimit_limit ip rate=20r/m capacity=100;
 --- config
-location /t { ratelimit ip; ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+ratelimit_local_share 1/4;
+location /t { ratelimit ip; ratelimit_on_error open;
               proxy_pass http://127.0.0.1:$TEST_NGINX_SERVER_PORT/b; }
+location /local { ratelimit ip;
+                  proxy_pass http://127.0.0.1:$TEST_NGINX_SERVER_PORT/b; }
 location /b {
     add_header RateLimit '"theirs";r=1;t=1';
     add_header RateLimit-Policy '"theirs";q=1;w=1';
     return 200;
 }
---- request
-GET /t
---- response_headers
-RateLimit-Policy: "ip";q=100;w=300
-!RateLimit
-X-RateLimit-Degraded: true
-X-RateLimit-Degraded-Reason: storage_unavailable
+--- request eval
+["GET /t", "GET /local"]
+--- response_headers eval
+["RateLimit-Policy: \"ip\";q=100;w=300\n!RateLimit\n"
+ . "X-RateLimit-Degraded: true\n"
+ . "X-RateLimit-Degraded-Reason: storage_unavailable",
+ "RateLimit-Policy: \"ip\";q=25;w=300\nRateLimit: \"ip\";r=24;t=12\n"
+ . "X-RateLimit-Degraded: true\n"
+ . "X-RateLimit-Degraded-Reason: storage_unavailable"]
 
 
 

@@ -4,8 +4,9 @@
 #
 #     tools/setup.sh build run test lint source asan valgrind
 #
-# Debian and its relatives only.  No service is started, and an nginx or a
-# Redis that this machine has already is neither upgraded nor restarted.
+# Debian and its relatives only.  No service is started, and an nginx, a Redis
+# or a Prometheus that this machine has already is neither upgraded nor
+# restarted.
 
 set -eu
 
@@ -42,7 +43,7 @@ packages_of()
 
     test)
         echo perl libtest-nginx-perl redis-server redis-tools curl \
-             nghttp2-client openssl procps psmisc
+             nghttp2-client openssl procps psmisc prometheus jq
         ;;
 
     lint)
@@ -100,15 +101,16 @@ apt()
 }
 
 
-# apt-get install, unless it would change an nginx or a Redis in use
+# apt-get install, unless it would change a server that is in use
 
 apt_install()
 {
     apt install --simulate --no-install-recommends --no-remove "$@"
 
     changed=$(awk '$1 == "Inst" && $3 ~ /^\[/ \
-                   && $2 ~ /^(nginx|libnginx|redis|valkey)/ { print $2 }' \
-                  "$temp/log")
+                   && $2 ~ /^(nginx|libnginx|redis|valkey|prometheus)/ {
+                       print $2
+                   }' "$temp/log")
 
     if [ -n "$changed" ]; then
         die "installing $* would also upgrade what this machine runs:
@@ -245,7 +247,7 @@ if [ ! -e "$policy" ]; then
     chmod 755 "$policy"
 fi
 
-services=$(missing_of nginx redis-server)
+services=$(missing_of nginx redis-server prometheus)
 
 others=
 test_nginx=

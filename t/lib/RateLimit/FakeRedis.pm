@@ -20,7 +20,9 @@ package RateLimit::FakeRedis;
 #   eval      => actions         for EVAL, and for EVALSHA without "evalsha"
 # Without a word in the policy: AUTH, SELECT, CLIENT, HELLO and other commands
 # get +OK, PING +PONG, SCRIPT LOAD the SHA-1 of the script, and EVAL(SHA) an
-# error.
+# error.  The call with which a greeting ends, or a breaker probes (EVAL with
+# the key "...:{probe}"), is a handshake command "PROBE", answered and not
+# recorded by default.
 #
 # ACTIONS: one action, or a list that is used up one by one, over all
 # connections, whose last one repeats.  An action is a string (the reply), a
@@ -469,7 +471,9 @@ sub read_from {
     }
 
     while (my $args = take_command(\$c->{in})) {
-        if (@{ $self->{entries} } < $MAX_ENTRIES) {
+        my $seen = !is_probe($args) || $self->{policy}{handshake}{PROBE};
+
+        if ($seen && @{ $self->{entries} } < $MAX_ENTRIES) {
             push @{ $self->{entries} },
                  { args => $args, conn => $c->{id}, time => time };
         }
@@ -512,7 +516,10 @@ sub obey {
     my $policy = $self->{policy};
     my $name = uc $args->[0];
 
-    if ($name eq 'EVALSHA' || $name eq 'EVAL') {
+    if (is_probe($args)) {
+        $name = 'PROBE';
+
+    } elsif ($name eq 'EVALSHA' || $name eq 'EVAL') {
         my $list = $name eq 'EVALSHA' && exists $policy->{evalsha}
                    ? 'evalsha' : 'eval';
 
@@ -532,11 +539,21 @@ sub obey {
     if ($name eq 'PING') {
         $reply = "+PONG\r\n";
 
+    } elsif ($name eq 'PROBE') {
+        $reply = ":1\r\n";
+
     } elsif ($name eq 'SCRIPT' && uc($args->[1] // '') eq 'LOAD') {
         $reply = "\$40\r\n" . Digest::SHA::sha1_hex($args->[2]) . "\r\n";
     }
 
     $self->act($c, $reply, '', $args);
+}
+
+
+sub is_probe {
+    my ($args) = @_;
+
+    return uc $args->[0] eq 'EVAL' && ($args->[3] // '') =~ /:\{probe\}\z/;
 }
 
 

@@ -22,11 +22,16 @@ package RateLimit::Load;
 #       port        => $port,             # or: targets => [$port1, $port2],
 #       connections => 50,                #     connections spread over them
 #       requests    => 2000,              # or: duration => seconds
+#                                         # or: until => code: asked before
+#                                         # each request, true ends the load
 #       path        => '/x',              # or code: called with 0, 1, 2, ...,
 #                                         # returns a path, or a hash: path,
 #                                         # method, headers (hash), body
 #       headers     => { 'X-A' => 1 },
-#       keep        => 1,                 # keep all responses
+#       keep        => 1,                 # keep all responses, or code: called
+#                                         # with each, returns what is kept
+#       pause       => 5,                 # ms that a client rests after each
+#                                         # answer; default 0
 #       timeout     => 20,                # of everything; nothing waits longer
 #       close       => 1,                 # a new connection per request
 #       abort       => 0.2,               # part of the requests whose client
@@ -37,7 +42,7 @@ package RateLimit::Load;
 #   $res->errors;                         # number of requests without answer
 #   $res->error_text;                     # "reset: 2, timeout: 1", "" if none
 #   $res->responses;                      # keep => 1: with "n", the request's
-#   $res->max_latency;  $res->elapsed;    # number, and "target"
+#   $res->max_latency;  $res->elapsed;    # number, "target", and "started"
 #   $res->aborted;  $res->retried;  $res->sent;
 #
 # Errors are counted by class: refused, reset, empty (closed without a byte of
@@ -404,7 +409,8 @@ package RateLimit::Load::Run;
 # The load loop.  A slot is a client: it has at most one connection and one
 # request at a time, and takes the next request when it is done with the last.
 #   socket, fd   undef while not connected
-#   state        connecting, writing, reading, waiting (to look again)
+#   state        connecting, writing, reading, waiting (to look again),
+#                resting (between two requests)
 #   served       responses that this connection has delivered
 #   request      number n, method, bytes, started
 
@@ -424,8 +430,8 @@ sub new {
 
     my @targets = $opt{targets} ? @{ $opt{targets} } : ($opt{port});
 
-    if (!defined $opt{requests} && !defined $opt{duration}) {
-        die "load: neither requests nor duration given\n";
+    if (!grep { defined } @opt{qw(requests duration until)}) {
+        die "load: none of requests, duration and until given\n";
     }
 
     return bless {
@@ -529,6 +535,11 @@ sub next_request {
     return undef if defined $opt->{requests}
                     && $self->{next} >= $opt->{requests};
     return undef if $self->{stop_at} && time >= $self->{stop_at};
+
+    if ($opt->{until}) {
+        $self->{over} ||= $opt->{until}->();
+        return undef if $self->{over};
+    }
 
     my $n = $self->{next}++;
     my $what = ref $opt->{path} eq 'CODE' ? $opt->{path}->($n)
@@ -730,18 +741,26 @@ sub answered {
     $self->{statuses}{$response->{status}}++;
     $self->{max_latency} = $time if $time > $self->{max_latency};
 
-    if ($self->{opt}{keep}) {
-        push @{ $self->{responses} }, {
+    if (my $keep = $self->{opt}{keep}) {
+        my $kept = {
             %$response,
-            n      => $slot->{request}{n},
-            target => $slot->{target},
-            time   => $time,
+            n       => $slot->{request}{n},
+            target  => $slot->{target},
+            started => $slot->{request}{started},
+            time    => $time,
         };
+
+        push @{ $self->{responses} },
+             ref $keep eq 'CODE' ? $keep->($kept) : $kept;
     }
 
     $slot->{served}++;
     $self->disconnect($slot) if $response->{close} || $self->{opt}{close};
-    $self->done($slot);
+
+    # a server that closes now is noticed before the next request
+
+    $self->state($slot, 'resting') if defined $slot->{fd};
+    $self->done($slot, ($self->{opt}{pause} // 0) / 1000);
 }
 
 
