@@ -8,6 +8,9 @@
 /* how soon to look again while somebody else probes */
 #define NGX_HTTP_RATELIMIT_BREAKER_LOOK  100        /* ms */
 
+/* attempts that count for the next outage, if it comes soon */
+#define NGX_HTTP_RATELIMIT_BREAKER_KEPT  3
+
 
 static const char  *ngx_http_ratelimit_breaker_names[] = {
     "distributed",
@@ -39,8 +42,12 @@ ngx_http_ratelimit_breaker_failure(ngx_http_ratelimit_breaker_t *b,
 
     if (time && (now <= time || now - time <= conf->window)) {
         b->state = NGX_HTTP_RATELIMIT_CIRCUIT_OPEN;
-        b->attempt = 0;
         b->prober = 0;
+
+        if (now > b->since && now - b->since > conf->window) {
+            b->attempt = 0;
+        }
+
         b->until = now + ngx_http_ratelimit_backoff(b->attempt++, conf->probe,
                                                     random);
         return 1;
@@ -69,7 +76,8 @@ ngx_http_ratelimit_breaker_success(ngx_http_ratelimit_breaker_t *b)
 
 
 int
-ngx_http_ratelimit_breaker_close(ngx_http_ratelimit_breaker_t *b)
+ngx_http_ratelimit_breaker_close(ngx_http_ratelimit_breaker_t *b,
+    uint64_t now)
 {
     if (b->state == NGX_HTTP_RATELIMIT_DISTRIBUTED) {
         return 0;
@@ -81,7 +89,12 @@ ngx_http_ratelimit_breaker_close(ngx_http_ratelimit_breaker_t *b)
 
         memset(b->times, 0, sizeof(b->times));
         b->prober = 0;
+        b->since = now;
         b->closed++;
+
+        if (b->attempt > NGX_HTTP_RATELIMIT_BREAKER_KEPT) {
+            b->attempt = NGX_HTTP_RATELIMIT_BREAKER_KEPT;
+        }
     }
 
     b->state = NGX_HTTP_RATELIMIT_DISTRIBUTED;

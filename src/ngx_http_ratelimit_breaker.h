@@ -10,7 +10,8 @@
  *
  * While it is open nobody waits for the shard.  One worker at a time probes;
  * the others look again later.  A prober that died is replaced when its time
- * is over.
+ * is over.  Pauses between probes double; after one that succeeded, only a
+ * window without another opening makes them as short again as at first.
  */
 
 
@@ -47,7 +48,8 @@ typedef struct {
     uint64_t                      prober;    /* who, or 0: nobody */
     uint64_t                      until;     /* ms: the next probe, or when
                                                 this one counts as lost */
-    uint64_t                      closed;    /* how often it was */
+    uint64_t                      closed;    /* how often it was, */
+    uint64_t                      since;     /* ms: and when last */
     uint32_t                      last;      /* the latest failure of these */
     uint64_t                      times[NGX_HTTP_RATELIMIT_BREAKER_MAX];
 } ngx_http_ratelimit_breaker_t;
@@ -63,7 +65,8 @@ int ngx_http_ratelimit_breaker_failure(ngx_http_ratelimit_breaker_t *b,
 int ngx_http_ratelimit_breaker_success(ngx_http_ratelimit_breaker_t *b);
 
 /* a probe or a handshake has succeeded */
-int ngx_http_ratelimit_breaker_close(ngx_http_ratelimit_breaker_t *b);
+int ngx_http_ratelimit_breaker_close(ngx_http_ratelimit_breaker_t *b,
+    uint64_t now);
 
 /*
  * 0: "who" may try now, and tells within "timeout" what came of it; else how

@@ -142,7 +142,7 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_ratelimit_loc_conf_t *conf = child;
 
     char                      *rv;
-    ngx_uint_t                 own;
+    ngx_uint_t                 i, own;
     ngx_http_core_srv_conf_t  *cscf;
 
     ngx_conf_merge_uint_value(conf->status, prev->status,
@@ -213,6 +213,11 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     rv = ngx_http_ratelimit_make_shards(cf, own ? NULL : prev->shards, conf);
     if (rv != NGX_CONF_OK) {
         return rv;
+    }
+
+    for (i = 0; conf->shards && i < conf->shards->n; i++) {
+        conf->shards->peers[i]->timeout =
+            ngx_min(conf->shards->peers[i]->timeout, conf->timeout);
     }
 
     return ngx_http_ratelimit_merge_guards(cf, conf);
@@ -490,6 +495,7 @@ static char *
 ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
     ngx_http_ratelimit_shards_t *shared, ngx_http_ratelimit_loc_conf_t *conf)
 {
+    ngx_http_core_loc_conf_t        *clcf;
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
     if (shared) {
@@ -497,7 +503,31 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
         return NGX_CONF_OK;
     }
 
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
     if (conf->addresses == NULL) {
+
+        if (conf->access.user.len || conf->access.password.len
+            || conf->access.database)
+        {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"ratelimit_redis_%s\" without "
+                          "\"ratelimit_shards\": limits would live in this "
+                          "machine's memory alone",
+                          conf->access.password.len ? "password"
+                          : conf->access.user.len ? "user" : "database");
+            return NGX_CONF_ERROR;
+        }
+
+        if (rmcf->local.data == NULL) {
+            clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+            rmcf->local = clcf->name;
+
+            if (rmcf->local.data == NULL) {
+                ngx_str_set(&rmcf->local, "/");
+            }
+        }
+
         return NGX_CONF_OK;
     }
 
@@ -509,8 +539,6 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
                       &conf->access.user);
         return NGX_CONF_ERROR;
     }
-
-    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
     conf->access.prefix = conf->prefix;
 
@@ -534,6 +562,13 @@ ngx_http_ratelimit_conf_zone(ngx_conf_t *cf)
 
     if (!rmcf->used && rmcf->zone_size == NGX_CONF_UNSET_SIZE) {
         return NGX_OK;
+    }
+
+    if (rmcf->local.data && rmcf->peers.nelts) {
+        ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                      "limits of location \"%V\" live in this machine's memory "
+                      "alone, others in Redis: there is no "
+                      "\"ratelimit_shards\" for that place", &rmcf->local);
     }
 
     ngx_conf_init_size_value(rmcf->zone_size, NGX_HTTP_RATELIMIT_ZONE_SIZE);

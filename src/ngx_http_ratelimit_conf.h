@@ -45,6 +45,7 @@ typedef struct {
     size_t                             zone_size;
     ngx_http_ratelimit_zone_t         *zone;     /* NULL: nobody needs it */
     ngx_http_ratelimit_stats_t        *stats;    /* shared memory */
+    ngx_str_t                          local;    /* a place without shards */
     unsigned                           used:1;   /* somebody does */
 } ngx_http_ratelimit_main_conf_t;
 

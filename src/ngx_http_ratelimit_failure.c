@@ -195,7 +195,8 @@ ngx_http_ratelimit_failure_breaks(ngx_http_ratelimit_failure_e f)
 
     case NGX_HTTP_RATELIMIT_WRONGTYPE:
     case NGX_HTTP_RATELIMIT_CLOCK:
-        /* of one key: others are well served */
+    case NGX_HTTP_RATELIMIT_ERROR:
+        /* of one key, as far as is known: others are well served */
         return 0;
 
     default:

@@ -629,7 +629,9 @@ ngx_http_ratelimit_failed(ngx_http_ratelimit_ctx_t *ctx)
     shadow = 1;
 
     for (i = 0; i < ctx->conf->n; i++) {
-        shadow &= applied[i].claim.shadow;
+        if (applied[i].key.len) {
+            shadow &= applied[i].claim.shadow;
+        }
     }
 
     for (i = 0; i < ctx->conf->n; i++) {
@@ -673,7 +675,11 @@ ngx_http_ratelimit_verdict(ngx_http_request_t *r,
 
     ctx->told = 1;
 
-    ngx_http_ratelimit_count_all(ctx);
+    /* who was skipped here may meet other limits: that is counted at the end */
+
+    if (ctx->decision.outcome != NGX_HTTP_RATELIMIT_SKIPPED) {
+        ngx_http_ratelimit_count_all(ctx);
+    }
 
     for (i = 0; i < ctx->conf->n; i++) {
         if (ngx_http_ratelimit_counts(ctx, &ctx->applied[i])) {
@@ -830,4 +836,8 @@ ngx_http_ratelimit_cleanup(void *data)
     ngx_http_ratelimit_ctx_t *ctx = data;
 
     ngx_http_ratelimit_store_cancel(&ctx->take);
+
+    if (ctx->told && ctx->decision.outcome == NGX_HTTP_RATELIMIT_SKIPPED) {
+        ngx_http_ratelimit_count_all(ctx);
+    }
 }

@@ -156,6 +156,7 @@ void
 ngx_http_ratelimit_log_take(ngx_http_ratelimit_log_t *log,
     const ngx_http_ratelimit_bucket_t *bucket, uint64_t now, int64_t *state)
 {
+    uint64_t                     later;
     ngx_http_ratelimit_entry_t  *last;
 
     last = log->n ? &log->entries[log->n - 1] : NULL;
@@ -169,7 +170,11 @@ ngx_http_ratelimit_log_take(ngx_http_ratelimit_log_t *log,
             ngx_http_ratelimit_log_squeeze(log);
         }
 
-        log->entries[log->n].time = now;
+        /* more than fits is paid for by as many windows as it takes */
+
+        later = (bucket->cost - 1) / bucket->capacity * bucket->window;
+
+        log->entries[log->n].time = now + later;
         log->entries[log->n].cost = bucket->cost;
         log->n++;
     }
@@ -178,7 +183,7 @@ ngx_http_ratelimit_log_take(ngx_http_ratelimit_log_t *log,
                                                     : (int64_t) bucket->cost;
 
     if (state[1] == 0) {
-        state[1] = bucket->window;
+        state[1] = log->entries[0].time + bucket->window - now;
     }
 }
 

@@ -16,7 +16,8 @@
  * without a connection make one as soon as they have a call to send.
  *
  * As long as the breaker is closed each worker connects again by itself, after
- * pauses of the same kind.
+ * pauses of the same kind.  Only what was sent, or a connection that no worker
+ * has, counts as a failure of the peer.
  *
  * The log: one line a change of state, up to ten a minute; of each class of
  * failure one line a minute; one line a minute that it is still open.  All
@@ -33,24 +34,28 @@
 #define NGX_HTTP_RATELIMIT_LINK_CHANGES  10         /* logged in that time */
 #define NGX_HTTP_RATELIMIT_LINK_TEXT     160        /* of an error, logged */
 #define NGX_HTTP_RATELIMIT_LINK_GRACE    1000       /* ms, for a prober */
+#define NGX_HTTP_RATELIMIT_LINK_LATER    200        /* ms, for others */
 
 
 struct ngx_http_ratelimit_link_s {
     ngx_http_ratelimit_peer_t           *peer;
     ngx_http_ratelimit_redis_t          *redis;
-    ngx_http_ratelimit_redis_owner_t     owner;
     ngx_http_ratelimit_zone_t           *zone;
-    ngx_http_ratelimit_shard_stats_t    *stats;
 
     /* -1, here as in ngx_connection_t: timers log it as a descriptor */
     ngx_socket_t                         ident;
 
+    ngx_http_ratelimit_redis_owner_t     owner;
+    ngx_http_ratelimit_shard_stats_t    *stats;
+    ngx_http_ratelimit_stats_t          *all;
     ngx_log_t                           *log;
     ngx_event_t                          probe;
     uint32_t                             attempt;   /* to connect */
     uint64_t                             closed;    /* the breaker was, when
                                                        last looked at */
+    uint64_t                             who;       /* among all probers */
     unsigned                             connected:1;   /* once */
+    unsigned                             up:1;          /* now */
 };
 
 
@@ -58,8 +63,12 @@ static ngx_msec_t ngx_http_ratelimit_link_may_connect(void *data);
 static void ngx_http_ratelimit_link_ready(void *data);
 static ngx_msec_t ngx_http_ratelimit_link_closed(void *data,
     ngx_http_ratelimit_failure_e failure, ngx_uint_t stable);
+static void ngx_http_ratelimit_link_tell(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_failure_e failure, ngx_http_ratelimit_reply_t *reply);
+static ngx_uint_t ngx_http_ratelimit_link_elsewhere(
+    ngx_http_ratelimit_link_t *link);
 static void ngx_http_ratelimit_link_failure(ngx_http_ratelimit_link_t *link,
-    ngx_http_ratelimit_failure_e failure);
+    ngx_http_ratelimit_failure_e failure, ngx_uint_t counts, ngx_uint_t probe);
 static void ngx_http_ratelimit_link_success(ngx_http_ratelimit_link_t *link,
     ngx_uint_t probe);
 static void ngx_http_ratelimit_link_plan(ngx_http_ratelimit_link_t *link,
@@ -67,6 +76,9 @@ static void ngx_http_ratelimit_link_plan(ngx_http_ratelimit_link_t *link,
 static void ngx_http_ratelimit_link_probe_handler(ngx_event_t *ev);
 static ngx_int_t ngx_http_ratelimit_link_probed(void *data,
     ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
+static ngx_atomic_uint_t ngx_http_ratelimit_link_seconds(void);
+static ngx_uint_t ngx_http_ratelimit_link_minute(ngx_atomic_uint_t now,
+    ngx_atomic_uint_t then);
 static ngx_uint_t ngx_http_ratelimit_link_loud(void *data,
     ngx_http_ratelimit_failure_e failure);
 static void ngx_http_ratelimit_link_changed(ngx_http_ratelimit_link_t *link,
@@ -78,7 +90,8 @@ static void ngx_http_ratelimit_link_still_open(
 
 ngx_http_ratelimit_link_t *
 ngx_http_ratelimit_link_create(ngx_pool_t *pool, ngx_log_t *log,
-    ngx_http_ratelimit_peer_t *peer, ngx_http_ratelimit_zone_t *zone)
+    ngx_http_ratelimit_peer_t *peer, ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_stats_t *all)
 {
     ngx_http_ratelimit_link_t  *link;
 
@@ -90,6 +103,8 @@ ngx_http_ratelimit_link_create(ngx_pool_t *pool, ngx_log_t *log,
     link->peer = peer;
     link->zone = zone;
     link->stats = peer->stats;
+    link->all = all;
+    link->who = (uint64_t) ngx_pid << 16 | peer->index;
     link->log = log;
     link->ident = (ngx_socket_t) -1;
 
@@ -178,47 +193,63 @@ ngx_http_ratelimit_link_answered(ngx_http_ratelimit_link_t *link, uint64_t us)
 }
 
 
-/* lost connections have been logged by the client */
-
 void
 ngx_http_ratelimit_link_failed(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_failure_e failure, ngx_http_ratelimit_reply_t *reply)
+{
+    ngx_http_ratelimit_link_tell(link, failure, reply);
+
+    /* a reply that is none ends the connection: that is the failure */
+
+    ngx_http_ratelimit_link_failure(link, failure,
+                               !(failure == NGX_HTTP_RATELIMIT_PROTOCOL
+                                 && reply),
+                               0);
+}
+
+
+void
+ngx_http_ratelimit_link_unsent(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_failure_e failure)
+{
+    if (failure == NGX_HTTP_RATELIMIT_CIRCUIT) {
+        return;
+    }
+
+    ngx_http_ratelimit_link_tell(link, failure, NULL);
+    ngx_http_ratelimit_link_failure(link, failure, 0, 0);
+}
+
+
+/* lost connections have been logged by the client */
+
+static void
+ngx_http_ratelimit_link_tell(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_failure_e failure, ngx_http_ratelimit_reply_t *reply)
 {
     size_t  len;
     u_char  text[ngx_http_ratelimit_escape_size(NGX_HTTP_RATELIMIT_LINK_TEXT)];
 
-    if (failure == NGX_HTTP_RATELIMIT_CIRCUIT) {
+    if (failure == NGX_HTTP_RATELIMIT_REFUSED
+        || failure == NGX_HTTP_RATELIMIT_CLOSED
+        || !ngx_http_ratelimit_link_loud(link, failure))
+    {
         return;
     }
 
-    if (failure != NGX_HTTP_RATELIMIT_REFUSED
-        && failure != NGX_HTTP_RATELIMIT_CLOSED
-        && ngx_http_ratelimit_link_loud(link, failure))
-    {
-        if (reply && reply->type == REDIS_REPLY_ERROR) {
-            len = ngx_http_ratelimit_escape(text, reply->str,
-                                            ngx_min(reply->len,
+    if (reply && reply->type == REDIS_REPLY_ERROR) {
+        len = ngx_http_ratelimit_escape(text, reply->str,
+                                        ngx_min(reply->len,
                                               NGX_HTTP_RATELIMIT_LINK_TEXT));
 
-            ngx_log_error(NGX_LOG_ERR, link->log, 0,
-                          "redis %V answered \"%*s\"", &link->peer->label,
-                          len, text);
-
-        } else {
-            ngx_log_error(NGX_LOG_ERR, link->log, 0,
-                          "no answer from redis %V: %s", &link->peer->label,
-                          ngx_http_ratelimit_failure_name(failure));
-        }
-    }
-
-    /* a reply that is none ends the connection: that is the failure */
-
-    if (failure == NGX_HTTP_RATELIMIT_PROTOCOL && reply) {
-        ngx_http_ratelimit_count(link->stats->failures[failure]);
+        ngx_log_error(NGX_LOG_ERR, link->log, 0, "redis %V answered \"%*s\"",
+                      &link->peer->label, len, text);
         return;
     }
 
-    ngx_http_ratelimit_link_failure(link, failure);
+    ngx_log_error(NGX_LOG_ERR, link->log, 0, "no answer from redis %V: %s",
+                  &link->peer->label,
+                  ngx_http_ratelimit_failure_name(failure));
 }
 
 
@@ -227,7 +258,7 @@ ngx_http_ratelimit_link_may_connect(void *data)
 {
     ngx_http_ratelimit_link_t *link = data;
 
-    uint64_t                       wait;
+    uint64_t                       wait, now;
     ngx_http_ratelimit_breaker_t  *breaker;
 
     breaker = &link->stats->breaker;
@@ -236,13 +267,22 @@ ngx_http_ratelimit_link_may_connect(void *data)
         return 0;
     }
 
-    ngx_http_ratelimit_zone_lock(link->zone);
+    now = ngx_current_msec;
 
-    wait = ngx_http_ratelimit_breaker_probe(breaker, ngx_current_msec,
-                                  link->peer->redis.connect_timeout
-                                  + NGX_HTTP_RATELIMIT_LINK_GRACE, ngx_pid);
+    /* workers that have a connection come first */
 
-    ngx_http_ratelimit_zone_unlock(link->zone);
+    if (!link->up && ngx_http_ratelimit_link_elsewhere(link)) {
+        now -= NGX_HTTP_RATELIMIT_LINK_LATER;
+    }
+
+    ngx_http_ratelimit_zone_hold(link->zone);
+
+    wait = ngx_http_ratelimit_breaker_probe(breaker, now,
+                                            link->peer->redis.connect_timeout
+                                            + NGX_HTTP_RATELIMIT_LINK_GRACE,
+                                            link->who);
+
+    ngx_http_ratelimit_zone_release(link->zone);
 
     return (ngx_msec_t) wait;
 }
@@ -258,6 +298,7 @@ ngx_http_ratelimit_link_ready(void *data)
     }
 
     link->connected = 1;
+    link->up = 1;
 
     if (link->stats->breaker.state != NGX_HTTP_RATELIMIT_DISTRIBUTED) {
         ngx_http_ratelimit_link_success(link, 1);
@@ -282,9 +323,18 @@ ngx_http_ratelimit_link_closed(void *data,
         link->attempt = 0;
     }
 
+    /*
+     * a connection that can't be made while other workers have theirs, as with
+     * too many clients, is this worker's trouble
+     */
+
     if (failure != NGX_HTTP_RATELIMIT_OK) {
-        ngx_http_ratelimit_link_failure(link, failure);
+        ngx_http_ratelimit_link_failure(link, failure,
+                           link->up || !ngx_http_ratelimit_link_elsewhere(link),
+                           1);
     }
+
+    link->up = 0;
 
     if (breaker->state == NGX_HTTP_RATELIMIT_CIRCUIT_OPEN) {
 
@@ -308,9 +358,15 @@ ngx_http_ratelimit_link_closed(void *data,
 }
 
 
+/*
+ * "counts": it says something about the peer, as it was asked; "probe": it may
+ * be the end of one.  A lost connection is one failure, however many calls went
+ * with it.
+ */
+
 static void
 ngx_http_ratelimit_link_failure(ngx_http_ratelimit_link_t *link,
-    ngx_http_ratelimit_failure_e failure)
+    ngx_http_ratelimit_failure_e failure, ngx_uint_t counts, ngx_uint_t probe)
 {
     uint32_t                       luck;
     ngx_uint_t                     breaks, changed;
@@ -319,38 +375,36 @@ ngx_http_ratelimit_link_failure(ngx_http_ratelimit_link_t *link,
 
     ngx_http_ratelimit_count(link->stats->failures[failure]);
 
-    /* a lost connection is one failure, however many calls went with it */
+    /* an error of any other kind is of one key, but not if a probe gets it */
 
-    if (ngx_http_ratelimit_redis_failing(link->redis)) {
+    breaks = counts
+             && (ngx_http_ratelimit_failure_breaks(failure)
+                 || (probe && failure == NGX_HTTP_RATELIMIT_ERROR));
+
+    if (ngx_http_ratelimit_redis_failing(link->redis) || (!breaks && !probe)) {
         return;
     }
 
     breaker = &link->stats->breaker;
-    breaks = ngx_http_ratelimit_failure_breaks(failure);
+    luck = (uint32_t) ngx_random();
+    changed = 0;
 
-    /* says nothing about the peer; but a probe that ended by it has ended */
+    ngx_http_ratelimit_zone_hold(link->zone);
 
-    if (!breaks && breaker->state != NGX_HTTP_RATELIMIT_CIRCUIT_OPEN) {
-        return;
+    if (breaks) {
+        changed = ngx_http_ratelimit_breaker_failure(breaker,
+                                                     &link->peer->breaker,
+                                                     ngx_current_msec, luck);
     }
 
-    luck = (uint32_t) ngx_random();
-
-    ngx_http_ratelimit_zone_lock(link->zone);
-
-    changed = breaks
-              && ngx_http_ratelimit_breaker_failure(breaker,
-                                                    &link->peer->breaker,
-                                                    ngx_current_msec, luck);
-
-    if (!changed) {
+    if (probe && !changed) {
         ngx_http_ratelimit_breaker_probed(breaker, &link->peer->breaker,
-                                          ngx_current_msec, luck, ngx_pid);
+                                          ngx_current_msec, luck, link->who);
     }
 
     state = breaker->state;
 
-    ngx_http_ratelimit_zone_unlock(link->zone);
+    ngx_http_ratelimit_zone_release(link->zone);
 
     if (breaks) {
         link->stats->failure = failure;
@@ -377,12 +431,13 @@ ngx_http_ratelimit_link_success(ngx_http_ratelimit_link_t *link,
 
     breaker = &link->stats->breaker;
 
-    ngx_http_ratelimit_zone_lock(link->zone);
+    ngx_http_ratelimit_zone_hold(link->zone);
 
-    changed = probe ? ngx_http_ratelimit_breaker_close(breaker)
-                    : ngx_http_ratelimit_breaker_success(breaker);
+    changed = probe
+              ? ngx_http_ratelimit_breaker_close(breaker, ngx_current_msec)
+              : ngx_http_ratelimit_breaker_success(breaker);
 
-    ngx_http_ratelimit_zone_unlock(link->zone);
+    ngx_http_ratelimit_zone_release(link->zone);
 
     if (changed) {
         ngx_http_ratelimit_link_changed(link, NGX_HTTP_RATELIMIT_DISTRIBUTED,
@@ -428,13 +483,19 @@ ngx_http_ratelimit_link_probe_handler(ngx_event_t *ev)
         return;
     }
 
+    /* as long as a call may take: who is slower is of no use */
+
     failure = ngx_http_ratelimit_redis_send(link->redis, &link->peer->probe,
-                                            link->peer->redis.connect_timeout,
+                                            link->peer->timeout,
                                             ngx_http_ratelimit_link_probed,
                                             link, &slot);
 
-    if (failure != NGX_HTTP_RATELIMIT_OK) {
-        ngx_http_ratelimit_link_failed(link, failure, NULL);
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_redis_quiet(slot);
+
+    } else {
+        ngx_http_ratelimit_link_tell(link, failure, NULL);
+        ngx_http_ratelimit_link_failure(link, failure, 1, 1);
     }
 }
 
@@ -454,10 +515,42 @@ ngx_http_ratelimit_link_probed(void *data, ngx_http_ratelimit_reply_t *reply,
         link->closed = link->stats->breaker.closed;
 
     } else {
-        ngx_http_ratelimit_link_failed(link, failure, reply);
+        ngx_http_ratelimit_link_tell(link, failure, reply);
+        ngx_http_ratelimit_link_failure(link, failure, 1, 1);
     }
 
     return NGX_OK;
+}
+
+
+/* whether another worker has a connection, as this one has none */
+
+static ngx_uint_t
+ngx_http_ratelimit_link_elsewhere(ngx_http_ratelimit_link_t *link)
+{
+    ngx_http_ratelimit_gauges_t  sum;
+
+    ngx_http_ratelimit_stats_sum(link->all, link->stats, &sum);
+
+    return sum.connections > 0;
+}
+
+
+/* seconds by a clock that never steps back; any moment is a minute ago */
+
+static ngx_atomic_uint_t
+ngx_http_ratelimit_link_seconds(void)
+{
+    return ngx_current_msec / 1000 + NGX_HTTP_RATELIMIT_LINK_LOG;
+}
+
+
+/* the clock of another worker may be a moment ahead */
+
+static ngx_uint_t
+ngx_http_ratelimit_link_minute(ngx_atomic_uint_t now, ngx_atomic_uint_t then)
+{
+    return (ngx_atomic_int_t) (now - then) >= NGX_HTTP_RATELIMIT_LINK_LOG;
 }
 
 
@@ -468,10 +561,10 @@ ngx_http_ratelimit_link_loud(void *data, ngx_http_ratelimit_failure_e failure)
 
     ngx_atomic_uint_t  now, logged;
 
-    now = ngx_time();
+    now = ngx_http_ratelimit_link_seconds();
     logged = link->stats->logged[failure];
 
-    return now - logged >= NGX_HTTP_RATELIMIT_LINK_LOG
+    return ngx_http_ratelimit_link_minute(now, logged)
            && ngx_atomic_cmp_set(&link->stats->logged[failure], logged, now);
 }
 
@@ -489,13 +582,13 @@ ngx_http_ratelimit_link_changed(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_shard_stats_t  *stats;
 
     stats = link->stats;
-    now = ngx_time();
+    now = ngx_http_ratelimit_link_seconds();
 
     ngx_http_ratelimit_count(stats->transitions[state]);
 
     stats->opened = now;
 
-    if (now - stats->told >= NGX_HTTP_RATELIMIT_LINK_LOG) {
+    if (ngx_http_ratelimit_link_minute(now, stats->told)) {
         stats->told = now;
         stats->lines = 0;
     }
@@ -550,11 +643,11 @@ ngx_http_ratelimit_link_settled(ngx_http_ratelimit_link_t *link)
 
     stats = link->stats;
 
-    now = ngx_time();
+    now = ngx_http_ratelimit_link_seconds();
     told = stats->told;
     untold = stats->untold;
 
-    if (now - told < NGX_HTTP_RATELIMIT_LINK_LOG
+    if (!ngx_http_ratelimit_link_minute(now, told)
         || stats->breaker.state != NGX_HTTP_RATELIMIT_DISTRIBUTED
         || !ngx_atomic_cmp_set(&stats->untold, untold, 0))
     {
@@ -577,11 +670,11 @@ ngx_http_ratelimit_link_still_open(ngx_http_ratelimit_link_t *link)
 
     stats = link->stats;
 
-    now = ngx_time();
+    now = ngx_http_ratelimit_link_seconds();
     opened = stats->opened;
     still = stats->still;
 
-    if (now - ngx_max(opened, still) < NGX_HTTP_RATELIMIT_LINK_LOG
+    if (!ngx_http_ratelimit_link_minute(now, ngx_max(opened, still))
         || !ngx_atomic_cmp_set(&stats->still, still, now))
     {
         return;

@@ -22,7 +22,7 @@ typedef struct ngx_http_ratelimit_link_s  ngx_http_ratelimit_link_t;
 /* NULL if there is no memory; connects at once */
 ngx_http_ratelimit_link_t *ngx_http_ratelimit_link_create(ngx_pool_t *pool,
     ngx_log_t *log, ngx_http_ratelimit_peer_t *peer,
-    ngx_http_ratelimit_zone_t *zone);
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_stats_t *all);
 
 /*
  * As ngx_http_ratelimit_redis_send(), but sends nothing while the breaker is
@@ -40,6 +40,10 @@ void ngx_http_ratelimit_link_answered(ngx_http_ratelimit_link_t *link,
 /* there is no answer; the error reply, if it is one, may be logged */
 void ngx_http_ratelimit_link_failed(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_failure_e failure, ngx_http_ratelimit_reply_t *reply);
+
+/* the same for a call that could not be sent */
+void ngx_http_ratelimit_link_unsent(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_failure_e failure);
 
 /* for the end of the process */
 void ngx_http_ratelimit_link_exit(ngx_http_ratelimit_link_t *link);

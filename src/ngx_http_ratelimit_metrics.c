@@ -90,6 +90,15 @@ ngx_http_ratelimit_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+    if (clcf->handler == ngx_http_ratelimit_metrics_handler) {
+        return "is duplicate";
+    }
+
+    if (clcf->handler) {
+        return "stands beside another directive that makes the answer";
+    }
+
     clcf->handler = ngx_http_ratelimit_metrics_handler;
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
@@ -168,7 +177,7 @@ ngx_http_ratelimit_metrics_send(ngx_http_request_t *r,
         m->length += ngx_buf_size(cl->buf);
     }
 
-    m->buf->last_buf = 1;
+    m->buf->last_buf = (r == r->main);
     m->buf->last_in_chain = 1;
 
     if (m->json) {

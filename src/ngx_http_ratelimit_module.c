@@ -409,7 +409,8 @@ ngx_http_ratelimit_init_process(ngx_cycle_t *cycle)
 
     ngx_http_ratelimit_stats_begin(rmcf->zone, rmcf->stats);
 
-    return ngx_http_ratelimit_store_init(cycle, &rmcf->peers, rmcf->zone);
+    return ngx_http_ratelimit_store_init(cycle, &rmcf->peers, rmcf->zone,
+                                         rmcf->stats);
 }
 
 

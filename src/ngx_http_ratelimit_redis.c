@@ -72,12 +72,12 @@ struct ngx_http_ratelimit_redis_s {
     ngx_connection_t                   *connection;
     ngx_http_ratelimit_redis_conf_t    *conf;
     ngx_http_ratelimit_redis_owner_t   *owner;
-    ngx_http_ratelimit_gauges_t        *gauges;
-    ngx_http_ratelimit_reader_t        *reader;
 
     /* -1, here as in ngx_connection_t: timers log it as a descriptor */
     ngx_socket_t                        ident;
 
+    ngx_http_ratelimit_gauges_t        *gauges;
+    ngx_http_ratelimit_reader_t        *reader;
     ngx_http_ratelimit_redis_state_e    state;
     ngx_http_ratelimit_failure_e        failure;  /* of the last connection */
     ngx_uint_t                          generation;
@@ -248,6 +248,13 @@ ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_slot_t *slot)
 
     /* the timer goes on: the reply is still due, but nobody waits for it */
 
+    slot->timer.cancelable = 1;
+}
+
+
+void
+ngx_http_ratelimit_redis_quiet(ngx_http_ratelimit_slot_t *slot)
+{
     slot->timer.cancelable = 1;
 }
 

@@ -98,6 +98,9 @@ ngx_http_ratelimit_failure_e ngx_http_ratelimit_redis_send(
 void ngx_http_ratelimit_redis_adopt(ngx_http_ratelimit_slot_t *slot,
     void *data);
 
+/* nobody waits for the reply: it does not hold up the end of the process */
+void ngx_http_ratelimit_redis_quiet(ngx_http_ratelimit_slot_t *slot);
+
 /* the handler will not be called; a command that was sent may still run */
 void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_slot_t *slot);
 

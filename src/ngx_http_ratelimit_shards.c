@@ -350,6 +350,7 @@ ngx_http_ratelimit_peer(ngx_conf_t *cf, ngx_http_ratelimit_shard_t *shard,
     peer->redis.naddrs = shard->naddrs;
     peer->redis.connect_timeout = access->connect_timeout;
     peer->breaker = access->breaker;
+    peer->timeout = NGX_MAX_INT32_VALUE;
 
     if (ngx_http_ratelimit_peer_label(cf, peer, peers) != NGX_OK
         || ngx_http_ratelimit_peer_greeting(cf, peer) != NGX_OK

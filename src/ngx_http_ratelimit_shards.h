@@ -60,6 +60,7 @@ typedef struct {
     ngx_str_t                          password;
     ngx_int_t                          database;
     ngx_http_ratelimit_breaker_conf_t  breaker;
+    ngx_msec_t                         timeout;   /* the shortest of calls */
     ngx_str_t                          label;     /* [user@]name[/database] */
     ngx_str_t                          probe;     /* a call that writes */
     ngx_http_ratelimit_shard_stats_t  *stats;     /* shared memory */

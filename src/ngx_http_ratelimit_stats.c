@@ -82,7 +82,8 @@ ngx_http_ratelimit_stats_begin(ngx_http_ratelimit_zone_t *zone,
 
         pid = stats->pids[i];
 
-        if (!ngx_http_ratelimit_stats_alive(pid)
+        if ((!ngx_http_ratelimit_stats_alive(pid)
+             || pid == (ngx_atomic_uint_t) ngx_pid)
             && ngx_atomic_cmp_set(&stats->pids[i], pid, ngx_pid))
         {
             break;

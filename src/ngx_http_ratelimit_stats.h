@@ -53,6 +53,11 @@ typedef struct {
 
 
 typedef struct {
+
+    /* changed with the zone held; its state is read without */
+
+    ngx_http_ratelimit_breaker_t    breaker;
+
     ngx_atomic_t                    calls;
     ngx_atomic_t                    failures[NGX_HTTP_RATELIMIT_FAILURES];
     ngx_atomic_t                    latency[NGX_HTTP_RATELIMIT_LATENCIES + 1];
@@ -64,10 +69,6 @@ typedef struct {
     ngx_atomic_t                    received;
     ngx_atomic_t                    transitions
                                       [NGX_HTTP_RATELIMIT_BREAKER_STATES];
-
-    /* changed with the zone locked; its state is read without */
-
-    ngx_http_ratelimit_breaker_t    breaker;
 
     /* what was logged, all times in seconds */
 

@@ -74,7 +74,7 @@ static ngx_queue_t                  ngx_http_ratelimit_store_orphans;
 
 ngx_int_t
 ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
-    ngx_http_ratelimit_zone_t *zone)
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_stats_t *stats)
 {
     ngx_uint_t                   i;
     ngx_http_ratelimit_peer_t  **peer;
@@ -90,7 +90,7 @@ ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
     for (i = 0; i < peers->nelts; i++) {
         ngx_http_ratelimit_store_links[i] =
             ngx_http_ratelimit_link_create(cycle->pool, cycle->log, peer[i],
-                                           zone);
+                                           zone, stats);
 
         if (ngx_http_ratelimit_store_links[i] == NULL) {
             return NGX_ERROR;
@@ -239,9 +239,9 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
             take->pending++;
 
         } else {
-            ngx_http_ratelimit_link_failed(
+            ngx_http_ratelimit_link_unsent(
                       ngx_http_ratelimit_store_links[call[i].peer->index],
-                      call[i].failure, NULL);
+                      call[i].failure);
         }
     }
 
@@ -614,6 +614,7 @@ ngx_http_ratelimit_store_give_back(ngx_http_ratelimit_call_t *call)
             == NGX_HTTP_RATELIMIT_OK)
         {
             ngx_http_ratelimit_count(call->peer->stats->refunds);
+            ngx_http_ratelimit_redis_quiet(slot);
 
             /* the reply frees the rest */
             redisFreeCommand(bytes);

@@ -64,7 +64,8 @@ struct ngx_http_ratelimit_call_s {
 
 /* makes the connections of this process */
 ngx_int_t ngx_http_ratelimit_store_init(ngx_cycle_t *cycle,
-    ngx_array_t *peers, ngx_http_ratelimit_zone_t *zone);
+    ngx_array_t *peers, ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_stats_t *stats);
 void ngx_http_ratelimit_store_exit(void);
 
 /* NGX_OK, or NGX_ERROR: no memory */

@@ -1,8 +1,9 @@
 
 /*
  * Two parts.  Records are allocated by the slab allocator when a configuration
- * is loaded, and never go.  All the rest of the memory is one array of cells
- * of equal size: each holds a key, or a chunk of the entries of a window.
+ * is loaded, and stay, unless memory is short.  All the rest of the memory is
+ * one array of cells of equal size: each holds a key, or a chunk of the entries
+ * of a window.
  *
  *     heads[]  by the hash of a key, the first cell of a chain
  *     cells[]  cell 0 is none: it holds both ends of the order of use
@@ -30,13 +31,20 @@
  * included: a reload with a new module then gets new memory, beside the old
  * workers with theirs
  */
-#define NGX_HTTP_RATELIMIT_ZONE_NAME     "ngx_http_ratelimit_2"
+#define NGX_HTTP_RATELIMIT_ZONE_NAME     "ngx_http_ratelimit_3"
 
 /* a part of the pages, and at least so many, is left for later records */
 #define NGX_HTTP_RATELIMIT_ZONE_RESERVE  16
 #define NGX_HTTP_RATELIMIT_ZONE_SPARE    4
 
 #define NGX_HTTP_RATELIMIT_ZONE_CHUNK    4
+
+/* 16 windows, each with all the chunks it may have, and cell 0 */
+#define NGX_HTTP_RATELIMIT_ZONE_CELLS                                         \
+    (16 * (1 + NGX_HTTP_RATELIMIT_ENTRIES / NGX_HTTP_RATELIMIT_ZONE_CHUNK) + 1)
+
+/* so many configurations ago nobody is left who uses it, as a rule */
+#define NGX_HTTP_RATELIMIT_ZONE_UNUSED   2
 
 
 /* entries of a window, in the place of a key */
@@ -58,7 +66,9 @@ typedef union {
 typedef struct {
     ngx_queue_t                     queue;
     ngx_uint_t                      kind;
+    ngx_uint_t                      generation;  /* the last that asked */
     ngx_str_t                       name;
+    size_t                          room;        /* for its name */
     void                           *data;
 } ngx_http_ratelimit_record_t;
 
@@ -66,6 +76,7 @@ typedef struct {
 struct ngx_http_ratelimit_zone_sh_s {
     uint64_t                        secret[2];
     ngx_queue_t                     records;
+    ngx_uint_t                      generation;  /* of configurations */
 
     ngx_http_ratelimit_cell_t      *cells;
     uint32_t                       *heads;
@@ -150,7 +161,11 @@ ngx_http_ratelimit_zone_init(ngx_shm_zone_t *shm_zone, void *data)
         goto failed;
     }
 
+    zone->sh->generation++;
+
     if (zone->attach(zone, zone->data) != NGX_OK) {
+        /* the one before goes on, so it does not become older by this */
+        zone->sh->generation--;
         goto failed;
     }
 
@@ -258,6 +273,14 @@ ngx_http_ratelimit_zone_create_cells(ngx_http_ratelimit_zone_t *zone)
                    (size_t) NGX_MAX_INT32_VALUE
                    * sizeof(ngx_http_ratelimit_cell_t));
 
+    /* one request may need so many at once */
+
+    if (size < NGX_HTTP_RATELIMIT_ZONE_CELLS
+               * (sizeof(ngx_http_ratelimit_cell_t) + sizeof(uint32_t)))
+    {
+        return NGX_ERROR;
+    }
+
     sh->cells = ngx_slab_alloc(zone->shpool, size);
     if (sh->cells == NULL) {
         return NGX_ERROR;
@@ -298,8 +321,22 @@ void *
 ngx_http_ratelimit_zone_record(ngx_http_ratelimit_zone_t *zone,
     ngx_uint_t kind, ngx_str_t *name, size_t size)
 {
+    size_t                        len;
     ngx_queue_t                  *q;
-    ngx_http_ratelimit_record_t  *record;
+    ngx_http_ratelimit_record_t  *record, *unused;
+
+    unused = NULL;
+
+    /* what the allocator takes anyway: a later name may be longer */
+
+    for (len = 1;
+         len < sizeof(ngx_http_ratelimit_record_t) + name->len;
+         len *= 2)
+    {
+        /* void */
+    }
+
+    ngx_shmtx_lock(&zone->shpool->mutex);
 
     for (q = ngx_queue_head(&zone->sh->records);
          q != ngx_queue_sentinel(&zone->sh->records);
@@ -307,32 +344,63 @@ ngx_http_ratelimit_zone_record(ngx_http_ratelimit_zone_t *zone,
     {
         record = ngx_queue_data(q, ngx_http_ratelimit_record_t, queue);
 
-        if (record->kind == kind && record->name.len == name->len
+        if (record->kind != kind) {
+            continue;
+        }
+
+        if (record->name.len == name->len
             && ngx_memcmp(record->name.data, name->data, name->len) == 0)
         {
-            return record->data;
+            goto found;
+        }
+
+        if (record->room >= name->len
+            && (unused == NULL || record->generation < unused->generation))
+        {
+            unused = record;
         }
     }
 
-    record = ngx_slab_calloc(zone->shpool, sizeof(ngx_http_ratelimit_record_t)
-                                           + name->len);
+    record = ngx_slab_calloc_locked(zone->shpool, len);
+
+    if (record) {
+        record->data = ngx_slab_calloc_locked(zone->shpool, size);
+
+        if (record->data == NULL) {
+            ngx_slab_free_locked(zone->shpool, record);
+            record = NULL;
+
+        } else {
+            record->kind = kind;
+            record->room = len - sizeof(ngx_http_ratelimit_record_t);
+            record->name.data = (u_char *) &record[1];
+
+            ngx_queue_insert_tail(&zone->sh->records, &record->queue);
+        }
+    }
+
     if (record == NULL) {
-        return NULL;
+
+        if (unused == NULL
+            || zone->sh->generation - unused->generation
+               <= NGX_HTTP_RATELIMIT_ZONE_UNUSED)
+        {
+            ngx_shmtx_unlock(&zone->shpool->mutex);
+            return NULL;
+        }
+
+        record = unused;
+        ngx_memzero(record->data, size);
     }
 
-    record->data = ngx_slab_calloc(zone->shpool, size);
-
-    if (record->data == NULL) {
-        ngx_slab_free(zone->shpool, record);
-        return NULL;
-    }
-
-    record->kind = kind;
     record->name.len = name->len;
-    record->name.data = (u_char *) &record[1];
     ngx_memcpy(record->name.data, name->data, name->len);
 
-    ngx_queue_insert_tail(&zone->sh->records, &record->queue);
+found:
+
+    record->generation = zone->sh->generation;
+
+    ngx_shmtx_unlock(&zone->shpool->mutex);
 
     return record->data;
 }
@@ -342,11 +410,15 @@ void *
 ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone, ngx_uint_t kind,
     void *after)
 {
+    void                         *data;
     ngx_uint_t                    found;
     ngx_queue_t                  *q;
     ngx_http_ratelimit_record_t  *record;
 
+    data = NULL;
     found = (after == NULL);
+
+    ngx_shmtx_lock(&zone->shpool->mutex);
 
     for (q = ngx_queue_head(&zone->sh->records);
          q != ngx_queue_sentinel(&zone->sh->records);
@@ -355,7 +427,8 @@ ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone, ngx_uint_t kind,
         record = ngx_queue_data(q, ngx_http_ratelimit_record_t, queue);
 
         if (found && record->kind == kind) {
-            return record->data;
+            data = record->data;
+            break;
         }
 
         if (record->data == after) {
@@ -363,7 +436,9 @@ ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone, ngx_uint_t kind,
         }
     }
 
-    return NULL;
+    ngx_shmtx_unlock(&zone->shpool->mutex);
+
+    return data;
 }
 
 
@@ -411,6 +486,20 @@ ngx_http_ratelimit_zone_unlock(ngx_http_ratelimit_zone_t *zone)
                       "a worker died while it changed the ratelimit zone: "
                       "what this machine knew about keys is forgotten");
     }
+}
+
+
+void
+ngx_http_ratelimit_zone_hold(ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_shmtx_lock(&zone->shpool->mutex);
+}
+
+
+void
+ngx_http_ratelimit_zone_release(ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_shmtx_unlock(&zone->shpool->mutex);
 }
 
 
@@ -574,16 +663,16 @@ ngx_http_ratelimit_zone_usage(ngx_http_ratelimit_zone_t *zone,
 
     sh = zone->sh;
 
-    ngx_http_ratelimit_zone_lock(zone);
+    ngx_http_ratelimit_zone_hold(zone);
 
     usage->size = zone->shm_zone->shm.size;
-    usage->used = usage->size - zone->shpool->pfree * ngx_pagesize
+    usage->used = usage->size
                   - (sh->n - sh->used) * sizeof(ngx_http_ratelimit_cell_t);
     usage->keys = sh->nodes;
     usage->evictions = sh->evictions;
     usage->resets = sh->resets;
 
-    ngx_http_ratelimit_zone_unlock(zone);
+    ngx_http_ratelimit_zone_release(zone);
 }
 
 

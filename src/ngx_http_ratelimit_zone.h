@@ -90,9 +90,9 @@ ngx_http_ratelimit_zone_t *ngx_http_ratelimit_zone_add(ngx_conf_t *cf,
     size_t size, void *tag, ngx_http_ratelimit_zone_pt attach, void *data);
 
 /*
- * A record that stays as long as the zone does: the one of this kind and name
- * that there is already, or a new one of zeroes.  NULL: no memory.  For
- * "attach" alone.
+ * A record: the one of this kind and name that there is already, or a new one
+ * of zeroes, if need be in the place of one that the last two configurations
+ * did not ask for.  NULL: no memory.  For "attach" alone.
  */
 void *ngx_http_ratelimit_zone_record(ngx_http_ratelimit_zone_t *zone,
     ngx_uint_t kind, ngx_str_t *name, size_t size);
@@ -111,6 +111,10 @@ void ngx_http_ratelimit_zone_key(ngx_http_ratelimit_zone_t *zone,
  */
 void ngx_http_ratelimit_zone_lock(ngx_http_ratelimit_zone_t *zone);
 void ngx_http_ratelimit_zone_unlock(ngx_http_ratelimit_zone_t *zone);
+
+/* the lock alone, for what is in records */
+void ngx_http_ratelimit_zone_hold(ngx_http_ratelimit_zone_t *zone);
+void ngx_http_ratelimit_zone_release(ngx_http_ratelimit_zone_t *zone);
 
 /* NULL: nothing is known; nodes are valid until the zone is unlocked */
 ngx_http_ratelimit_node_t *ngx_http_ratelimit_zone_find(

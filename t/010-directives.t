@@ -273,6 +273,67 @@ accepted('a limit without shards', '', 'ratelimit_rate 1r/s;');
 accepted('a limit of http without shards', 'ratelimit_rate 1r/s;', '');
 accepted('a window without shards', '', 'ratelimit_capacity 5;'
          . 'ratelimit_algorithm sliding_window_log;');
+
+# somebody who says how to talk to Redis means to have one
+
+for my $case (['user', "ratelimit_redis_user bob; ratelimit_redis_password "
+                       . "$SECRET;", 'password'],
+              ['password', "ratelimit_redis_password $SECRET;", 'password'],
+              ['database', 'ratelimit_redis_database 1;', 'database'])
+{
+    my ($name, $text, $told) = @$case;
+
+    refused("a $name of Redis without shards, in $_->[0]", @$_[1, 2],
+            "\"ratelimit_redis_$told\" without \"ratelimit_shards\": limits "
+            . "would live in this machine's memory alone")
+        for ['a location', '', "ratelimit_rate 1r/s; $text"],
+            ['http', $text, 'ratelimit_rate 1r/s;'],
+            ['http, with a named limit', "$text ratelimit_limit a rate=1r/s;",
+             'ratelimit a;'];
+
+    accepted("a $name of Redis without shards where nothing is limited", $text,
+             'empty_gif;');
+}
+
+accepted('database 0 is none', 'ratelimit_redis_database 0;',
+         'ratelimit_rate 1r/s;');
+
+
+# Warnings of a configuration that loads; locations that have a limit, with
+# shards or without.
+
+sub warnings_of {
+    my ($http, $server) = @_;
+
+    my ($code, $output) = RateLimit::Nginx->test_config(conf => $http,
+                                                        server => $server);
+
+    return $code ? $output
+                 : join "\n", $output =~ /^nginx: \[(?:warn|error)\] (.*)$/mg;
+}
+
+my $WITH = "ratelimit_rate 1r/s; $SHARDS";
+my $WITHOUT = 'ratelimit_rate 1r/s;';
+my $ALONE = "live in this machine's memory alone, others in Redis: there is no "
+            . '"ratelimit_shards" for that place';
+
+is warnings_of('', "location /a { $WITH } location /b { $WITHOUT }"),
+   "limits of location \"/b\" $ALONE",
+   'a place without shards beside one that has some: a warning';
+is warnings_of('', "location /a { $WITHOUT } location /b { $WITHOUT } "
+                   . "location /c { $WITH }"),
+   "limits of location \"/a\" $ALONE", 'one for all of them';
+is warnings_of('', "location /a { $WITH } location /b { empty_gif; }"), '',
+   'a place without limits needs no shards';
+is warnings_of('', "location /a { $WITHOUT } location /b { $WITHOUT }"), '',
+   'no place with shards, no warning';
+is warnings_of($SHARDS, "location /a { $WITHOUT } location /b { $WITHOUT }"),
+   '', 'nor if all have some';
+is warnings_of($SHARDS, "location /a { $WITHOUT }
+                         location /b { ratelimit_redis_database 1; $WITHOUT }"),
+   '', 'of whatever kind';
+
+
 refused('a wrong limit without shards', '', 'ratelimit_rate 0r/s;',
         'ratelimit_rate', '"0r/s"', 'never refills');
 refused('a capacity without a rate', $SHARDS, 'ratelimit_capacity 5;',
@@ -486,6 +547,14 @@ accepted('ratelimit_metrics beside a limit', $SHARDS,
          'ratelimit_metrics; ratelimit_rate 1r/s;');
 refused('ratelimit_metrics with a word', '', 'ratelimit_metrics on;',
         'invalid number of arguments in "ratelimit_metrics"');
+refused('ratelimit_metrics twice', '', 'ratelimit_metrics; ratelimit_metrics;',
+        '"ratelimit_metrics" directive is duplicate');
+refused("ratelimit_metrics beside $_", '', "$_; ratelimit_metrics;",
+        '"ratelimit_metrics" directive stands beside another directive that '
+        . 'makes the answer')
+    for 'empty_gif', 'proxy_pass http://127.0.0.1:1', 'stub_status';
+accepted('ratelimit_metrics in each of two locations', '',
+         'ratelimit_metrics; location /t/more { ratelimit_metrics; }');
 refused("ratelimit_metrics in $_->[0]", @$_[1, 2],
         '"ratelimit_metrics" directive is not allowed here')
     for ['http', 'ratelimit_metrics;', ''],

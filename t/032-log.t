@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use lib 't/lib';
+use RateLimit::Clock;
 use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
@@ -170,6 +171,7 @@ for my $workers (1, 4) {
         complaints($nginx, 1,
                    qr/\[error\].* connect\(\) to \Q$addr\E failed \(111: .*/
                    . ", redis: \Q$addr\E\$");
+        ok $nginx->wait_log(qr/is in state circuit_open/, 20), 'given up';
         is_deeply([changes($nginx, $addr)],
                   ['notice in state fallback, failure: refused',
                    'notice in state circuit_open, failure: refused'],
@@ -186,6 +188,40 @@ for my $workers (1, 4) {
         stopped($nginx);
     };
 }
+
+
+subtest 'the clock is set during an outage: no line for that' => sub {
+    my $clock = RateLimit::Clock->new;
+    my $late = RateLimit::Redis->new;
+    my $addr = $late->addr;
+    my $nginx = $clock->run(sub { start_nginx($addr) });
+
+    degraded($nginx, 20, 'storage_unavailable|circuit_open');
+    ok $nginx->wait_log(qr/is in state circuit_open/, 20), 'an outage';
+
+    my $lines = $nginx->log_count(qr/./);
+
+    for my $hours (-5, 9) {
+        $clock->add($hours * 3600);
+        degraded($nginx, 100, 'circuit_open');
+    }
+
+    is $nginx->log_count(qr/./), $lines, 'back and forth: nothing to say'
+        or diag $nginx->error_log;
+
+    $late->start;
+    ok $nginx->wait_log(qr/ratelimit shard \Q$addr\E is distributed again/,
+                        20), 'its end is told';
+
+    # hours later by the clock of nginx
+
+    my ($first, $last) = ($nginx->error_log =~ /^\S+ (\d\d):.* ratelimit shard/mg)
+                         [0, -1];
+
+    like(($last - $first) % 24, qr/^[45]$/, 'and nginx did see the clock');
+
+    stopped($nginx);
+};
 
 
 subtest 'no such socket: one line' => sub {
@@ -274,6 +310,7 @@ subtest 'a server that closes its connection for good: a few lines' => sub {
     degraded($nginx, 100, 'storage_unavailable|circuit_open') for 1 .. 3;
     complaints($nginx, 2,
                qr/\[error\].* redis closed the connection, calls lost: \d/);
+    ok $nginx->wait_log(qr/is in state circuit_open/, 20), 'given up';
     like(join("; ", changes($nginx, $addr)),
          qr/^notice in state fallback, failure: closed; notice in state circuit_open, failure: (?:closed|error)$/,
          'each state once');

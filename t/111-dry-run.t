@@ -414,7 +414,32 @@ location /both   { ratelimit shadow enforced; empty_gif; }
 
 
 
-=== TEST 14: a shadow has no part in the body of a rejection
+=== TEST 14: where enforced limits are skipped, the failure of a shadow is told
+--- http_config
+ratelimit_limit shadow   rate=1r/d capacity=9 dry_run;
+ratelimit_limit enforced rate=1r/d capacity=9 key=$arg_k;
+--- config
+ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+location /both   { ratelimit enforced shadow; empty_gif; }
+location /closed { ratelimit enforced shadow; ratelimit_on_error closed;
+                   empty_gif; }
+--- request eval
+["GET /both", "GET /both?k=a", "GET /closed", "GET /closed?k=a"]
+--- error_code eval
+[200, 200, 200, 503]
+--- response_headers eval
+["X-Name: shadow\nX-Status: DEGRADED\nX-Source: local\n"
+ . "X-RateLimit-Degraded: true\n$::silent",
+ "X-Name: enforced\nX-Status: DEGRADED\nX-Source: local\n"
+ . "X-RateLimit-Degraded: true\n$::silent",
+ "X-Name: shadow\nX-Status: DEGRADED\nX-Source: open\n"
+ . "X-RateLimit-Degraded: true\n$::silent",
+ "X-Name: enforced\nX-Status: DEGRADED\nX-Source: closed\n"
+ . "X-RateLimit-Degraded: true\nRetry-After: 1"]
+
+
+
+=== TEST 15: a shadow has no part in the body of a rejection
 --- http_config
 ratelimit_limit shadow   rate=1r/d capacity=1 dry_run;
 ratelimit_limit enforced rate=1r/h capacity=1;
@@ -435,7 +460,7 @@ location /problem { ratelimit shadow enforced; ratelimit_body problem;
 
 
 
-=== TEST 15: a roll-out begins with a shadow
+=== TEST 16: a roll-out begins with a shadow
 --- http_config
 ratelimit_limit new rate=1r/d capacity=2 dry_run;
 ratelimit_limit old rate=1r/d capacity=9;
@@ -449,7 +474,7 @@ location /t { ratelimit old new; empty_gif; }
 
 
 
-=== TEST 16: enforced, the limit goes on where its shadow was
+=== TEST 17: enforced, the limit goes on where its shadow was
 --- keep_redis
 --- http_config
 ratelimit_limit new rate=1r/d capacity=2;

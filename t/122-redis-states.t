@@ -116,7 +116,8 @@ sub unusable {
         is $still, 'circuit_open', 'it is open as long as that lasts';
         ok $closed, 'and closes afterwards';
 
-        cmp_ok failures($load, $state{class}), '>=', 5,
+        cmp_ok failures($load, $state{class}), '>=',
+               $state{beside} ? 1 : 5,
                "failures are of the class \"$state{class}\"";
         is failures($load, $state{class}, @{ $state{beside} || [] }),
            $load->metric('redis_failures_total'), 'and of no other'
@@ -270,6 +271,79 @@ unusable 'busy with a script that does not end' =>
 }
 
 
+# The place of one of two workers is taken; the other one keeps its connection.
+
+subtest 'others took the connection of one worker' => sub {
+    ok $fault->works, 'all workers are connected';
+
+    my (@others, $began, $ended, %state, $back);
+
+    my $load = $fault->during(sub {
+        more('redis', 200);
+
+        my $self = $redis->cmd(qw(CLIENT ID));
+        my ($ours) = grep { $_ != $self }
+                     $redis->cmd(qw(CLIENT LIST)) =~ /^id=(\d+)/mg;
+
+        push @others, begin('PING') for 1 .. 10;
+        $_->_line for @others;
+
+        # this one, the others, and one worker
+
+        $redis->cmd(qw(CONFIG SET maxclients), 2 + @others);
+        $redis->cmd(qw(CLIENT KILL ID), $ours);
+
+        # more attempts than would open the breaker
+
+        my $tries = $redis->info('stats')->{rejected_connections};
+
+        more('local', 100);
+        $began = time;
+
+        wait_until(sub {
+            $state{ $fault->state }++;
+            $redis->info('stats')->{rejected_connections} >= $tries + 7
+        }, 30);
+
+        more('redis', 300);
+        $ended = time;
+
+        @others = ();
+        $redis->cmd(qw(CONFIG SET maxclients 1000));
+        $back = $fault->works(20) && time;
+        more('redis', 200);
+    });
+
+    $fault->check($load);
+
+    is $load->metric('breaker_transitions_total', to => 'circuit_open'), 0,
+       'the breaker does not open';
+    is_deeply [keys %state], ['distributed'], 'nor is it on the way to that';
+    cmp_ok failures($load, 'clients'), '>', 7, 'failures are counted';
+
+    my %source;
+
+    $source{ $_->{pid} }{ $_->{source} }++
+        for $load->requests(sub { $_->{started} > $began
+                                  && $_->{started} < $ended });
+
+    is_deeply [sort map { join ' ', sort keys %$_ } values %source],
+              ['local', 'redis'],
+              'Redis decides for the worker that has a connection, the share '
+              . 'for the other one'
+        or diag explain \%source;
+
+    # at most for the attempt that is under way, which ends at once
+
+    is $load->count(sub { $_->{source} eq 'local' && $_->{started} > $began
+                          && $_->{waited} > 0.1 }),
+       0, 'where nobody waits for a timeout';
+    ok $back, 'and connects when there is room';
+    is $load->count(sub { $_->{started} > $back && $_->{source} ne 'redis' }),
+       0, 'then Redis decides about all';
+};
+
+
 subtest 'connections are killed all the time' => sub {
     ok $fault->works, 'all workers are connected';
 
@@ -280,10 +354,10 @@ subtest 'connections are killed all the time' => sub {
 
         my $end = time + 2;
 
-        while (time < $end) {
+        wait_until(sub {
             $killed += $redis->cmd(qw(CLIENT KILL TYPE normal));
-            sleep 0.02;
-        }
+            return time > $end && $killed > 10;
+        }, 20);
 
         $closed = $fault->wait_state('distributed', 15)
                   && $fault->works(15) && time;

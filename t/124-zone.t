@@ -224,4 +224,74 @@ subtest 'windows, which need several places each' => sub {
 };
 
 
+# Each configuration has other limits and other shards than the one before.
+
+subtest 'renamed again and again' => sub {
+    my $limits = 5;
+    my $reloads = $SLOW > 1 ? 5 : 30;
+
+    my $server = sub {
+        my ($n) = @_;
+
+        my $dead = 'ratelimit_shards unix:/nonexistent/' . $n . 'x';
+
+        return "ratelimit_key \$arg_k; location = /metrics { ratelimit_metrics; }"
+               . "location = /same { ratelimit_rate 1r/d; empty_gif; }"
+               . "location /away { $dead; ratelimit_rate 1r/d; empty_gif; }"
+               . join '', map {
+                   "location = /$n/$_ { ratelimit_rate 1r/d; empty_gif; }"
+                 } 1 .. $limits;
+    };
+
+    my $nginx = RateLimit::Nginx->start(log => 'notice', workers => 1,
+                                        conf => 'ratelimit_zone 128k;',
+                                        server => $server->(0));
+
+    my $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{status} };
+    my (@refused, @odd, @wrong);
+
+    is $get->('/same?k=a'), 200, 'a client passes';
+
+    for my $n (1 .. $reloads) {
+        $nginx->reload(server => $server->($n)) or push @refused, $n;
+        $nginx->old_workers_gone(20);
+
+        my $status = join ' ', map { $get->("/$n/$_?k=a") } 1, $limits, $limits;
+
+        push @odd, "$n: $status" if $status ne '200 200 429';
+
+        my $metrics = metrics($nginx);
+        my @counted = map {
+            $metrics->{"requests_total{limit=\"localhost=/$n/$_\","
+                       . 'decision="passed",source="local"}'} // 0
+        } 1 .. $limits;
+
+        push @wrong, "$n: @counted"
+            if "@counted" ne join ' ', 1, (0) x ($limits - 2), 1;
+    }
+
+    is "@refused", '', "none of $reloads configurations is refused";
+    is_deeply \@odd, [], 'limits work in each of them';
+    is_deeply \@wrong, [], 'and their figures begin with 0';
+
+    is $get->('/same?k=a'), 429, 'who was there at first is still known';
+
+    my $metrics = metrics($nginx);
+    my @same = grep { /^requests_total.*"localhost=\/same"/ && $metrics->{$_} }
+               keys %$metrics;
+
+    is_deeply [map { $metrics->{$_} } sort @same], [1, 1],
+       'with its own figures, from all the time';
+
+    my %names = map { /^requests_total\{.*limit="localhost=\/(\d+)\// ? ($1 => 1)
+                                                                     : () }
+                keys %$metrics;
+
+    cmp_ok scalar(keys %names), '<', $reloads,
+           'figures of limits that are long gone are gone, too';
+
+    finish($nginx);
+};
+
+
 done_testing;

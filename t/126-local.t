@@ -616,15 +616,32 @@ EOC
            'time pays it back';
         cmp_ok time - $start, '>=', 0.51, 'no sooner than it may';
 
-        # windows have no debts: it fits into an empty one
+        # a window pays by being closed: 60 of 25 are three of them
 
         $key = $key_on->($dead);
 
+        $response = $get->("/window?k=$key&c=60");
+        is $word->($response), '200 DEGRADED local 0', 'a window';
+        $wait = $response->{headers}{'x-ratelimit-reset'} - time;
+        ok $wait > 3 * 3600 - 60 && $wait <= 3 * 3600 + 1,
+           'which is full for three times its length' or diag $wait;
+        $response = $get->("/window?k=$key");
+        is $word->($response), '429 REJECTED local 0', 'has no room';
+        $wait = $response->{headers}{'retry-after'};
+        ok $wait > 3 * 3600 - 60 && $wait <= 3 * 3600, 'until then'
+            or diag $wait;
+
+        # four of one, in a second each
+
+        $key = $key_on->($dead);
+        $start = time;
+
         is $word->($get->("/long?k=$key&c=4")), '200 DEGRADED local 0',
-           'a window';
+           'a short window';
         is $word->($get->("/long?k=$key")), '429 REJECTED local 0', 'is full';
-        ok wait_until(sub { $get->("/long?k=$key&c=4")->{status} == 200 }, 10),
+        ok wait_until(sub { $get->("/long?k=$key&c=4")->{status} == 200 }, 20),
            'until it has gone';
+        cmp_ok time - $start, '>=', 3.9, 'no sooner than it may';
 
         is $get->("/minute?k=$key&c=101")->{headers}{'retry-after'}, undef,
            'what is above the limit itself never passes';

@@ -341,6 +341,40 @@ EOC
 };
 
 
+subtest 'included in a page' => sub {
+    my $nginx = start(server => <<'EOC');
+location = /page { ssi on; default_type text/html; alias %%DIR%%/html/page; }
+location /t { ratelimit_rate 1r/d; empty_gif; }
+EOC
+
+    my $page = $nginx->dir . '/html/page';
+
+    open my $out, '>', $page or die "$page: $!\n";
+    print $out "[[<!--#include virtual=\"/metrics\" -->]]\n",
+               "((<!--#include virtual=\"/metrics?format=json\" -->))\n";
+    close $out;
+    chmod 0644, $page;
+
+    RateLimit::Load::get($nginx->port, "/t?k=$_") for 1 .. 3;
+
+    my $response = RateLimit::Load::get($nginx->port, '/page');
+    my ($text, $json) = $response->{body} =~ /\A\[\[(.*)\]\]\n\(\((.*)\)\)\n\z/s;
+
+    is $response->{status}, 200, 'the page comes';
+    ok defined $text, 'all of it, to its end' or diag $response->{body};
+
+    $text //= '';
+    $json //= '{}';
+
+    is parse_text($text)->{id('decisions_total', decision => 'passed',
+                              source => 'local')}, 3, 'with the text';
+    is_deeply parse_json($json), scalar parse_text($text), 'and the JSON';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
 subtest 'without limits and without shards' => sub {
     my $nginx = RateLimit::Nginx->start(
         server => 'location /metrics { ratelimit_metrics; }');
@@ -410,6 +444,17 @@ location /local { ratelimit_rate \$arg_r; empty_gif; }
 location /closed { ratelimit_rate \$arg_r; ratelimit_on_error closed;
                    empty_gif; }
 location /place { ratelimit_rate 1r/d; ratelimit_capacity 1000000; empty_gif; }
+
+location /skip/first  { ratelimit_rate 1r/d; ratelimit_key \$arg_none;
+                        try_files /none /skip/last; }
+location /skip/last   { ratelimit_rate 1r/d; ratelimit_key \$arg_none;
+                        empty_gif; }
+location /skip/passed { ratelimit_rate 1r/d; ratelimit_key \$arg_none;
+                        try_files /none /redis?k=\$arg_k; }
+location /skip/free   { ratelimit_rate 1r/d; ratelimit_key \$arg_none;
+                        try_files /none /free; }
+
+location /free { empty_gif; }
 
 location /away/ {
     ratelimit_shards  127.0.0.1:$dead;
@@ -498,8 +543,35 @@ EOC
     $look->('a dry run', decided('localhost/dry passed redis' => 1,
                                  'localhost/dry dry_run_rejected redis' => 2));
 
-    $get->("/redis", 2);
+    # counted when the request ends, which may be after its answer was read
+
+    my $skip = sub {
+        my ($path, $n) = @_;
+
+        my @skipped = (decisions_total => decision => 'skipped');
+        my $before = $total->(@skipped);
+
+        $get->($path, $n);
+        wait_until(sub { $total->(@skipped) >= $before + $n });
+    };
+
+    $skip->("/redis", 2);
     $look->('skipped', decided('localhost/redis skipped none' => 2));
+
+    $skip->("/skip/first", 2);
+    $look->('skipped twice, by a redirect, counts once',
+            decided('localhost/skip/last skipped none' => 2));
+
+    $skip->("/skip/free", 2);
+    $look->('also if the redirect leads to no limit',
+            decided('localhost/skip/free skipped none' => 2));
+
+    $get->("/skip/passed?k=skipped", 4);
+    $skip->("/redis", 1);           # in case that something comes late
+    $look->('who then meets another limit is not counted as skipped',
+            decided('localhost/redis passed redis' => 3,
+                    'localhost/redis rejected redis' => 1,
+                    'localhost/redis skipped none' => 1));
 
     $get->("/redis?k=b&c=4", 2);
     $look->('a cost that never fits',
@@ -652,7 +724,11 @@ EOC
                reason => 'storage_unavailable') => 4,
             id('fallback_decisions_total', policy => 'closed',
                reason => 'storage_unavailable') => 5);
-    is $after->{ id('redis_calls_total', shard => $name) }, 0, 'no call';
+
+    # but for those of the very moment in which it is tried
+
+    cmp_ok $after->{ id('redis_calls_total', shard => $name) }, '<=', 2,
+           'no call';
     is $after->{ id('redis_connections', shard => $name) }, 0, 'no connection';
     cmp_ok $after->{ id('redis_failures_total', shard => $name,
                         class => 'refused') }, '>=', 12,

@@ -240,7 +240,7 @@ END
 
 # the comment "Try it", without its marks
 
-sed -n '/^# *Try it/,/^[^#]/s/^# \{0,1\}//p' "$dir/example.conf" \
+sed -n '/^# *Try it/,/^\([^#]\|$\)/s/^# \{0,1\}//p' "$dir/example.conf" \
 | sed -E "s/^( *)((curl|for|redis-cli|kill)( ?[^ ])*)/\1$bold\2$plain/"
 
 if grep -q '^ratelimit_shards' "$example"; then

@@ -60,7 +60,8 @@ test_transitions(void)
 
     is_number(ngx_http_ratelimit_breaker_success(&b), 0,
               "a success changes nothing");
-    is_number(ngx_http_ratelimit_breaker_close(&b), 0, "nor does a handshake");
+    is_number(ngx_http_ratelimit_breaker_close(&b, START), 0,
+              "nor does a handshake");
     is_number(ngx_http_ratelimit_breaker_probe(&b, START, 100, 7), 0,
               "anybody may connect");
     is_number(b.prober, 0, "and is no prober");
@@ -79,7 +80,7 @@ test_transitions(void)
 
     (void) ngx_http_ratelimit_breaker_failure(&b, &defaults, START + 1, 0);
     is_state(&b, FALLBACK, "after the second failure");
-    is_number(ngx_http_ratelimit_breaker_close(&b), 1,
+    is_number(ngx_http_ratelimit_breaker_close(&b, START + 1), 1,
               "a handshake is a change, too");
     is_state(&b, DISTRIBUTED, "after a handshake");
     is_number(b.closed, 0, "which closed nothing");
@@ -101,15 +102,16 @@ test_transitions(void)
               "a late answer changes nothing");
     is_state(&b, OPEN, "after a late answer");
 
-    is_number(ngx_http_ratelimit_breaker_close(&b), 1, "a probe's success is");
+    is_number(ngx_http_ratelimit_breaker_close(&b, START + 5), 1,
+              "a probe's success is");
     is_state(&b, DISTRIBUTED, "after a probe");
     is_number(b.closed, 1, "it was closed once");
-    is_number(ngx_http_ratelimit_breaker_close(&b), 0,
+    is_number(ngx_http_ratelimit_breaker_close(&b, START + 6), 0,
               "the next one finds it closed");
     is_number(b.closed, 1, "and is not counted");
 
     b = opened_at(START, &defaults);
-    (void) ngx_http_ratelimit_breaker_close(&b);
+    (void) ngx_http_ratelimit_breaker_close(&b, START);
 
     for (i = 0; i < 4; i++) {
         (void) ngx_http_ratelimit_breaker_failure(&b, &defaults, START + 1, 0);
@@ -119,7 +121,7 @@ test_transitions(void)
 
     (void) ngx_http_ratelimit_breaker_failure(&b, &defaults, START + 1, 0);
     is_state(&b, OPEN, "new ones do");
-    (void) ngx_http_ratelimit_breaker_close(&b);
+    (void) ngx_http_ratelimit_breaker_close(&b, START + 1);
     is_number(b.closed, 2, "it was closed twice");
 
     is_text(ngx_http_ratelimit_breaker_name(DISTRIBUTED), "distributed",
@@ -244,7 +246,7 @@ test_model(void)
 
             if (b.state == OPEN) {
                 opened++;
-                (void) ngx_http_ratelimit_breaker_close(&b);
+                (void) ngx_http_ratelimit_breaker_close(&b, now);
                 from = i + 1;
 
             } else if (tap_random(&seed) % 4 == 0) {
@@ -307,21 +309,10 @@ test_probers(void)
 
     is_number(ngx_http_ratelimit_breaker_probe(&b, START + 1160, 1000, 9), 0,
               "then another one probes");
-    (void) ngx_http_ratelimit_breaker_close(&b);
+    (void) ngx_http_ratelimit_breaker_close(&b, START + 1165);
     is_number(b.prober, 0, "its success ends that");
     ngx_http_ratelimit_breaker_probed(&b, &defaults, START + 1170, 0, 9);
     is_state(&b, DISTRIBUTED, "for good");
-
-    /* opened again */
-
-    for (wait = 0; wait < 5; wait++) {
-        (void) ngx_http_ratelimit_breaker_failure(&b, &defaults, START + 2000,
-                                                  0);
-    }
-
-    is_state(&b, OPEN, "again");
-    is_number(ngx_http_ratelimit_breaker_probe(&b, START + 2000, 1000, 7), 50,
-              "an outage begins with short pauses");
 
     /* another one's handshake failed, or a call that was under way */
 
@@ -342,7 +333,7 @@ test_probers(void)
                                                   0);
     }
 
-    (void) ngx_http_ratelimit_breaker_close(&b);
+    (void) ngx_http_ratelimit_breaker_close(&b, START + 75);
     (void) ngx_http_ratelimit_breaker_failure(&b, &defaults, START + 80, 0);
     is_state(&b, FALLBACK, "one failure after 200 while it was open");
 }
@@ -412,6 +403,93 @@ test_pauses(void)
 }
 
 
+/* a server that comes and goes, or answers a probe and nothing else */
+
+static void
+open_again(ngx_http_ratelimit_breaker_t *b, uint64_t now)
+{
+    uint32_t  i;
+
+    for (i = 0; i < defaults.failures; i++) {
+        (void) ngx_http_ratelimit_breaker_failure(b, &defaults, now, 0);
+    }
+}
+
+
+static void
+test_again(void)
+{
+    uint32_t                      i;
+    uint64_t                      now, wait;
+    ngx_http_ratelimit_breaker_t  b;
+
+    static const uint64_t  pauses[] = { 50, 100, 200, 400, 400, 400 };
+
+    b = opened_at(START, &defaults);
+    now = START;
+
+    for (i = 0; i < sizeof(pauses) / sizeof(pauses[0]); i++) {
+        wait = ngx_http_ratelimit_breaker_probe(&b, now, 1000, 7);
+        is_number(wait, pauses[i],
+                  "soon after a success the pauses go on where they were, up "
+                  "to the fourth");
+
+        now += wait;
+        (void) ngx_http_ratelimit_breaker_probe(&b, now, 1000, 7);
+        (void) ngx_http_ratelimit_breaker_close(&b, now);
+
+        open_again(&b, now);
+        is_state(&b, OPEN, "again");
+    }
+
+    /* a long outage */
+
+    b = opened_at(START, &defaults);
+    now = START;
+
+    for (i = 0; i < 12; i++) {
+        now += ngx_http_ratelimit_breaker_probe(&b, now, 1000, 7);
+        (void) ngx_http_ratelimit_breaker_probe(&b, now, 1000, 7);
+        ngx_http_ratelimit_breaker_probed(&b, &defaults, now, 0, 7);
+    }
+
+    (void) ngx_http_ratelimit_breaker_close(&b, now);
+    open_again(&b, now + 30000);
+    is_number(ngx_http_ratelimit_breaker_probe(&b, now + 30000, 1000, 7), 400,
+              "a long one leaves no longer pause than that, at the end of the "
+              "window");
+
+    wait = ngx_http_ratelimit_breaker_probe(&b, now + 30400, 1000, 7);
+    ngx_http_ratelimit_breaker_probed(&b, &defaults, now + 30400, 0, 7);
+    is_number(ngx_http_ratelimit_breaker_probe(&b, now + 30400, 1000, 7), 800,
+              "from which they double");
+
+    now += 40000;
+    (void) ngx_http_ratelimit_breaker_close(&b, now);
+    open_again(&b, now + 30001);
+    is_number(ngx_http_ratelimit_breaker_probe(&b, now + 30001, 1000, 7), 50,
+              "a millisecond after it they begin anew");
+
+    /* what was not open is not closed */
+
+    b = opened_at(START, &defaults);
+    (void) ngx_http_ratelimit_breaker_close(&b, START + 50);
+    (void) ngx_http_ratelimit_breaker_failure(&b, &defaults, START + 60, 0);
+    (void) ngx_http_ratelimit_breaker_close(&b, START + 20000);
+    open_again(&b, START + 30051);
+    is_number(ngx_http_ratelimit_breaker_probe(&b, START + 30051, 1000, 7), 50,
+              "a handshake after one failure does not make the window longer");
+
+    /* the clock of who closed it is a moment ahead */
+
+    b = opened_at(START, &defaults);
+    (void) ngx_http_ratelimit_breaker_close(&b, START + 51);
+    open_again(&b, START + 50);
+    is_number(ngx_http_ratelimit_breaker_probe(&b, START + 50, 1000, 7), 100,
+              "an opening told before the success counts as one after it");
+}
+
+
 int
 main(void)
 {
@@ -420,6 +498,7 @@ main(void)
     test_model();
     test_probers();
     test_pauses();
+    test_again();
 
     return tap_done();
 }

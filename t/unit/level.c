@@ -559,26 +559,96 @@ test_window_changed(void)
     window.window = 5 * SECOND;
     ok(ngx_http_ratelimit_log_look(&log, &window, START + 10 * SECOND, state)
        && state[0] == 7 && log.n == 4, "a shorter window has fewer in it");
+}
 
-    /* a cost above the share */
+
+/* a cost above the share: paid for by as many windows as it takes */
+
+static void
+test_window_owed(void)
+{
+    log_t     log;
+    size_t    i;
+    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
+    uint64_t  seed, now, total;
+    bucket_t  window;
+
+    static const struct {
+        uint64_t  cost;
+        uint64_t  windows;
+    } cases[] = {
+        { 4, 1 }, { 5, 1 }, { 6, 2 }, { 10, 2 }, { 11, 3 }, { 100000, 20000 }
+    };
 
     memset(&log, 0, sizeof(log));
     window = window_of(5, 60 * SECOND, 8);
     ok(window_take(&log, &window, START, state),
        "eight of five: passes where nothing is in it");
-    is_state(state, 0, 60 * SECOND, 0, "nothing is left");
+    is_state(state, 0, 120 * SECOND, 0,
+             "nothing is left, for two windows instead of one");
     ok(!window_take(&log, &window, START + SECOND, state), "not a second time");
-    is_state(state, -1, 59 * SECOND, 59 * SECOND, "until all of it has left");
+    is_state(state, -1, 119 * SECOND, 119 * SECOND,
+             "until all of it has left");
 
     window.cost = 1;
     ok(!window_take(&log, &window, START + 2 * SECOND, state), "nor a one");
-    is_state(state, -1, 58 * SECOND, 58 * SECOND, "until there is room");
-    ok(window_take(&log, &window, START + 60 * SECOND, state), "then it does");
+    is_state(state, -1, 118 * SECOND, 118 * SECOND, "until there is room");
+    ok(!window_take(&log, &window, START + 60 * SECOND, state),
+       "which is not after the first window");
+    ok(!window_take(&log, &window, START + 120 * SECOND - 1, state),
+       "nor a microsecond before the end of the second");
+    is_state(state, -1, 1, 1, "but then");
+    ok(window_take(&log, &window, START + 120 * SECOND, state), "it fits");
+    is_state(state, 4, 60 * SECOND, 0, "and is all that is in it");
 
     window.cost = 8;
-    ok(!window_take(&log, &window, START + 61 * SECOND, state),
+    ok(!window_take(&log, &window, START + 121 * SECOND, state),
        "eight do not where one is in it");
     is_state(state, -1 - 4, 59 * SECOND, 59 * SECOND, "but when it has left");
+
+    for (i = 0; i < nelts_of(cases); i++) {
+        memset(&log, 0, sizeof(log));
+        window.cost = cases[i].cost;
+        (void) window_take(&log, &window, START, state);
+        ok(state[1] == (int64_t) (cases[i].windows * 60 * SECOND),
+           "%" PRIu64 " of five: %" PRIu64 " windows", cases[i].cost,
+           cases[i].windows);
+
+        window.cost = 5;
+        ok(!window_take(&log, &window,
+                        START + cases[i].windows * 60 * SECOND - 1, state),
+           "nothing more passes before they are over");
+        ok(window_take(&log, &window,
+                       START + cases[i].windows * 60 * SECOND, state),
+           "and all of the share after them");
+    }
+
+    /* a limit that became higher meanwhile */
+
+    memset(&log, 0, sizeof(log));
+    window.cost = 8;
+    (void) window_take(&log, &window, START, state);
+    window.capacity = 10;
+    window.cost = 2;
+    ok(window_take(&log, &window, START + SECOND, state), "has room for two");
+    ok(log.n == 1 && log.entries[0].cost == 10, "which are owed with the rest");
+
+    /* over a long time it is the share, whatever the costs are */
+
+    memset(&log, 0, sizeof(log));
+    window.capacity = 5;
+    seed = 11;
+    total = 0;
+
+    for (now = START; now < START + 10000 * 60 * SECOND;
+         now += 1 + tap_random(&seed) % (20 * SECOND))
+    {
+        window.cost = 1 + tap_random(&seed) % 30;
+        total += window_take(&log, &window, now, state) ? window.cost : 0;
+    }
+
+    ok(total > 10000 && total <= 10000 * 5 + 30,
+       "%" PRIu64 " passed in 10000 windows of five", total);
 }
 
 
@@ -895,6 +965,7 @@ main(void)
     test_bucket_model();
     test_window();
     test_window_changed();
+    test_window_owed();
     test_squeeze();
     test_window_model();
     test_share();
