@@ -1,12 +1,12 @@
--- Gives back what take.lua or token_bucket.lua took for one request, because
--- a limit that lives elsewhere denied it.
+-- Gives back what take.lua or token_bucket.lua took, or a part of it: because a
+-- limit that lives elsewhere denied the request, or because nobody needed it.
 --
 -- KEYS     one key a limit
 -- ARGV[1]  the id of the call that took
 -- and three more a limit, beginning with ARGV[2]:
---   1  "bucket" or "window"
---   2  capacity of the bucket in tokens; of no meaning for a window
---   3  cost in tokens
+--   1  "bucket", "window" or "gcra"
+--   2  capacity of the bucket in tokens; of no meaning for the others
+--   3  how many tokens; of gcra, ticks that they are worth
 --
 -- Reply: how many of the limits got something back.
 --
@@ -32,7 +32,7 @@ local function refund_bucket(key, capacity, cost)
     given = given + 1
 end
 
-local function refund_window(key, id)
+local function refund_window(key, id, amount)
     local later = {}
 
     for i = 1, 2 * LATEST, 2 do
@@ -51,18 +51,27 @@ local function refund_window(key, id)
             end
         end
 
-        local cost, owner = string.match(later[i], '^%d+:(%d+):%d+:(.*)$')
+        local total, cost, seen, owner =
+            string.match(later[i], '^(%d+):(%d+):(%d+):(.*)$')
 
         if owner == id then
+            local rest = cost - amount
+
             redis.call('ZREM', key, later[i])
 
-            -- the totals of all later ones hold its cost
+            if rest > 0 then
+                redis.call('ZADD', key, later[i + 1],
+                           string.format('%016.0f:%.0f:%s:%s', total - amount,
+                                         rest, seen, id))
+            end
+
+            -- the totals of all later ones hold what is given back
             for j = i - 2, 1, -2 do
-                local total, rest = string.match(later[j], '^(%d+)(:.*)$')
+                local sum, tail = string.match(later[j], '^(%d+)(:.*)$')
 
                 redis.call('ZREM', key, later[j])
                 redis.call('ZADD', key, later[j + 1],
-                           string.format('%016.0f%s', total - cost, rest))
+                           string.format('%016.0f%s', sum - amount, tail))
             end
 
             given = given + 1
@@ -71,11 +80,22 @@ local function refund_window(key, id)
     end
 end
 
+local function refund_gcra(key, ticks)
+    local full_at = redis.pcall('GET', key)
+
+    if type(full_at) == 'string' and tonumber(full_at) then
+        redis.call('DECRBY', key, ticks)
+        given = given + 1
+    end
+end
+
 for i = 1, #KEYS do
     local a = 3 * i - 1
 
     if ARGV[a] == 'window' then
-        refund_window(KEYS[i], ARGV[1])
+        refund_window(KEYS[i], ARGV[1], tonumber(ARGV[a + 2]))
+    elseif ARGV[a] == 'gcra' then
+        refund_gcra(KEYS[i], ARGV[a + 2])
     else
         refund_bucket(KEYS[i], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
     end

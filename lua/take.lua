@@ -1,21 +1,24 @@
 -- All limits of a request that live here: takes its cost from every one of
--- them, or, if one denies, from none.
+-- them, or, if one denies, from none. Of a single limit it may take the cost of
+-- as many of several requests as fit.
 --
 -- KEYS     one key a limit
 -- ARGV[1]  "take", or "peek": look at the state, change nothing
 -- ARGV[2]  whose time counts: "redis" or "nginx"
 -- ARGV[3]  nginx's time, microseconds since the epoch
 -- ARGV[4]  an id that no other call has
+-- ARGV[5]  how many requests; 1 if there are several limits
 --
--- and eight more a limit, beginning with ARGV[5]:
---   1  "bucket" or "window"
+-- and eight more a limit, beginning with ARGV[6]:
+--   1  "bucket", "window" or "gcra"
 --   2  "shadow": a limit that denies nobody but itself; else "enforced"
 --   3  capacity of the bucket in tokens, or the limit in a window
---   4  cost in tokens
+--   4  cost in tokens; both in ticks for gcra, as gcra.lua has them
 --   5  bucket: the refill in tokens a second is the fraction 5 / 6
 --      window: its length in microseconds
 --   6
 --   7  bucket: refilled in steps of at least so many microseconds, or 0
+--      gcra: 1 if other requests may have another capacity, or 0
 --   8  time to live in milliseconds: after it without a call, the bucket would
 --      be full, or the window empty, and so it may go
 --
@@ -28,14 +31,18 @@
 --     is the time in microseconds, and its member TOTAL:COST:SEEN:ID, where
 --     TOTAL is the sum of all costs up to and with this one. So what a window
 --     holds is known from its first entry and its last.
+--   gcra: as gcra.lua keeps it
 --
 -- Reply: integers, in the order of the limits; a single one is no array.
+--   gcra: t, ticks
 --   bucket: t, microtokens; with a step, a second one: microseconds gone of it
 --   window: t, how much is left; microseconds until the oldest entry leaves;
 --           microseconds until the cost fits, 0 if it does
 --   t >= 0: this limit does not deny, t is what is left after the call;
 --   t < 0: it denies, and -1 - t is there.
 --   Where an enforced limit denies, nothing was taken anywhere.
+--   Of several requests, before all these: how many of them pass; t < 0 if none
+--   does.
 --   An error "CLOCK": nginx's time is too far behind.
 --
 -- Time. A bucket counts whole microtokens, of which as many make a token as
@@ -50,6 +57,7 @@ local BEHIND = 60000000
 
 local take = ARGV[1] == 'take'
 local nginx = ARGV[2] == 'nginx'
+local times = tonumber(ARGV[5])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -79,14 +87,18 @@ end
 
 -- reads a key; one that another algorithm has left counts as gone, so that a
 -- limit whose algorithm was changed neither fails nor stops the others
-local function read(key, other, ...)
+local function read(key, ...)
     local state = redis.pcall(...)
 
-    if not state.err then
+    if type(state) ~= 'table' or not state.err then
         return state
     end
 
-    if redis.call('TYPE', key).ok ~= other then
+    local kind = redis.call('TYPE', key).ok
+
+    if kind ~= 'hash' and kind ~= 'zset'
+       and not (kind == 'string' and tonumber(redis.call('GET', key)))
+    then
         return redis.call(...)
     end
 
@@ -102,9 +114,9 @@ local function look_at_bucket(key, a)
     local state
 
     if slow then
-        state = read(key, 'zset', 'HMGET', key, 'tokens', 'lastRefill', 'seen')
+        state = read(key, 'HMGET', key, 'tokens', 'lastRefill', 'seen')
     else
-        state = read(key, 'zset', 'HMGET', key, 'tokens', 'lastRefill')
+        state = read(key, 'HMGET', key, 'tokens', 'lastRefill')
     end
 
     local full = ARGV[a + 2] * 1000000
@@ -189,8 +201,35 @@ local function write_bucket(key, a, b)
     redis.call('PEXPIRE', key, ARGV[a + 7])
 end
 
+local function look_at_gcra(key, a)
+    local burst, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+    local ticks = (now - 1700000000000000) * 16
+    local full_at = read(key, 'GET', key)
+
+    -- an empty table: another algorithm's
+    full_at = type(full_at) ~= 'table' and tonumber(full_at) or 0
+
+    local lacks = math.min(burst, math.max(0, full_at - ticks))
+
+    -- set right as gcra.lua does it; but of nginx's clocks one may be behind,
+    -- and the one that is ahead would get more than it should
+    return { fits = burst - lacks >= cost, left = burst - lacks, cost = cost,
+             burst = burst, ticks = ticks, needed = 0,
+             set_back = not nginx and ARGV[a + 6] == '0'
+                        and full_at - ticks > burst }
+end
+
+local function write_gcra(key, g)
+    local lacks = g.burst - g.left
+
+    redis.call('SET', key, integer(g.ticks + lacks),
+               'PX', integer(math.ceil(lacks / 16000) + 1000))
+end
+
+local look_at = { bucket = look_at_bucket, gcra = look_at_gcra }
+
 local function entry(key, rank)
-    local e = read(key, 'hash', 'ZRANGE', key, rank, rank, 'WITHSCORES')
+    local e = read(key, 'ZRANGE', key, rank, rank, 'WITHSCORES')
 
     if e[1] then
         local total, cost, at = string.match(e[1], '^(%d+):(%d+):(%d+):')
@@ -283,21 +322,22 @@ local function look_at_window(key, a)
     return w
 end
 
+look_at.window = look_at_window
+
 local function write_window(key, a, w)
     if w.gone then
         redis.call('ZREMRANGEBYSCORE', key, '-inf', w.gone)
     end
 
     redis.call('ZADD', key, integer(w.now),
-               string.format('%016.0f:%.0f:%.0f:%s', w.total + w.cost, w.cost,
-                             seen, ARGV[4]))
+               string.format('%016.0f:%.0f:%.0f:%s', w.total + w.taken,
+                             w.taken, seen, ARGV[4]))
     redis.call('PEXPIRE', key, ARGV[a + 7])
 end
 
 for i = 1, #KEYS do
-    local a = 8 * i - 3
-    local look = ARGV[a] == 'window' and look_at_window or look_at_bucket
-    local limit = look(KEYS[i], a)
+    local a = 8 * i - 2
+    local limit = look_at[ARGV[a]](KEYS[i], a)
 
     if not limit then
         return redis.error_reply('CLOCK nginx is more than a minute behind')
@@ -311,15 +351,26 @@ for i = 1, #KEYS do
 end
 
 for i = 1, #KEYS do
-    local a = 8 * i - 3
+    local a = 8 * i - 2
     local l = limits[i]
     local taken = take and l.fits and not denied
+    local passed = l.fits and 1 or 0
     local state
+
+    if l.fits and times > 1 then
+        passed = math.min(times, math.floor((l.left or l.tokens) / l.cost))
+    end
+
+    l.taken = passed * l.cost
+
+    if times > 1 then
+        reply[#reply + 1] = passed
+    end
 
     if ARGV[a] == 'window' then
         if taken then
             write_window(KEYS[i], a, l)
-            l.left = l.left - l.cost
+            l.left = l.left - l.taken
 
             if l.oldest == 0 then
                 l.oldest = tonumber(ARGV[a + 4])
@@ -327,9 +378,19 @@ for i = 1, #KEYS do
         end
 
         state = l.left
+    elseif ARGV[a] == 'gcra' then
+        if taken then
+            l.left = l.left - l.taken
+        end
+
+        if taken or (take and l.set_back) then
+            write_gcra(KEYS[i], l)
+        end
+
+        state = l.left
     else
         if taken then
-            l.tokens = l.tokens - l.cost
+            l.tokens = l.tokens - l.taken
         end
 
         -- a denied call changes nothing, but a clock that was set back has to
@@ -354,7 +415,7 @@ for i = 1, #KEYS do
     if ARGV[a] == 'window' then
         reply[#reply + 1] = l.oldest
         reply[#reply + 1] = l.wait
-    elseif l.step > 0 then
+    elseif ARGV[a] == 'bucket' and l.step > 0 then
         reply[#reply + 1] = now - l.last
     end
 end

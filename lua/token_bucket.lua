@@ -1,6 +1,8 @@
--- Token bucket: takes the cost of a request from one bucket, or nothing.
+-- Token bucket: takes the cost of a request from one bucket, or of as many of
+-- several requests as it has tokens for; or from each of several buckets, whose
+-- limits are the same and whose requests have nothing to do with each other.
 --
--- KEYS[1]  the bucket, a hash:
+-- KEYS     the buckets, hashes:
 --            tokens      tokens there were at lastRefill, six decimals
 --            lastRefill  microseconds since the epoch, by this server's clock
 -- ARGV[1]  capacity, in tokens
@@ -9,25 +11,17 @@
 -- ARGV[4]  cost, in tokens
 -- ARGV[5]  time to live in milliseconds, not less than an empty bucket needs
 --          to become full: a bucket that is gone counts as full
+-- ARGV[6]  how many requests for a single bucket, if they are several
 --
 -- Reply: an integer. t >= 0: taken, t microtokens are left.
 --        t < 0: denied, nothing was taken, -1 - t microtokens are there.
+--        Of several buckets one such integer each.
+--        Of several requests two integers: how many of them pass, and t, which
+--        is below zero if none does.
 --
 -- All numbers are whole microtokens and microseconds, exact below 2^53. As a
 -- token has as many microtokens as a second has microseconds, the refill
 -- fraction also counts microtokens a microsecond.
-
-local bucket = redis.pcall('HMGET', KEYS[1], 'tokens', 'lastRefill')
-
-if bucket.err then
-    if redis.call('TYPE', KEYS[1]).ok ~= 'zset' then
-        return bucket
-    end
-
-    -- the limit has been a window before: that counts as gone
-    redis.call('DEL', KEYS[1])
-    bucket = {}
-end
 
 local time = redis.call('TIME')
 
@@ -38,62 +32,107 @@ local cost = ARGV[4] * 1000000
 local num = tonumber(ARGV[2])
 local den = tonumber(ARGV[3])
 
-local tokens = tonumber(bucket[1])
-local last = tonumber(bucket[2])
-local repair = false
+local times = 1
 
-if tokens and last then
-    local elapsed = now - last
+if ARGV[6] then
+    times = tonumber(ARGV[6])
+end
 
-    -- not below zero, nor "nan", should somebody else have written that
-    tokens = math.max(0, math.floor(tokens * 1000000 + 0.5))
+local passed
 
-    if elapsed > 0 then
-        local refill = math.floor(elapsed * num / den)
+local function take(key)
+    local bucket = redis.pcall('HMGET', key, 'tokens', 'lastRefill')
 
-        -- time that made no whole microtoken yet is left to the next call
-        if refill > 0 then
-            tokens = tokens + refill
-            last = math.min(now, last + math.ceil(refill * den / num))
+    if bucket.err then
+        local kind = redis.call('TYPE', key).ok
+
+        if kind ~= 'zset'
+           and not (kind == 'string' and tonumber(redis.call('GET', key)))
+        then
+            return bucket
         end
-    else
-        -- the clock stepped back: nothing is refilled, it goes on from here
-        repair = elapsed ~= 0
-        last = now
+
+        -- another algorithm has kept the limit before: that counts as gone
+        redis.call('DEL', key)
+        bucket = {}
     end
 
-    -- a full bucket saves up no time
-    if tokens >= full then
+    local tokens = tonumber(bucket[1])
+    local last = tonumber(bucket[2])
+    local repair = false
+
+    if tokens and last then
+        local elapsed = now - last
+
+        -- not below zero, nor "nan", should somebody else have written that
+        tokens = math.max(0, math.floor(tokens * 1000000 + 0.5))
+
+        if elapsed > 0 then
+            local refill = math.floor(elapsed * num / den)
+
+            -- time that made no whole microtoken yet is left to the next call
+            if refill > 0 then
+                tokens = tokens + refill
+                last = math.min(now, last + math.ceil(refill * den / num))
+            end
+        else
+            -- the clock stepped back: nothing is refilled, it goes on from here
+            repair = elapsed ~= 0
+            last = now
+        end
+
+        -- a full bucket saves up no time
+        if tokens >= full then
+            tokens = full
+            last = now
+        end
+    else
         tokens = full
         last = now
     end
-else
-    tokens = full
-    last = now
-end
 
-local taken = tokens >= cost
+    passed = 0
 
-if taken then
-    tokens = tokens - cost
-end
+    if tokens >= cost then
+        passed = math.min(times, math.floor(tokens / cost))
+        tokens = tokens - passed * cost
+    end
 
--- a denied call changes nothing, unless the clock has to be set right: else
--- the bucket would stand still until the old time comes round again
-if taken or repair then
-    redis.call('HSET', KEYS[1],
-               'tokens', string.format('%.6f', tokens / 1000000),
-               'lastRefill', string.format('%.0f', last))
-    redis.call('PEXPIRE', KEYS[1], ARGV[5])
+    -- a denied call changes nothing, unless the clock has to be set right: else
+    -- the bucket would stand still until the old time comes round again
+    if passed > 0 or repair then
+        redis.call('HSET', key,
+                   'tokens', string.format('%.6f', tokens / 1000000),
+                   'lastRefill', string.format('%.0f', last))
+        redis.call('PEXPIRE', key, ARGV[5])
 
-elseif redis.call('PTTL', KEYS[1]) * num < (full - tokens) * den / 1000 then
-    -- the limit has become slower or larger since the last take: the bucket
-    -- must not be forgotten, and so be full, before it would be
-    redis.call('PEXPIRE', KEYS[1], ARGV[5])
-end
+    elseif redis.call('PTTL', key) * num < (full - tokens) * den / 1000 then
+        -- the limit has become slower or larger since the last take: the
+        -- bucket must not be forgotten, and so be full, before it would be
+        redis.call('PEXPIRE', key, ARGV[5])
+    end
 
-if taken then
+    if passed == 0 then
+        return -1 - tokens
+    end
+
     return tokens
 end
 
-return -1 - tokens
+if #KEYS == 1 then
+    local left = take(KEYS[1])
+
+    if times == 1 or type(left) == 'table' then
+        return left
+    end
+
+    return { passed, left }
+end
+
+local reply = {}
+
+for i = 1, #KEYS do
+    reply[i] = take(KEYS[i])
+end
+
+return reply

@@ -70,8 +70,9 @@ ngx_http_ratelimit_claim(ngx_http_request_t *r,
     /* nobody was asked: as far as is known, all of it is there */
 
     claim->state[0] = -1 - (int64_t) bucket->capacity
-                      * (bucket->algorithm == NGX_HTTP_RATELIMIT_TOKEN_BUCKET
-                         ? NGX_HTTP_RATELIMIT_MICRO : 1);
+                      * (bucket->algorithm
+                         == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG
+                         ? 1 : NGX_HTTP_RATELIMIT_MICRO);
 
     ngx_http_ratelimit_decide(&claim->decision, bucket, claim->state);
     claim->decision.source = NGX_HTTP_RATELIMIT_SOURCE_LOCAL;
@@ -166,9 +167,13 @@ ngx_http_ratelimit_claim_bucket(ngx_http_request_t *r,
                                             &bucket->window);
 
     } else {
-        rc = ngx_http_ratelimit_claim_param(r, applied, &terms->step,
-                                            NGX_HTTP_RATELIMIT_STEP,
-                                            &bucket->step);
+        rc = NGX_OK;
+
+        if (bucket->algorithm == NGX_HTTP_RATELIMIT_TOKEN_BUCKET) {
+            rc = ngx_http_ratelimit_claim_param(r, applied, &terms->step,
+                                                NGX_HTTP_RATELIMIT_STEP,
+                                                &bucket->step);
+        }
 
         if (rc == NGX_OK) {
             rc = ngx_http_ratelimit_claim_param(r, applied, &terms->rate,
@@ -208,13 +213,17 @@ ngx_http_ratelimit_claim_bucket(ngx_http_request_t *r,
         return NGX_OK;
     }
 
+    bucket->varies = 1;
+
     err = NULL;
 
     if (bucket->capacity == 0) {
         err = "it never refills and needs a capacity";
 
-    } else if (bucket->algorithm == NGX_HTTP_RATELIMIT_TOKEN_BUCKET) {
-        err = ngx_http_ratelimit_rate_check(&bucket->rate, bucket->capacity);
+    } else if (bucket->algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
+        err = ngx_http_ratelimit_bucket_check(bucket->algorithm,
+                                              &bucket->rate,
+                                              bucket->capacity);
     }
 
     if (err == NULL) {

@@ -87,7 +87,7 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
      *     conf->terms but the algorithm
      *     conf->headers, limit, named, prefix, addresses, off
      *     conf->access.user, password, breaker
-     *     conf->local_share
+     *     conf->local_share, lease
      */
 
     conf = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_loc_conf_t));
@@ -106,6 +106,7 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
     conf->dry_run = NGX_CONF_UNSET;
     conf->preview = NGX_CONF_UNSET;
     conf->preview_cache = NGX_CONF_UNSET_MSEC;
+    conf->deny_cache = NGX_CONF_UNSET_MSEC;
     conf->timeout = NGX_CONF_UNSET_MSEC;
     conf->terms.algorithm = NGX_CONF_UNSET_UINT;
     conf->hash = NGX_CONF_UNSET_UINT;
@@ -162,6 +163,8 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
     ngx_conf_merge_value(conf->preview, prev->preview, 0);
     ngx_conf_merge_msec_value(conf->preview_cache, prev->preview_cache, 50);
+    ngx_conf_merge_msec_value(conf->deny_cache, prev->deny_cache,
+                              NGX_HTTP_RATELIMIT_DENY_CACHE);
     ngx_conf_merge_bitmask_value(conf->headers, prev->headers,
                                  (NGX_CONF_BITMASK_SET
                                   |NGX_HTTP_RATELIMIT_HEADERS_LEGACY));
@@ -170,6 +173,10 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     if (conf->cost.value == NULL) {
         conf->cost = prev->cost;
+    }
+
+    if (!conf->lease.set) {
+        conf->lease = prev->lease;
     }
 
     if (conf->local_share.den == 0) {

@@ -24,6 +24,9 @@
 #define NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED   1
 #define NGX_HTTP_RATELIMIT_ON_ERROR_LOCAL    2
 
+#define NGX_HTTP_RATELIMIT_DENY_CACHE        1000        /* ms */
+#define NGX_HTTP_RATELIMIT_LEASE_TTL         1000        /* ms */
+
 #define NGX_HTTP_RATELIMIT_HEADERS_LEGACY    0x0002
 #define NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8   0x0004
 #define NGX_HTTP_RATELIMIT_HEADERS_OFF       0x0008
@@ -48,6 +51,16 @@ typedef struct {
     ngx_str_t                          local;    /* a place without shards */
     unsigned                           used:1;   /* somebody does */
 } ngx_http_ratelimit_main_conf_t;
+
+
+/* tokens taken in advance */
+
+typedef struct {
+    uint64_t                           tokens;
+    ngx_uint_t                         percent;      /* of the capacity */
+    ngx_msec_t                         ttl;          /* 0: none */
+    unsigned                           set:1;
+} ngx_http_ratelimit_lease_t;
 
 
 /* a limit that guards a place */
@@ -77,6 +90,8 @@ typedef struct {
     ngx_flag_t                         dry_run;
     ngx_flag_t                         preview;
     ngx_msec_t                         preview_cache;
+    ngx_msec_t                         deny_cache;
+    ngx_http_ratelimit_lease_t         lease;
     ngx_msec_t                         timeout;
 
     /* as written; guards and shards are made of these */

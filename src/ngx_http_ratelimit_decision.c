@@ -27,6 +27,8 @@ static const char  *ngx_http_ratelimit_source_names[] = {
     "none",
     "redis",
     "cache",
+    "denied",
+    "lease",
     "local",
     "open",
     "closed"

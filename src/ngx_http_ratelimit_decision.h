@@ -33,6 +33,8 @@ typedef enum {
     NGX_HTTP_RATELIMIT_SOURCE_NONE = 0,
     NGX_HTTP_RATELIMIT_SOURCE_REDIS,
     NGX_HTTP_RATELIMIT_SOURCE_CACHE,       /* a preview */
+    NGX_HTTP_RATELIMIT_SOURCE_DENIED,      /* remembered */
+    NGX_HTTP_RATELIMIT_SOURCE_LEASE,       /* tokens taken before */
     NGX_HTTP_RATELIMIT_SOURCE_LOCAL,       /* this machine's memory */
     NGX_HTTP_RATELIMIT_SOURCE_OPEN,
     NGX_HTTP_RATELIMIT_SOURCE_CLOSED,
@@ -43,7 +45,8 @@ typedef enum {
 
 typedef enum {
     NGX_HTTP_RATELIMIT_TOKEN_BUCKET = 0,
-    NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG
+    NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG,
+    NGX_HTTP_RATELIMIT_GCRA                /* a bucket, otherwise kept */
 } ngx_http_ratelimit_algorithm_e;
 
 
@@ -56,6 +59,8 @@ typedef struct {
     ngx_http_ratelimit_rate_t       rate;        /* of a bucket */
     uint64_t                        step;        /* of its refill, us, or 0 */
     uint64_t                        window;      /* us */
+    uint64_t                        varies;      /* 1: other requests for it
+                                                    may have other numbers */
 } ngx_http_ratelimit_bucket_t;
 
 

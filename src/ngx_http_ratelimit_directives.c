@@ -381,6 +381,13 @@ ngx_http_ratelimit_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd,
         return NGX_CONF_OK;
     }
 
+    /* cmd->post: what "on" means, if it is a word at all */
+
+    if (cmd->post && ngx_strcmp(value[1].data, "on") == 0) {
+        *time = *(ngx_msec_t *) cmd->post;
+        return NGX_CONF_OK;
+    }
+
     *time = ngx_parse_time(&value[1], 0);
 
     if (*time == (ngx_msec_t) NGX_ERROR
@@ -388,12 +395,90 @@ ngx_http_ratelimit_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd,
     {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"%V\": it must be a "
-                           "time up to 60s, for example \"50ms\", or \"off\"",
-                           &value[1], &cmd->name);
+                           "time up to 60s, for example \"50ms\", %sor "
+                           "\"off\"", &value[1], &cmd->name,
+                           cmd->post ? "\"on\" " : "");
         return NGX_CONF_ERROR;
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* N | P% [ttl=TIME] | off */
+
+char *
+ngx_http_ratelimit_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    ngx_int_t                    n;
+    ngx_str_t                   *value, s;
+    ngx_uint_t                   percent;
+    ngx_http_ratelimit_lease_t  *lease;
+
+    lease = &rlcf->lease;
+
+    if (lease->set) {
+        return "is duplicate";
+    }
+
+    lease->set = 1;
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
+        return NGX_CONF_OK;
+    }
+
+    s = value[1];
+    percent = (s.len && s.data[s.len - 1] == '%');
+    s.len -= percent;
+
+    n = ngx_atoi(s.data, s.len);
+
+    if (n == NGX_ERROR || n == 0
+        || n > (percent ? 100 : NGX_HTTP_RATELIMIT_MAX_CAPACITY))
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be "
+                           "a number of tokens from 1 to %d, "
+                           "a part of the capacity from \"1%%\" to "
+                           "\"100%%\", or \"off\"",
+                           &value[1], &cmd->name,
+                           NGX_HTTP_RATELIMIT_MAX_CAPACITY);
+        return NGX_CONF_ERROR;
+    }
+
+    lease->tokens = percent ? 0 : n;
+    lease->percent = percent ? n : 0;
+    lease->ttl = NGX_HTTP_RATELIMIT_LEASE_TTL;
+
+    if (cf->args->nelts == 2) {
+        return NGX_CONF_OK;
+    }
+
+    s = value[2];
+
+    if (ngx_strncmp(s.data, "ttl=", 4) == 0) {
+        s.data += 4;
+        s.len -= 4;
+
+        n = ngx_parse_time(&s, 0);
+
+        if (n != NGX_ERROR && n >= 10 && n <= NGX_HTTP_RATELIMIT_TIMEOUT_MAX) {
+            lease->ttl = n;
+            return NGX_CONF_OK;
+        }
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid parameter \"%V\" in \"%V\": it must be "
+                       "\"ttl=\" and a time from 10ms to 60s, for example "
+                       "\"ttl=1s\"", &value[2], &cmd->name);
+
+    return NGX_CONF_ERROR;
 }
 
 

@@ -42,6 +42,8 @@ char *ngx_http_ratelimit_directive_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+char *ngx_http_ratelimit_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_ratelimit_directive_share(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_directive_breaker(ngx_conf_t *cf,

@@ -44,7 +44,7 @@ static ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_create_ctx(
     ngx_http_request_t *r);
 static ngx_int_t ngx_http_ratelimit_ask(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx);
-static ngx_int_t ngx_http_ratelimit_cached(ngx_http_ratelimit_ctx_t *ctx,
+static ngx_int_t ngx_http_ratelimit_known(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_applied_t *applied);
 static ngx_int_t ngx_http_ratelimit_park(ngx_http_request_t *r);
 static void ngx_http_ratelimit_answer(ngx_http_ratelimit_take_t *take);
@@ -212,18 +212,21 @@ ngx_http_ratelimit_create_ctx(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_ratelimit_ask(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
 {
-    ngx_int_t                       rc;
-    ngx_uint_t                      i;
-    ngx_http_ratelimit_take_t      *take;
-    ngx_http_ratelimit_applied_t   *applied;
-    ngx_http_ratelimit_loc_conf_t  *conf;
+    ngx_int_t                        rc;
+    ngx_uint_t                       i;
+    ngx_http_ratelimit_peer_t       *peer;
+    ngx_http_ratelimit_take_t       *take;
+    ngx_http_ratelimit_applied_t    *applied;
+    ngx_http_ratelimit_loc_conf_t   *conf;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
 
     conf = ctx->conf;
     take = &ctx->take;
+    rmcf = ngx_http_get_module_main_conf(r, ngx_http_ratelimit_module);
 
     take->pool = r->pool;
-    take->shards = conf->shards;
     take->timeout = conf->timeout;
+    take->trust.deny = conf->deny_cache;
     take->preview = conf->preview;
     take->clock = conf->clock;
     take->handler = ngx_http_ratelimit_answer;
@@ -245,20 +248,33 @@ ngx_http_ratelimit_ask(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
 
         rc = ngx_http_ratelimit_claim(r, conf, &conf->guards[i], &applied[i]);
 
-        if (rc == NGX_OK && conf->preview
-            && ngx_http_ratelimit_cached(ctx, &applied[i]) == NGX_OK)
-        {
+        if (rc == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+
+        if (rc == NGX_DECLINED) {
             continue;
         }
 
-        applied[i].claimed = (rc == NGX_OK);
-
-        if (rc == NGX_OK && conf->shards) {
-            rc = ngx_http_ratelimit_store_add(take, &applied[i].claim,
-                                              &applied[i].key);
+        if (conf->shards == NULL) {
+            applied[i].claimed = 1;
+            continue;
         }
 
-        if (rc == NGX_ERROR) {
+        peer = ngx_http_ratelimit_shards_find(conf->shards, &applied[i].key);
+
+        ngx_http_ratelimit_local_hash(rmcf->zone, &applied[i].claim,
+                                      peer->hash);
+
+        if (ngx_http_ratelimit_known(ctx, &applied[i]) == NGX_OK) {
+            continue;
+        }
+
+        applied[i].claimed = 1;
+
+        if (ngx_http_ratelimit_store_add(take, &applied[i].claim, peer)
+            != NGX_OK)
+        {
             return NGX_ERROR;
         }
     }
@@ -277,37 +293,62 @@ ngx_http_ratelimit_ask(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
 }
 
 
-/* NGX_OK: another preview has seen it a moment ago */
+/*
+ * NGX_OK: no need to ask, as another preview has seen it a moment ago, or the
+ * bucket is known to be empty, or tokens of it are held.  Leases are for limits
+ * that stand alone: of several, all would have to be held.
+ */
 
 static ngx_int_t
-ngx_http_ratelimit_cached(ngx_http_ratelimit_ctx_t *ctx,
+ngx_http_ratelimit_known(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_applied_t *applied)
 {
-    ngx_http_ratelimit_peer_t       *peer;
+    ngx_http_ratelimit_take_t       *take;
     ngx_http_ratelimit_claim_t      *claim;
+    ngx_http_ratelimit_loc_conf_t   *conf;
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
-    if (ctx->conf->shards == NULL || ctx->conf->preview_cache == 0) {
-        return NGX_DECLINED;
-    }
+    conf = ctx->conf;
+    take = &ctx->take;
+    claim = &applied->claim;
 
     rmcf = ngx_http_get_module_main_conf(ctx->request,
                                          ngx_http_ratelimit_module);
 
-    claim = &applied->claim;
-    peer = ngx_http_ratelimit_shards_find(ctx->conf->shards, &applied->key);
+    if (conf->preview) {
 
-    if (ngx_http_ratelimit_local_recall(rmcf->zone, &peer->label, claim,
-                                        ctx->conf->preview_cache)
-        != NGX_OK)
+        if (conf->preview_cache == 0
+            || ngx_http_ratelimit_local_recall(rmcf->zone, claim,
+                                               conf->preview_cache)
+               != NGX_OK)
+        {
+            return NGX_DECLINED;
+        }
+
+        ngx_http_ratelimit_decide(&claim->decision, &claim->bucket,
+                                  claim->state);
+        claim->decision.source = NGX_HTTP_RATELIMIT_SOURCE_CACHE;
+
+        return NGX_OK;
+    }
+
+    if (conf->n == 1 && conf->lease.ttl
+        && claim->bucket.algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG)
+    {
+        take->trust.lease = conf->lease.ttl;
+        take->lease = conf->lease.percent
+                      ? claim->bucket.capacity * conf->lease.percent / 100
+                      : ngx_min(conf->lease.tokens, claim->bucket.capacity);
+    }
+
+    if ((take->trust.deny == 0 && take->lease == 0)
+        || (conf->n > 1 && claim->shadow))
     {
         return NGX_DECLINED;
     }
 
-    ngx_http_ratelimit_decide(&claim->decision, &claim->bucket, claim->state);
-    claim->decision.source = NGX_HTTP_RATELIMIT_SOURCE_CACHE;
-
-    return NGX_OK;
+    return ngx_http_ratelimit_local_know(rmcf->zone, claim, &take->trust,
+                                         ctx->start);
 }
 
 
@@ -448,8 +489,7 @@ ngx_http_ratelimit_learn(ngx_http_ratelimit_ctx_t *ctx,
         rmcf = ngx_http_get_module_main_conf(ctx->request,
                                              ngx_http_ratelimit_module);
 
-        ngx_http_ratelimit_local_remember(rmcf->zone, &call->peer->label,
-                                          &applied->claim);
+        ngx_http_ratelimit_local_remember(rmcf->zone, &applied->claim);
     }
 }
 

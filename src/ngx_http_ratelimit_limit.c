@@ -45,6 +45,7 @@ ngx_conf_enum_t  ngx_http_ratelimit_algorithms[] = {
     { ngx_string("token_bucket"), NGX_HTTP_RATELIMIT_TOKEN_BUCKET },
     { ngx_string("sliding_window_log"),
       NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG },
+    { ngx_string("gcra"), NGX_HTTP_RATELIMIT_GCRA },
     { ngx_null_string, 0 }
 };
 
@@ -180,10 +181,11 @@ ngx_http_ratelimit_limit_check(ngx_conf_t *cf,
         }
     }
 
-    if (terms->algorithm == NGX_HTTP_RATELIMIT_TOKEN_BUCKET
+    if (terms->algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG
         && !terms->rate.dynamic)
     {
-        err = ngx_http_ratelimit_rate_check(&terms->rate.u.rate, capacity);
+        err = ngx_http_ratelimit_bucket_check(terms->algorithm,
+                                              &terms->rate.u.rate, capacity);
 
         if (err) {
             ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
@@ -204,6 +206,22 @@ ngx_http_ratelimit_limit_check(ngx_conf_t *cf,
     }
 
     return NGX_OK;
+}
+
+
+const char *
+ngx_http_ratelimit_bucket_check(ngx_uint_t algorithm,
+    const ngx_http_ratelimit_rate_t *rate, uint64_t capacity)
+{
+    const char  *err;
+
+    err = ngx_http_ratelimit_rate_check(rate, capacity);
+
+    if (err == NULL && algorithm == NGX_HTTP_RATELIMIT_GCRA) {
+        err = ngx_http_ratelimit_gcra_check(rate, capacity);
+    }
+
+    return err;
 }
 
 
@@ -355,6 +373,16 @@ ngx_http_ratelimit_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
         return NGX_CONF_ERROR;
     }
 
+    if (limit->terms.algorithm == NGX_HTTP_RATELIMIT_GCRA
+        && limit->terms.step.value)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"refill_interval=\" has no meaning in \"%V\" "
+                           "\"%V\", which is \"algorithm=gcra\"",
+                           &value[0], &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
     if (!ngx_http_ratelimit_terms_complete(&limit->terms)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "no \"%s=\" in \"%V\" \"%V\"",
@@ -451,7 +479,8 @@ ngx_http_ratelimit_limit_param(ngx_conf_t *cf,
 
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"%V\": it must be "
-                           "\"token_bucket\" or \"sliding_window_log\"",
+                           "\"token_bucket\", \"sliding_window_log\" "
+                           "or \"gcra\"",
                            word, &value[0]);
         return NGX_ERROR;
     }

@@ -89,6 +89,10 @@ ngx_uint_t ngx_http_ratelimit_terms_complete(
 ngx_int_t ngx_http_ratelimit_limit_check(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_param_t *cost);
 
+/* whether such a bucket can be kept; NULL, or a sentence on what can */
+const char *ngx_http_ratelimit_bucket_check(ngx_uint_t algorithm,
+    const ngx_http_ratelimit_rate_t *rate, uint64_t capacity);
+
 /* names a limit after its place; unique among "limits" (pointers) */
 ngx_int_t ngx_http_ratelimit_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
     ngx_str_t *name);

@@ -144,12 +144,8 @@ ngx_http_ratelimit_link_exit(ngx_http_ratelimit_link_t *link)
 
 
 ngx_http_ratelimit_failure_e
-ngx_http_ratelimit_link_send(ngx_http_ratelimit_link_t *link,
-    ngx_str_t *command, ngx_msec_t timeout,
-    ngx_http_ratelimit_redis_pt handler, void *data,
-    ngx_http_ratelimit_slot_t **slot)
+ngx_http_ratelimit_link_check(ngx_http_ratelimit_link_t *link)
 {
-    ngx_http_ratelimit_failure_e   failure;
     ngx_http_ratelimit_breaker_t  *breaker;
 
     breaker = &link->stats->breaker;
@@ -168,14 +164,44 @@ ngx_http_ratelimit_link_send(ngx_http_ratelimit_link_t *link,
         ngx_http_ratelimit_redis_wake(link->redis);
     }
 
-    failure = ngx_http_ratelimit_redis_send(link->redis, command, timeout,
-                                            handler, data, slot);
+    return ngx_http_ratelimit_redis_check(link->redis);
+}
+
+
+ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_link_send(ngx_http_ratelimit_link_t *link,
+    ngx_str_t *command, ngx_msec_t timeout,
+    ngx_http_ratelimit_redis_pt handler, void *data,
+    ngx_http_ratelimit_slot_t **slot)
+{
+    ngx_http_ratelimit_failure_e  failure;
+
+    failure = ngx_http_ratelimit_link_check(link);
+
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+        failure = ngx_http_ratelimit_redis_send(link->redis, command, timeout,
+                                                handler, data, slot);
+    }
 
     if (failure == NGX_HTTP_RATELIMIT_OK) {
         ngx_http_ratelimit_count(link->stats->calls);
     }
 
     return failure;
+}
+
+
+void
+ngx_http_ratelimit_link_keep(ngx_http_ratelimit_link_t *link)
+{
+    ngx_http_ratelimit_redis_keep(link->redis);
+}
+
+
+void
+ngx_http_ratelimit_link_release(ngx_http_ratelimit_link_t *link)
+{
+    ngx_http_ratelimit_redis_release(link->redis);
 }
 
 
@@ -250,6 +276,20 @@ ngx_http_ratelimit_link_tell(ngx_http_ratelimit_link_t *link,
     ngx_log_error(NGX_LOG_ERR, link->log, 0, "no answer from redis %V: %s",
                   &link->peer->label,
                   ngx_http_ratelimit_failure_name(failure));
+}
+
+
+void
+ngx_http_ratelimit_link_refund(ngx_http_ratelimit_link_t *link)
+{
+    ngx_http_ratelimit_count(link->stats->refunds);
+}
+
+
+void
+ngx_http_ratelimit_link_reload(ngx_http_ratelimit_link_t *link)
+{
+    ngx_http_ratelimit_count(link->stats->script_reloads);
 }
 
 

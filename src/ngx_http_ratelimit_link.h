@@ -24,6 +24,10 @@ ngx_http_ratelimit_link_t *ngx_http_ratelimit_link_create(ngx_pool_t *pool,
     ngx_log_t *log, ngx_http_ratelimit_peer_t *peer,
     ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_stats_t *all);
 
+/* whether a call could be sent now */
+ngx_http_ratelimit_failure_e ngx_http_ratelimit_link_check(
+    ngx_http_ratelimit_link_t *link);
+
 /*
  * As ngx_http_ratelimit_redis_send(), but sends nothing while the breaker is
  * open.  Of every call that was to be sent the caller says what came of it.
@@ -44,6 +48,14 @@ void ngx_http_ratelimit_link_failed(ngx_http_ratelimit_link_t *link,
 /* the same for a call that could not be sent */
 void ngx_http_ratelimit_link_unsent(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_failure_e failure);
+
+/* what else is counted: calls that give back, and scripts sent again */
+void ngx_http_ratelimit_link_refund(ngx_http_ratelimit_link_t *link);
+void ngx_http_ratelimit_link_reload(ngx_http_ratelimit_link_t *link);
+
+/* see ngx_http_ratelimit_redis_keep() */
+void ngx_http_ratelimit_link_keep(ngx_http_ratelimit_link_t *link);
+void ngx_http_ratelimit_link_release(ngx_http_ratelimit_link_t *link);
 
 /* for the end of the process */
 void ngx_http_ratelimit_link_exit(ngx_http_ratelimit_link_t *link);

@@ -19,9 +19,16 @@ static void ngx_http_ratelimit_local_look(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_look_t *look, int64_t *state, uint64_t now);
 static void ngx_http_ratelimit_local_taken(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_look_t *look, int64_t *state, uint64_t now);
-static void ngx_http_ratelimit_local_preview_key(
-    ngx_http_ratelimit_zone_t *zone, ngx_str_t *label,
-    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_zone_key_t *key);
+static void ngx_http_ratelimit_local_key(ngx_http_ratelimit_claim_t *claim,
+    ngx_http_ratelimit_keep_e keep, ngx_http_ratelimit_zone_key_t *key);
+static uint32_t ngx_http_ratelimit_local_signature(
+    ngx_http_ratelimit_bucket_t *bucket);
+static ngx_int_t ngx_http_ratelimit_local_know_bucket(
+    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_claim_t *claim,
+    uint64_t now, ngx_uint_t deny);
+static ngx_int_t ngx_http_ratelimit_local_know_window(
+    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_claim_t *claim,
+    uint64_t now);
 
 
 /* too large for the stack, and only one request at a time is looked at */
@@ -173,15 +180,37 @@ ngx_http_ratelimit_local_taken(ngx_http_ratelimit_zone_t *zone,
 }
 
 
+void
+ngx_http_ratelimit_local_hash(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, uint64_t shard)
+{
+    ngx_http_ratelimit_zone_key_t  key;
+
+    ngx_http_ratelimit_zone_key(zone, 0, claim->key, claim->len, &key);
+
+    claim->hash[0] = key.hash[0] ^ shard;
+    claim->hash[1] = key.hash[1];
+}
+
+
+static void
+ngx_http_ratelimit_local_key(ngx_http_ratelimit_claim_t *claim,
+    ngx_http_ratelimit_keep_e keep, ngx_http_ratelimit_zone_key_t *key)
+{
+    key->hash[0] = claim->hash[0];
+    key->hash[1] = claim->hash[1] ^ keep;
+}
+
+
 ngx_int_t
 ngx_http_ratelimit_local_recall(ngx_http_ratelimit_zone_t *zone,
-    ngx_str_t *label, ngx_http_ratelimit_claim_t *claim, ngx_msec_t age)
+    ngx_http_ratelimit_claim_t *claim, ngx_msec_t age)
 {
     ngx_int_t                       rc;
     ngx_http_ratelimit_node_t      *node;
     ngx_http_ratelimit_zone_key_t   key;
 
-    ngx_http_ratelimit_local_preview_key(zone, label, claim, &key);
+    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_PREVIEW, &key);
 
     rc = NGX_DECLINED;
 
@@ -207,12 +236,12 @@ ngx_http_ratelimit_local_recall(ngx_http_ratelimit_zone_t *zone,
 
 void
 ngx_http_ratelimit_local_remember(ngx_http_ratelimit_zone_t *zone,
-    ngx_str_t *label, ngx_http_ratelimit_claim_t *claim)
+    ngx_http_ratelimit_claim_t *claim)
 {
     ngx_http_ratelimit_node_t      *node;
     ngx_http_ratelimit_zone_key_t   key;
 
-    ngx_http_ratelimit_local_preview_key(zone, label, claim, &key);
+    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_PREVIEW, &key);
 
     ngx_http_ratelimit_zone_lock(zone);
 
@@ -227,15 +256,297 @@ ngx_http_ratelimit_local_remember(ngx_http_ratelimit_zone_t *zone,
 }
 
 
-/* places with different shards may use one limit */
+/*
+ * A bucket can't have more than it had at a moment, with all that came since
+ * and all that this machine gave back.  So who is denied by that bound would be
+ * denied by the shard, unless another machine gave back what it had taken.  The
+ * clock of the bound began when the call was sent, before the shard looked at
+ * its own.
+ */
 
-static void
-ngx_http_ratelimit_local_preview_key(ngx_http_ratelimit_zone_t *zone,
-    ngx_str_t *label, ngx_http_ratelimit_claim_t *claim,
-    ngx_http_ratelimit_zone_key_t *key)
+ngx_int_t
+ngx_http_ratelimit_local_know(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t now)
 {
-    ngx_http_ratelimit_zone_key(zone, NGX_HTTP_RATELIMIT_KEEP_PREVIEW,
-                                claim->key, claim->len, key);
+    int32_t                         left;
+    ngx_int_t                       rc;
+    ngx_uint_t                      deny;
+    ngx_http_ratelimit_node_t      *node;
+    ngx_http_ratelimit_zone_key_t   key;
 
-    key->hash[0] ^= ngx_http_ratelimit_hash(label->data, label->len);
+    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_BOUND, &key);
+
+    rc = NGX_DECLINED;
+
+    ngx_http_ratelimit_zone_lock(zone);
+
+    node = ngx_http_ratelimit_zone_find(zone, &key);
+
+    left = node ? (int32_t) (node->u.bound.until - (uint32_t) (now / 1000))
+                : 0;
+
+    if (left > 0
+        && node->u.bound.signature
+           == ngx_http_ratelimit_local_signature(&claim->bucket))
+    {
+        /* denials may be believed for a shorter time than tokens are held */
+
+        deny = left + trust->deny > ngx_max(trust->deny, trust->lease);
+
+        if (claim->bucket.algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
+            rc = ngx_http_ratelimit_local_know_bucket(node, claim, now, deny);
+
+        } else if (deny) {
+            rc = ngx_http_ratelimit_local_know_window(node, claim, now);
+        }
+    }
+
+    ngx_http_ratelimit_zone_unlock(zone);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    ngx_http_ratelimit_decide(&claim->decision, &claim->bucket, claim->state);
+
+    claim->decision.source = (claim->state[0] < 0)
+                             ? NGX_HTTP_RATELIMIT_SOURCE_DENIED
+                             : NGX_HTTP_RATELIMIT_SOURCE_LEASE;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_local_know_bucket(ngx_http_ratelimit_node_t *node,
+    ngx_http_ratelimit_claim_t *claim, uint64_t now, ngx_uint_t deny)
+{
+    int        fits;
+    int64_t    full;
+    uint64_t   cost;
+
+    cost = claim->bucket.cost;
+
+    fits = ngx_http_ratelimit_level_look(&node->u.bound.level, &claim->bucket,
+                                         now, claim->state);
+
+    if (node->u.bound.held < cost) {
+        return (fits || !deny) ? NGX_DECLINED : NGX_OK;
+    }
+
+    node->u.bound.held -= (uint32_t) cost;
+
+    full = claim->bucket.capacity * NGX_HTTP_RATELIMIT_MICRO;
+
+    claim->state[0] = ngx_min(full, node->u.bound.level.tokens
+                                    + (int64_t) node->u.bound.held
+                                      * NGX_HTTP_RATELIMIT_MICRO);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_local_know_window(ngx_http_ratelimit_node_t *node,
+    ngx_http_ratelimit_claim_t *claim, uint64_t now)
+{
+    uint64_t  oldest, fits;
+
+    fits = node->u.bound.level.last;
+    oldest = (uint64_t) node->u.bound.level.tokens;
+
+    if (now >= fits || claim->bucket.cost < node->u.bound.wanted) {
+        return NGX_DECLINED;
+    }
+
+    claim->state[0] = -1 - (int64_t) node->u.bound.held;
+    claim->state[1] = (oldest > now) ? oldest - now : 0;
+    claim->state[2] = fits - now;
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t sent, uint64_t held)
+{
+    int64_t                         left;
+    uint32_t                        signature;
+    ngx_http_ratelimit_node_t      *node;
+    ngx_http_ratelimit_zone_key_t   key;
+
+    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_BOUND, &key);
+
+    signature = ngx_http_ratelimit_local_signature(&claim->bucket);
+    left = (claim->state[0] < 0) ? -1 - claim->state[0] : claim->state[0];
+
+    ngx_http_ratelimit_zone_lock(zone);
+
+    node = ngx_http_ratelimit_zone_make(zone, &key);
+
+    if (node == NULL) {
+        goto done;
+    }
+
+    if (node->u.bound.signature != signature) {
+        ngx_memzero(&node->u.bound, sizeof(node->u.bound));
+        node->u.bound.signature = signature;
+    }
+
+    /* whoever held tokens that long has died, or they would be back */
+
+    if ((int32_t) ((uint32_t) (sent / 1000) - node->u.bound.until) > 1000
+        && claim->bucket.algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG)
+    {
+        node->u.bound.held = 0;
+    }
+
+    node->u.bound.until = (uint32_t) (sent / 1000 + ngx_max(trust->deny,
+                                                            trust->lease));
+
+    if (claim->bucket.algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
+        node->u.bound.level.tokens = sent + claim->state[1];
+        node->u.bound.level.last = sent + claim->state[2];
+        node->u.bound.held = (uint32_t) left;
+        node->u.bound.wanted = (uint32_t) claim->bucket.cost;
+
+    } else {
+        node->u.bound.level.tokens = left;
+        node->u.bound.level.last = sent - (claim->bucket.step
+                                           ? claim->state[1] : 0);
+        node->u.bound.held += (uint32_t) held;
+    }
+
+done:
+
+    ngx_http_ratelimit_zone_unlock(zone);
+}
+
+
+void
+ngx_http_ratelimit_local_returned(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, uint64_t tokens)
+{
+    ngx_http_ratelimit_node_t      *node;
+    ngx_http_ratelimit_zone_key_t   key;
+
+    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_BOUND, &key);
+
+    ngx_http_ratelimit_zone_lock(zone);
+
+    node = ngx_http_ratelimit_zone_find(zone, &key);
+
+    if (node
+        && node->u.bound.signature
+           == ngx_http_ratelimit_local_signature(&claim->bucket))
+    {
+        if (claim->bucket.algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
+            node->u.bound.level.last = 0;
+
+        } else {
+            node->u.bound.level.tokens += tokens * NGX_HTTP_RATELIMIT_MICRO;
+        }
+    }
+
+    ngx_http_ratelimit_zone_unlock(zone);
+}
+
+
+/*
+ * A key that is new, or was not used for as long as a lease is good, gets
+ * nothing in advance; then each lease that was used up makes the next one
+ * twice as large
+ */
+
+uint64_t
+ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, uint64_t max, uint64_t now)
+{
+    uint64_t                        wanted;
+    ngx_http_ratelimit_node_t      *node;
+    ngx_http_ratelimit_zone_key_t   key;
+
+    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_BOUND, &key);
+
+    wanted = 0;
+
+    ngx_http_ratelimit_zone_lock(zone);
+
+    node = ngx_http_ratelimit_zone_find(zone, &key);
+
+    if (node
+        && (int32_t) (node->u.bound.until - (uint32_t) (now / 1000)) > 0)
+    {
+        wanted = ngx_min(max, 2 * (uint64_t) node->u.bound.wanted
+                              + claim->bucket.cost);
+        node->u.bound.wanted = (uint32_t) wanted;
+
+    } else if (node) {
+        node->u.bound.wanted = 0;
+    }
+
+    ngx_http_ratelimit_zone_unlock(zone);
+
+    return wanted;
+}
+
+
+uint64_t
+ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, uint64_t held)
+{
+    uint64_t                        rest;
+    ngx_http_ratelimit_node_t      *node;
+    ngx_http_ratelimit_zone_key_t   key;
+
+    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_BOUND, &key);
+
+    rest = 0;
+
+    ngx_http_ratelimit_zone_lock(zone);
+
+    node = ngx_http_ratelimit_zone_find(zone, &key);
+
+    if (node
+        && node->u.bound.signature
+           == ngx_http_ratelimit_local_signature(&claim->bucket))
+    {
+        rest = ngx_min(held, node->u.bound.held);
+
+        node->u.bound.held -= (uint32_t) rest;
+
+        /* the shard will have it again */
+
+        node->u.bound.level.tokens += rest * NGX_HTTP_RATELIMIT_MICRO;
+
+        /* so much was of use, and no more */
+
+        if (rest) {
+            node->u.bound.wanted = (uint32_t) ((held - rest) / 2);
+        }
+    }
+
+    ngx_http_ratelimit_zone_unlock(zone);
+
+    return rest;
+}
+
+
+static uint32_t
+ngx_http_ratelimit_local_signature(ngx_http_ratelimit_bucket_t *bucket)
+{
+    uint64_t  h;
+
+    h = bucket->algorithm + 1;
+    h = h * 0x9e3779b97f4a7c15ULL + bucket->capacity;
+    h = h * 0x9e3779b97f4a7c15ULL + bucket->rate.num;
+    h = h * 0x9e3779b97f4a7c15ULL + bucket->rate.den;
+    h = h * 0x9e3779b97f4a7c15ULL + bucket->step;
+    h = h * 0x9e3779b97f4a7c15ULL + bucket->window;
+    h *= 0x9e3779b97f4a7c15ULL;
+
+    return (uint32_t) (h >> 32);
 }

@@ -1,8 +1,9 @@
 
 /*
  * Limits that live in the memory of this machine: all of them where there are
- * no shards, and a share of those whose shard can't be asked.  Also what was
- * seen of the shards a moment ago.
+ * no shards, and a share of those whose shard can't be asked.  Also what is
+ * known of the shards: what previews were told, which buckets are empty, and
+ * tokens taken in advance.
  */
 
 
@@ -29,14 +30,54 @@ ngx_int_t ngx_http_ratelimit_local_take(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t **claims, ngx_uint_t n,
     const ngx_http_ratelimit_share_t *share, ngx_uint_t preview, uint64_t now);
 
+/* tells a claim from those of other shards, in this machine's memory */
+void ngx_http_ratelimit_local_hash(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, uint64_t shard);
+
 /*
- * What a preview was told about a claim by the shard with this label, if that
- * is younger than "age", ms: NGX_OK, the state is filled in; NGX_DECLINED
+ * What a preview was told about a claim, if that is younger than "age", ms:
+ * NGX_OK, the state is filled in; NGX_DECLINED
  */
 ngx_int_t ngx_http_ratelimit_local_recall(ngx_http_ratelimit_zone_t *zone,
-    ngx_str_t *label, ngx_http_ratelimit_claim_t *claim, ngx_msec_t age);
+    ngx_http_ratelimit_claim_t *claim, ngx_msec_t age);
 void ngx_http_ratelimit_local_remember(ngx_http_ratelimit_zone_t *zone,
-    ngx_str_t *label, ngx_http_ratelimit_claim_t *claim);
+    ngx_http_ratelimit_claim_t *claim);
+
+/* for how long what a shard said is believed, and tokens are held; ms */
+
+typedef struct {
+    ngx_msec_t                      deny;      /* 0: not at all */
+    ngx_msec_t                      lease;
+} ngx_http_ratelimit_trust_t;
+
+
+/*
+ * What can be decided without asking, as the bucket is known to be empty or
+ * tokens of it are held here.  NGX_OK: the claim is decided; NGX_DECLINED
+ */
+ngx_int_t ngx_http_ratelimit_local_know(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t now);
+
+/*
+ * A shard was asked at "sent", and the claim's state is what was left; "held"
+ * more tokens were taken
+ */
+void ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t sent, uint64_t held);
+
+/* so much has been given back: what was learned before holds no more */
+void ngx_http_ratelimit_local_returned(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, uint64_t tokens);
+
+/* how many tokens to take in advance, at most "max", as far as they help */
+uint64_t ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, uint64_t max, uint64_t now);
+
+/* takes back what is held, and says how much it was */
+uint64_t ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, uint64_t held);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_LOCAL_H_INCLUDED_ */

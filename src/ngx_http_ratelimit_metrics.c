@@ -310,9 +310,11 @@ ngx_http_ratelimit_metrics_expected(ngx_http_ratelimit_metrics_t *m,
     case NGX_HTTP_RATELIMIT_SOURCE_LOCAL:
         return 1;
 
+    case NGX_HTTP_RATELIMIT_SOURCE_LEASE:
     case NGX_HTTP_RATELIMIT_SOURCE_OPEN:
         return shards && decision == NGX_HTTP_RATELIMIT_DECISION_PASSED;
 
+    case NGX_HTTP_RATELIMIT_SOURCE_DENIED:
     case NGX_HTTP_RATELIMIT_SOURCE_CLOSED:
         return shards && decision == NGX_HTTP_RATELIMIT_DECISION_REJECTED;
 

@@ -82,6 +82,10 @@ static ngx_http_ratelimit_param_e  ngx_http_ratelimit_params[] = {
 };
 
 
+static ngx_msec_t  ngx_http_ratelimit_deny_cache_on =
+    NGX_HTTP_RATELIMIT_DENY_CACHE;
+
+
 static ngx_http_ratelimit_bounds_t  ngx_http_ratelimit_databases = {
     0, NGX_HTTP_RATELIMIT_REDIS_DATABASES
 };
@@ -188,6 +192,20 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       ngx_http_ratelimit_directive_cache,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_http_ratelimit_offset(preview_cache),
+      NULL },
+
+    { ngx_string("ratelimit_deny_cache"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_directive_cache,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(deny_cache),
+      &ngx_http_ratelimit_deny_cache_on },
+
+    { ngx_string("ratelimit_lease"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_http_ratelimit_directive_lease,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
       NULL },
 
     { ngx_string("ratelimit_phase"),

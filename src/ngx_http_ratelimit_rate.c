@@ -5,6 +5,9 @@
 /* digits after the point; keeps num below 2^53, where Lua is exact */
 #define NGX_HTTP_RATELIMIT_RATE_DIGITS  6
 
+/* ticks in a year */
+#define NGX_HTTP_RATELIMIT_GCRA_MAX     (31536000ULL * 16 * 1000000)
+
 
 /* wide enough for the product of two 64-bit numbers, or nearly so */
 
@@ -35,6 +38,10 @@ static const char  ngx_http_ratelimit_cost_allowed[] =
 static const char  ngx_http_ratelimit_share_allowed[] =
     "it must be above 0 and at most 1, for example \"0.25\" or \"1/4\", "
     "with at most 3 digits after the point or numbers up to 1000";
+
+static const char  ngx_http_ratelimit_gcra_allowed[] =
+    "\"gcra\" needs a rate above zero and at most 100000r/s that refills the "
+    "capacity within a year";
 
 static const char  ngx_http_ratelimit_rate_too_fast[] =
     "the rate must be at most 1000 times the capacity per second";
@@ -211,6 +218,38 @@ ngx_http_ratelimit_rate_check(const ngx_http_ratelimit_rate_t *rate,
     }
 
     return NULL;
+}
+
+
+/*
+ * A tick too much for a token makes the limit a bit stricter: less than one
+ * part in 160 at the highest rate
+ */
+
+const char *
+ngx_http_ratelimit_gcra_check(const ngx_http_ratelimit_rate_t *rate,
+    uint64_t capacity)
+{
+    uint64_t  tick;
+
+    if (rate->num == 0 || rate->num > 100000 * rate->den) {
+        return ngx_http_ratelimit_gcra_allowed;
+    }
+
+    tick = ngx_http_ratelimit_gcra_tick(rate);
+
+    if (tick > NGX_HTTP_RATELIMIT_GCRA_MAX / capacity) {
+        return ngx_http_ratelimit_gcra_allowed;
+    }
+
+    return NULL;
+}
+
+
+uint64_t
+ngx_http_ratelimit_gcra_tick(const ngx_http_ratelimit_rate_t *rate)
+{
+    return ngx_http_ratelimit_rate_wait(rate, 16 * 1000000);
 }
 
 

@@ -53,6 +53,13 @@ const char *ngx_http_ratelimit_share_parse(const void *data, size_t len,
 const char *ngx_http_ratelimit_rate_check(
     const ngx_http_ratelimit_rate_t *rate, uint64_t capacity);
 
+/* whether GCRA can keep such a limit */
+const char *ngx_http_ratelimit_gcra_check(
+    const ngx_http_ratelimit_rate_t *rate, uint64_t capacity);
+
+/* ticks of GCRA, sixteenths of a microsecond, that a token is worth */
+uint64_t ngx_http_ratelimit_gcra_tick(const ngx_http_ratelimit_rate_t *rate);
+
 /*
  * microseconds until so many microtokens have come, rounded up;
  * NGX_HTTP_RATELIMIT_NEVER for a rate of zero

@@ -31,6 +31,8 @@
  */
 
 
+#include <poll.h>
+
 #include "ngx_http_ratelimit_redis.h"
 #include "ngx_http_ratelimit_escape.h"
 
@@ -89,6 +91,7 @@ struct ngx_http_ratelimit_redis_s {
     ngx_queue_t                         sent;     /* slots, oldest first */
     ngx_queue_t                         free;
     ngx_uint_t                          slots;    /* in waiting and sent */
+    ngx_uint_t                          kept;     /* so often */
 
     u_char                             *out;
     u_char                             *out_pos;
@@ -107,6 +110,7 @@ struct ngx_http_ratelimit_redis_s {
 
 static ngx_uint_t ngx_http_ratelimit_redis_loud(
     ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_redis_drain(ngx_http_ratelimit_redis_t *redis);
 static void ngx_http_ratelimit_redis_connect(
     ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_redis_connected(
@@ -179,19 +183,29 @@ ngx_http_ratelimit_redis_create(ngx_pool_t *pool, ngx_log_t *log,
 
 
 ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_redis_check(ngx_http_ratelimit_redis_t *redis)
+{
+    if (redis->state == NGX_HTTP_RATELIMIT_REDIS_IDLE) {
+        ngx_http_ratelimit_redis_connect(redis);
+    }
+
+    return redis->connection ? NGX_HTTP_RATELIMIT_OK : redis->failure;
+}
+
+
+ngx_http_ratelimit_failure_e
 ngx_http_ratelimit_redis_send(ngx_http_ratelimit_redis_t *redis,
     ngx_str_t *command, ngx_msec_t timeout,
     ngx_http_ratelimit_redis_pt handler, void *data,
     ngx_http_ratelimit_slot_t **slotp)
 {
-    ngx_http_ratelimit_slot_t  *slot;
+    ngx_http_ratelimit_slot_t     *slot;
+    ngx_http_ratelimit_failure_e   failure;
 
-    if (redis->state == NGX_HTTP_RATELIMIT_REDIS_IDLE) {
-        ngx_http_ratelimit_redis_connect(redis);
-    }
+    failure = ngx_http_ratelimit_redis_check(redis);
 
-    if (redis->connection == NULL) {
-        return redis->failure;
+    if (failure != NGX_HTTP_RATELIMIT_OK) {
+        return failure;
     }
 
     slot = ngx_http_ratelimit_redis_slot(redis);
@@ -306,13 +320,44 @@ ngx_http_ratelimit_redis_loud(ngx_http_ratelimit_redis_t *redis,
 
 
 void
+ngx_http_ratelimit_redis_keep(ngx_http_ratelimit_redis_t *redis)
+{
+    redis->kept++;
+
+    if (redis->connection) {
+        redis->connection->idle = 0;
+    }
+}
+
+
+void
+ngx_http_ratelimit_redis_release(ngx_http_ratelimit_redis_t *redis)
+{
+    /* the next reply makes the connection idle */
+
+    redis->kept--;
+}
+
+
+void
 ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis)
 {
+    ngx_connection_t  *c;
+
     if (redis->timer.timer_set) {
         ngx_del_timer(&redis->timer);
     }
 
-    if (redis->connection) {
+    c = redis->connection;
+
+    if (c) {
+
+        if (redis->state == NGX_HTTP_RATELIMIT_REDIS_READY
+            && redis->out_pos < redis->out_last)
+        {
+            ngx_http_ratelimit_redis_drain(redis);
+        }
+
         ngx_http_ratelimit_redis_disconnect(redis);
     }
 
@@ -322,6 +367,70 @@ ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis)
     }
 
     redis->state = NGX_HTTP_RATELIMIT_REDIS_IDLE;
+}
+
+
+/*
+ * The process ends, and refunds are still to be sent: maybe more than the
+ * socket takes at once.  Nobody waits for the replies, but the server has to
+ * get rid of them, and a socket closed with unread ones would throw away what
+ * it has not sent.
+ */
+
+static void
+ngx_http_ratelimit_redis_drain(ngx_http_ratelimit_redis_t *redis)
+{
+    u_char             buf[4096];
+    ssize_t            n;
+    ngx_uint_t         shut;
+    struct pollfd      pfd;
+    struct timespec    begin, now;
+    ngx_connection_t  *c;
+
+    c = redis->connection;
+    shut = 0;
+
+    (void) clock_gettime(CLOCK_MONOTONIC, &begin);
+
+    for ( ;; ) {
+
+        if (redis->out_pos < redis->out_last) {
+            n = c->send(c, redis->out_pos, redis->out_last - redis->out_pos);
+
+            if (n == NGX_ERROR) {
+                return;
+            }
+
+            redis->out_pos += (n > 0) ? n : 0;
+        }
+
+        if (redis->out_pos == redis->out_last && !shut) {
+            shut = 1;
+
+            if (shutdown(c->fd, SHUT_WR) == -1) {
+                return;
+            }
+        }
+
+        pfd.fd = c->fd;
+        pfd.events = shut ? POLLIN : POLLIN|POLLOUT;
+
+        (void) clock_gettime(CLOCK_MONOTONIC, &now);
+
+        if (now.tv_sec - begin.tv_sec > 1
+            || poll(&pfd, 1, NGX_HTTP_RATELIMIT_REDIS_STALL) <= 0)
+        {
+            return;
+        }
+
+        if (pfd.revents & ~POLLOUT) {
+            n = recv(c->fd, buf, sizeof(buf), 0);
+
+            if (n == 0 || (n == -1 && ngx_errno != NGX_EAGAIN)) {
+                return;
+            }
+        }
+    }
 }
 
 
@@ -720,6 +829,7 @@ ngx_http_ratelimit_redis_read_handler(ngx_event_t *rev)
     } while (rev->ready);
 
     c->idle = ngx_queue_empty(&redis->sent)
+              && redis->kept == 0
               && redis->state == NGX_HTTP_RATELIMIT_REDIS_READY;
 
     if (ngx_handle_read_event(rev, 0) != NGX_OK) {

@@ -83,6 +83,10 @@ ngx_http_ratelimit_redis_t *ngx_http_ratelimit_redis_create(ngx_pool_t *pool,
     ngx_log_t *log, ngx_http_ratelimit_redis_conf_t *conf,
     ngx_http_ratelimit_redis_owner_t *owner);
 
+/* whether there is, or soon may be, a connection; makes one if needed */
+ngx_http_ratelimit_failure_e ngx_http_ratelimit_redis_check(
+    ngx_http_ratelimit_redis_t *redis);
+
 /*
  * NGX_HTTP_RATELIMIT_OK: *slot is set, and the handler will be called exactly
  * once, not before this function has returned, at the latest after "timeout",
@@ -112,6 +116,14 @@ ngx_uint_t ngx_http_ratelimit_redis_failing(ngx_http_ratelimit_redis_t *redis);
 
 /* there is reason to believe that the server is there: don't wait */
 void ngx_http_ratelimit_redis_wake(ngx_http_ratelimit_redis_t *redis);
+
+/*
+ * While it is kept, the process does not close it for being idle when it is
+ * told to leave: something is to be sent at the very end.  As often as it is
+ * kept it has to be released.
+ */
+void ngx_http_ratelimit_redis_keep(ngx_http_ratelimit_redis_t *redis);
+void ngx_http_ratelimit_redis_release(ngx_http_ratelimit_redis_t *redis);
 
 /* for the end of the process: closes the socket, calls no handlers */
 void ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis);

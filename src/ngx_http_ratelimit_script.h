@@ -26,10 +26,12 @@
 typedef struct {
     const char                     *key;       /* Redis's */
     size_t                          len;
+    uint64_t                        hash[2];   /* of the key and its shard */
     ngx_http_ratelimit_bucket_t     bucket;
     unsigned                        shadow:1;  /* denies nobody but itself */
 
     int64_t                         state[NGX_HTTP_RATELIMIT_STATES];
+    ngx_http_ratelimit_failure_e    failure;   /* of this one in a batch */
     ngx_http_ratelimit_decision_t   decision;
 } ngx_http_ratelimit_claim_t;
 
@@ -39,6 +41,8 @@ typedef struct {
 typedef struct {
     ngx_http_ratelimit_claim_t     *claims[NGX_HTTP_RATELIMIT_CLAIMS];
     size_t                          n;
+    uint32_t                        times;     /* requests; 1 unless n is */
+    uint32_t                        passed;    /* so many of them */
     uint64_t                        now;       /* nginx's clock, us */
     const char                     *id;        /* unique */
     size_t                          id_len;
@@ -50,15 +54,30 @@ typedef struct {
 
 /*
  * These return the length of the command, -1 if there is no memory; it is
- * released by redisFreeCommand().
+ * released by ngx_http_ratelimit_script_free().
  */
 
 long long ngx_http_ratelimit_script_take(char **command,
     const ngx_http_ratelimit_script_t *script);
 
-/* gives back what a call has taken */
-long long ngx_http_ratelimit_script_refund(char **command,
+/*
+ * The same for single requests to several limits that are alike, and have
+ * nothing to do with each other
+ */
+long long ngx_http_ratelimit_script_batch(char **command,
+    ngx_http_ratelimit_claim_t **claims, size_t n, unsigned eval);
+
+/* whether two calls, or a call at all, can be part of such a one */
+int ngx_http_ratelimit_script_alike(const ngx_http_ratelimit_script_t *a,
+    const ngx_http_ratelimit_script_t *b);
+
+/* whether a call needs no id */
+int ngx_http_ratelimit_script_anonymous(
     const ngx_http_ratelimit_script_t *script);
+
+/* gives back what a call has taken for so many requests */
+long long ngx_http_ratelimit_script_refund(char **command,
+    const ngx_http_ratelimit_script_t *script, uint64_t times);
 
 /* asks, by writing to this key, whether a server can be used */
 long long ngx_http_ratelimit_script_probe(char **command, const char *key,
@@ -70,10 +89,16 @@ long long ngx_http_ratelimit_script_load(char **command, size_t i);
 /* any command of zero-terminated words; the list ends with NULL */
 long long ngx_http_ratelimit_script_command(char **command, ...);
 
-/* fills the claims' decisions, or says why there are none */
+/* fills the claims' states, and "passed", or says why there are none */
 ngx_http_ratelimit_failure_e ngx_http_ratelimit_script_reply(
     const ngx_http_ratelimit_reply_t *reply,
     ngx_http_ratelimit_script_t *script);
+
+ngx_http_ratelimit_failure_e ngx_http_ratelimit_script_batch_reply(
+    const ngx_http_ratelimit_reply_t *reply,
+    ngx_http_ratelimit_claim_t **claims, size_t n);
+
+void ngx_http_ratelimit_script_free(char *command);
 
 /* whether a call that was answered took something */
 int ngx_http_ratelimit_script_taken(const ngx_http_ratelimit_script_t *script);

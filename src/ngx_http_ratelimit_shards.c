@@ -418,6 +418,7 @@ ngx_http_ratelimit_peer_label(ngx_conf_t *cf, ngx_http_ratelimit_peer_t *peer,
     }
 
     peer->label.len = p - peer->label.data;
+    peer->hash = ngx_http_ratelimit_hash(peer->label.data, peer->label.len);
 
     return NGX_OK;
 }
@@ -585,7 +586,7 @@ ngx_http_ratelimit_peer_greet(ngx_conf_t *cf, ngx_http_ratelimit_peer_t *peer,
         }
     }
 
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 
     return (greeting && greeting->command.data) ? NGX_OK : NGX_ERROR;
 }

@@ -62,6 +62,7 @@ typedef struct {
     ngx_http_ratelimit_breaker_conf_t  breaker;
     ngx_msec_t                         timeout;   /* the shortest of calls */
     ngx_str_t                          label;     /* [user@]name[/database] */
+    uint64_t                           hash;      /* of the label */
     ngx_str_t                          probe;     /* a call that writes */
     ngx_http_ratelimit_shard_stats_t  *stats;     /* shared memory */
 } ngx_http_ratelimit_peer_t;

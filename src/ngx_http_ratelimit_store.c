@@ -18,8 +18,9 @@
 
 
 #include "ngx_http_ratelimit_store.h"
-#include "ngx_http_ratelimit_hash.h"
-#include "ngx_http_ratelimit_local.h"
+#include "ngx_http_ratelimit_batch.h"
+#include "ngx_http_ratelimit_group.h"
+#include "ngx_http_ratelimit_refund.h"
 
 
 /* a take whose request is gone; lives in the pool of the take */
@@ -30,21 +31,13 @@ typedef struct {
 } ngx_http_ratelimit_detached_t;
 
 
-/* a refund under way, of which nobody but its reply knows; malloc()ed */
-
-typedef struct {
-    ngx_http_ratelimit_link_t   *link;
-    ngx_msec_t                   timeout;
-    ngx_str_t                    eval;       /* with the text; hiredis's */
-} ngx_http_ratelimit_refund_t;
-
-
 static ngx_http_ratelimit_call_t *ngx_http_ratelimit_store_call(
     ngx_http_ratelimit_take_t *take, ngx_http_ratelimit_peer_t *peer);
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_store_call_send(
     ngx_http_ratelimit_call_t *call, ngx_msec_t timeout);
 static ngx_int_t ngx_http_ratelimit_store_reply(void *data,
     ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_store_decide(ngx_http_ratelimit_call_t *call);
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_store_again(
     ngx_http_ratelimit_call_t *call);
 static void ngx_http_ratelimit_store_settle(ngx_http_ratelimit_take_t *take);
@@ -54,15 +47,12 @@ static ngx_int_t ngx_http_ratelimit_store_detach(
     ngx_http_ratelimit_take_t *take);
 static void ngx_http_ratelimit_store_detached(
     ngx_http_ratelimit_take_t *take);
-static void ngx_http_ratelimit_store_give_back(
-    ngx_http_ratelimit_call_t *call);
-static ngx_int_t ngx_http_ratelimit_store_refunded(void *data,
-    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
 
 
 /* this process's links, by the index of the peer */
 static ngx_http_ratelimit_link_t  **ngx_http_ratelimit_store_links;
 static ngx_uint_t                   ngx_http_ratelimit_store_n;
+static ngx_http_ratelimit_zone_t   *ngx_http_ratelimit_store_zone;
 
 /* ids of calls: those of other processes begin with something else */
 static uint64_t                     ngx_http_ratelimit_store_process;
@@ -98,6 +88,7 @@ ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
     }
 
     ngx_http_ratelimit_store_n = peers->nelts;
+    ngx_http_ratelimit_store_zone = zone;
 
     ngx_queue_init(&ngx_http_ratelimit_store_orphans);
 
@@ -107,7 +98,23 @@ ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
         ^ ngx_murmur_hash2(cycle->hostname.data, cycle->hostname.len)
         ^ ((uint64_t) ngx_pid << 32);
 
-    return NGX_OK;
+    if (ngx_http_ratelimit_batch_init(cycle, peers,
+                                      ngx_http_ratelimit_store_links)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_group_init(cycle, zone);
+}
+
+
+size_t
+ngx_http_ratelimit_store_id(u_char *id)
+{
+    return ngx_sprintf(id, "%xL-%xL", ngx_http_ratelimit_store_process,
+                       ngx_http_ratelimit_store_calls++)
+           - id;
 }
 
 
@@ -121,6 +128,8 @@ ngx_http_ratelimit_store_exit(void)
     if (ngx_http_ratelimit_store_n == 0) {
         return;
     }
+
+    ngx_http_ratelimit_group_exit();
 
     for (i = 0; i < ngx_http_ratelimit_store_n; i++) {
         ngx_http_ratelimit_link_exit(ngx_http_ratelimit_store_links[i]);
@@ -150,12 +159,11 @@ ngx_http_ratelimit_store_begin(ngx_http_ratelimit_take_t *take)
 
 ngx_int_t
 ngx_http_ratelimit_store_add(ngx_http_ratelimit_take_t *take,
-    ngx_http_ratelimit_claim_t *claim, ngx_str_t *key)
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_peer_t *peer)
 {
     ngx_http_ratelimit_call_t  *call;
 
-    call = ngx_http_ratelimit_store_call(take,
-                        ngx_http_ratelimit_shards_find(take->shards, key));
+    call = ngx_http_ratelimit_store_call(take, peer);
     if (call == NULL) {
         return NGX_ERROR;
     }
@@ -194,6 +202,7 @@ ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
     call->failure = NGX_HTTP_RATELIMIT_OK;
 
     call->script.n = 0;
+    call->script.times = 1;
     call->script.eval = 0;
     call->script.preview = take->preview;
     call->script.clock = take->clock;
@@ -211,13 +220,22 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
     struct timeval              tv;
     ngx_http_ratelimit_call_t  *call;
 
-    ngx_gettimeofday(&tv);
-
-    now = (uint64_t) tv.tv_sec * NGX_HTTP_RATELIMIT_MICRO + tv.tv_usec;
-
     take->start = ngx_current_msec;
 
     call = take->calls.elts;
+
+    /* others may want the same of the same bucket */
+
+    if (take->calls.nelts == 1 && call->script.n == 1 && !take->preview) {
+        return ngx_http_ratelimit_group_join(take,
+                           ngx_http_ratelimit_store_links[call->peer->index]);
+    }
+
+    take->group = NULL;
+
+    ngx_gettimeofday(&tv);
+
+    now = (uint64_t) tv.tv_sec * NGX_HTTP_RATELIMIT_MICRO + tv.tv_usec;
 
     for (i = 0; i < take->calls.nelts; i++) {
 
@@ -226,11 +244,7 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
         /* elements don't move any more: the id may be pointed to */
 
         call[i].script.id = (char *) call[i].id;
-        call[i].script.id_len =
-            ngx_sprintf(call[i].id, "%xL-%xL",
-                        ngx_http_ratelimit_store_process,
-                        ngx_http_ratelimit_store_calls++)
-            - call[i].id;
+        call[i].script.id_len = ngx_http_ratelimit_store_id(call[i].id);
 
         call[i].failure = ngx_http_ratelimit_store_call_send(&call[i],
                                                              take->timeout);
@@ -256,6 +270,11 @@ ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_take_t *take)
     ngx_http_ratelimit_call_t  *call;
 
     if (take->pending == 0) {
+        return;
+    }
+
+    if (take->group) {
+        ngx_http_ratelimit_group_leave(take);
         return;
     }
 
@@ -414,7 +433,16 @@ ngx_http_ratelimit_store_call_send(ngx_http_ratelimit_call_t *call,
     char                          *bytes;
     long long                      len;
     ngx_str_t                      command;
+    ngx_http_ratelimit_link_t     *link;
     ngx_http_ratelimit_failure_e   failure;
+
+    link = ngx_http_ratelimit_store_links[call->peer->index];
+
+    failure = ngx_http_ratelimit_link_check(link);
+
+    if (failure != NGX_HTTP_RATELIMIT_OK) {
+        return failure;
+    }
 
     len = ngx_http_ratelimit_script_take(&bytes, &call->script);
     if (len < 0) {
@@ -426,11 +454,11 @@ ngx_http_ratelimit_store_call_send(ngx_http_ratelimit_call_t *call,
 
     call->sent = ngx_http_ratelimit_local_clock();
 
-    failure = ngx_http_ratelimit_link_send(
-                  ngx_http_ratelimit_store_links[call->peer->index], &command,
-                  timeout, ngx_http_ratelimit_store_reply, call, &call->slot);
+    failure = ngx_http_ratelimit_link_send(link, &command, timeout,
+                                           ngx_http_ratelimit_store_reply,
+                                           call, &call->slot);
 
-    redisFreeCommand(bytes);
+    ngx_http_ratelimit_script_free(bytes);
 
     return failure;
 }
@@ -457,7 +485,7 @@ ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
     /* only a call that did not run is made again, once, with the text */
 
     if (failure == NGX_HTTP_RATELIMIT_NOSCRIPT && !call->script.eval) {
-        ngx_http_ratelimit_count(call->peer->stats->script_reloads);
+        ngx_http_ratelimit_link_reload(link);
 
         failure = ngx_http_ratelimit_store_again(call);
 
@@ -471,6 +499,7 @@ ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
     if (failure == NGX_HTTP_RATELIMIT_OK) {
         ngx_http_ratelimit_link_answered(link,
                             ngx_http_ratelimit_local_clock() - call->sent);
+        ngx_http_ratelimit_store_decide(call);
 
     } else {
         ngx_http_ratelimit_link_failed(link, failure, reply);
@@ -484,6 +513,37 @@ ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
     /* the take may be gone */
 
     return (failure == NGX_HTTP_RATELIMIT_PROTOCOL) ? NGX_ERROR : NGX_OK;
+}
+
+
+/*
+ * Which of the limits deny is remembered, unless calls to other shards are
+ * under way: those may give back in a moment what they have taken meanwhile
+ */
+
+static void
+ngx_http_ratelimit_store_decide(ngx_http_ratelimit_call_t *call)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_take_t   *take;
+    ngx_http_ratelimit_claim_t  *claim;
+
+    take = call->take;
+
+    for (i = 0; i < call->script.n; i++) {
+        claim = call->script.claims[i];
+
+        ngx_http_ratelimit_decide(&claim->decision, &claim->bucket,
+                                  claim->state);
+        claim->decision.source = NGX_HTTP_RATELIMIT_SOURCE_REDIS;
+
+        if (claim->state[0] < 0 && take->trust.deny && !claim->shadow
+            && !take->preview && take->calls.nelts == 1)
+        {
+            ngx_http_ratelimit_local_learn(ngx_http_ratelimit_store_zone,
+                                           claim, &take->trust, call->sent, 0);
+        }
+    }
 }
 
 
@@ -547,119 +607,32 @@ ngx_http_ratelimit_store_denied(ngx_http_ratelimit_take_t *take)
 void
 ngx_http_ratelimit_store_refund(ngx_http_ratelimit_take_t *take)
 {
-    ngx_uint_t                  i;
-    ngx_http_ratelimit_call_t  *call;
+    ngx_uint_t                   i, j;
+    ngx_http_ratelimit_call_t   *call;
+    ngx_http_ratelimit_claim_t  *claim;
 
     call = take->calls.elts;
 
     for (i = 0; i < take->calls.nelts; i++) {
 
-        if (call[i].failure == NGX_HTTP_RATELIMIT_OK
-            && ngx_http_ratelimit_script_taken(&call[i].script))
+        if (call[i].failure != NGX_HTTP_RATELIMIT_OK
+            || !ngx_http_ratelimit_script_taken(&call[i].script))
         {
-            ngx_http_ratelimit_store_give_back(&call[i]);
-        }
-    }
-}
-
-
-/*
- * Nobody waits for a refund, and the request may be gone by the time of its
- * reply.  So both forms are made now: it has to be sent again if the script is
- * not known.
- */
-
-static void
-ngx_http_ratelimit_store_give_back(ngx_http_ratelimit_call_t *call)
-{
-    char                         *bytes, *eval;
-    long long                     len, eval_len;
-    ngx_str_t                     command;
-    ngx_http_ratelimit_slot_t    *slot;
-    ngx_http_ratelimit_refund_t  *refund;
-    ngx_http_ratelimit_script_t   script;
-
-    script = call->script;
-
-    script.eval = 0;
-    len = ngx_http_ratelimit_script_refund(&bytes, &script);
-
-    if (len < 0) {
-        return;
-    }
-
-    script.eval = 1;
-    eval_len = ngx_http_ratelimit_script_refund(&eval, &script);
-
-    if (eval_len < 0) {
-        redisFreeCommand(bytes);
-        return;
-    }
-
-    refund = ngx_alloc(sizeof(ngx_http_ratelimit_refund_t), ngx_cycle->log);
-
-    if (refund) {
-        refund->link = ngx_http_ratelimit_store_links[call->peer->index];
-        refund->timeout = call->take->timeout;
-        refund->eval.data = (u_char *) eval;
-        refund->eval.len = eval_len;
-
-        command.data = (u_char *) bytes;
-        command.len = len;
-
-        if (ngx_http_ratelimit_link_send(refund->link, &command,
-                                         refund->timeout,
-                                         ngx_http_ratelimit_store_refunded,
-                                         refund, &slot)
-            == NGX_HTTP_RATELIMIT_OK)
-        {
-            ngx_http_ratelimit_count(call->peer->stats->refunds);
-            ngx_http_ratelimit_redis_quiet(slot);
-
-            /* the reply frees the rest */
-            redisFreeCommand(bytes);
-            return;
+            continue;
         }
 
-        ngx_free(refund);
-    }
+        ngx_http_ratelimit_refund(
+                      ngx_http_ratelimit_store_links[call[i].peer->index],
+                      &call[i].script, 1, take->timeout);
 
-    redisFreeCommand(eval);
-    redisFreeCommand(bytes);
-}
+        for (j = 0; j < call[i].script.n; j++) {
+            claim = call[i].script.claims[j];
 
-
-/* a refund that failed leaves tokens taken that come back with time */
-
-static ngx_int_t
-ngx_http_ratelimit_store_refunded(void *data,
-    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure)
-{
-    ngx_http_ratelimit_refund_t *refund = data;    /* NULL: sent again */
-
-    ngx_http_ratelimit_slot_t  *slot;
-
-    if (failure == NGX_HTTP_RATELIMIT_OK && reply->type == REDIS_REPLY_ERROR) {
-        failure = ngx_http_ratelimit_failure(reply->str, reply->len);
-    }
-
-    if (refund) {
-
-        if (failure == NGX_HTTP_RATELIMIT_NOSCRIPT) {
-            failure = ngx_http_ratelimit_link_send(refund->link,
-                                       &refund->eval, refund->timeout,
-                                       ngx_http_ratelimit_store_refunded,
-                                       NULL, &slot);
+            if (claim->state[0] >= 0) {
+                ngx_http_ratelimit_local_returned(
+                                               ngx_http_ratelimit_store_zone,
+                                               claim, claim->bucket.cost);
+            }
         }
-
-        redisFreeCommand((char *) refund->eval.data);
-        ngx_free(refund);
     }
-
-    if (failure != NGX_HTTP_RATELIMIT_OK) {
-        ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0, "a refund failed: %s",
-                      ngx_http_ratelimit_failure_name(failure));
-    }
-
-    return NGX_OK;
 }

@@ -13,12 +13,19 @@
 #include <ngx_core.h>
 
 #include "ngx_http_ratelimit_link.h"
+#include "ngx_http_ratelimit_local.h"
 #include "ngx_http_ratelimit_script.h"
 #include "ngx_http_ratelimit_shards.h"
 
 
+/* bytes that the id of a call may have */
+#define NGX_HTTP_RATELIMIT_STORE_ID  (2 * NGX_INT64_LEN)
+
+
 typedef struct ngx_http_ratelimit_take_s  ngx_http_ratelimit_take_t;
 typedef struct ngx_http_ratelimit_call_s  ngx_http_ratelimit_call_t;
+typedef struct ngx_http_ratelimit_group_s ngx_http_ratelimit_group_t;
+typedef struct ngx_http_ratelimit_ride_s  ngx_http_ratelimit_ride_t;
 
 typedef void (*ngx_http_ratelimit_take_pt)(ngx_http_ratelimit_take_t *take);
 
@@ -34,8 +41,10 @@ struct ngx_http_ratelimit_take_s {
     /* set by the caller */
 
     ngx_pool_t                      *pool;
-    ngx_http_ratelimit_shards_t     *shards;
     ngx_msec_t                       timeout;
+    ngx_http_ratelimit_trust_t       trust;
+    uint64_t                         lease;      /* tokens in advance, at most
+                                                    so many of a limit */
     ngx_http_ratelimit_take_pt       handler;
     void                            *data;
     unsigned                         preview:1;  /* take nothing */
@@ -46,6 +55,12 @@ struct ngx_http_ratelimit_take_s {
     ngx_msec_t                       start;
     ngx_array_t                      calls;      /* ..._call_t */
     ngx_uint_t                       pending;    /* calls under way */
+
+    /* of a single claim: those with whom it goes */
+
+    ngx_queue_t                      queue;
+    ngx_http_ratelimit_group_t      *group;
+    ngx_http_ratelimit_ride_t       *ride;       /* NULL: it waits for one */
 };
 
 
@@ -58,9 +73,13 @@ struct ngx_http_ratelimit_call_s {
     uint64_t                         sent;       /* us */
     ngx_http_ratelimit_failure_e     failure;    /* OK: decisions are valid */
     ngx_http_ratelimit_script_t      script;
-    u_char                           id[2 * NGX_INT64_LEN];
+    u_char                           id[NGX_HTTP_RATELIMIT_STORE_ID];
 };
 
+
+
+/* writes an id that no other call has; returns its length */
+size_t ngx_http_ratelimit_store_id(u_char *id);
 
 /* makes the connections of this process */
 ngx_int_t ngx_http_ratelimit_store_init(ngx_cycle_t *cycle,
@@ -71,9 +90,9 @@ void ngx_http_ratelimit_store_exit(void);
 /* NGX_OK, or NGX_ERROR: no memory */
 ngx_int_t ngx_http_ratelimit_store_begin(ngx_http_ratelimit_take_t *take);
 
-/* adds a claim; "key" is the client's, and picks the shard */
+/* adds a claim on a limit that lives there */
 ngx_int_t ngx_http_ratelimit_store_add(ngx_http_ratelimit_take_t *take,
-    ngx_http_ratelimit_claim_t *claim, ngx_str_t *key);
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_peer_t *peer);
 
 /*
  * NGX_AGAIN: the handler will be called, exactly once and within the timeout;

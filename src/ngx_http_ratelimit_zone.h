@@ -31,7 +31,8 @@ typedef ngx_int_t (*ngx_http_ratelimit_zone_pt)(
 typedef enum {
     NGX_HTTP_RATELIMIT_KEEP_LEVEL = 1,  /* of this machine's own limit */
     NGX_HTTP_RATELIMIT_KEEP_LOG,
-    NGX_HTTP_RATELIMIT_KEEP_PREVIEW
+    NGX_HTTP_RATELIMIT_KEEP_PREVIEW,
+    NGX_HTTP_RATELIMIT_KEEP_BOUND       /* of what a shard has */
 } ngx_http_ratelimit_keep_e;
 
 
@@ -58,6 +59,20 @@ typedef struct {
             uint64_t                time;      /* ms: when it was like this */
             int64_t                 state[NGX_HTTP_RATELIMIT_STATES];
         } preview;
+
+        /*
+         * A shard's bucket holds at most this; of a window that is full,
+         * "last" is when the cost fits again, and "tokens" when its oldest
+         * entry leaves.  "held" tokens have been taken from it in advance.
+         */
+        struct {
+            ngx_http_ratelimit_level_t  level;
+            uint32_t                    until;     /* ms, cut to 32 bits:
+                                                      of no use then */
+            uint32_t                    signature; /* of the parameters */
+            uint32_t                    held;      /* or the window's rest */
+            uint32_t                    wanted;    /* by the next lease */
+        } bound;
     } u;
 } ngx_http_ratelimit_node_t;
 

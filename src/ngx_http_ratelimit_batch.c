@@ -1,0 +1,340 @@
+
+/*
+ * Calls wait for the end of the event-loop turn in which they are made, in a
+ * list for each server.  Then those whose limits are the same but for the key
+ * go as one command with several keys: the server has less to do for it than
+ * for so many commands.  One reply has the answers of all of them, in order.
+ *
+ * That is for the short scripts and single requests.  Others go by themselves.
+ */
+
+
+#include "ngx_http_ratelimit_batch.h"
+#include "ngx_http_ratelimit_local.h"
+
+
+/* so that no command holds up a server for long */
+#define NGX_HTTP_RATELIMIT_BATCH  32
+
+
+/* what waits for one server */
+
+typedef struct {
+    ngx_http_ratelimit_link_t       *link;
+    ngx_queue_t                      errands;
+    ngx_event_t                      flush;      /* posted */
+} ngx_http_ratelimit_lane_t;
+
+
+/* a command under way */
+
+typedef struct {
+    ngx_queue_t                      queue;      /* free ones */
+    ngx_http_ratelimit_link_t       *link;
+    ngx_http_ratelimit_errand_t     *errands[NGX_HTTP_RATELIMIT_BATCH];
+    ngx_http_ratelimit_claim_t      *claims[NGX_HTTP_RATELIMIT_BATCH];
+    ngx_uint_t                       n;
+    uint64_t                         sent;       /* us */
+    unsigned                         eval:1;
+} ngx_http_ratelimit_batch_t;
+
+
+static void ngx_http_ratelimit_batch_flush(ngx_event_t *ev);
+static ngx_http_ratelimit_batch_t *ngx_http_ratelimit_batch_create(
+    ngx_http_ratelimit_lane_t *lane);
+static ngx_http_ratelimit_failure_e ngx_http_ratelimit_batch_send(
+    ngx_http_ratelimit_batch_t *batch);
+static ngx_int_t ngx_http_ratelimit_batch_reply(void *data,
+    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_batch_done(ngx_http_ratelimit_batch_t *batch,
+    ngx_http_ratelimit_failure_e failure);
+
+
+static ngx_pool_t                 *ngx_http_ratelimit_batch_pool;
+static ngx_queue_t                 ngx_http_ratelimit_batches;
+static ngx_http_ratelimit_lane_t  *ngx_http_ratelimit_lanes;
+
+
+ngx_int_t
+ngx_http_ratelimit_batch_init(ngx_cycle_t *cycle, ngx_array_t *peers,
+    ngx_http_ratelimit_link_t **links)
+{
+    ngx_uint_t                  i;
+    ngx_http_ratelimit_lane_t  *lane;
+
+    ngx_http_ratelimit_batch_pool = cycle->pool;
+    ngx_queue_init(&ngx_http_ratelimit_batches);
+
+    lane = ngx_pcalloc(cycle->pool,
+                       peers->nelts * sizeof(ngx_http_ratelimit_lane_t));
+    if (lane == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_lanes = lane;
+
+    for (i = 0; i < peers->nelts; i++) {
+        lane[i].link = links[i];
+        lane[i].flush.handler = ngx_http_ratelimit_batch_flush;
+        lane[i].flush.data = &lane[i];
+        lane[i].flush.log = cycle->log;
+
+        ngx_queue_init(&lane[i].errands);
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_batch_add(ngx_uint_t peer,
+    ngx_http_ratelimit_errand_t *errand)
+{
+    ngx_http_ratelimit_lane_t     *lane;
+    ngx_http_ratelimit_failure_e   failure;
+
+    lane = &ngx_http_ratelimit_lanes[peer];
+
+    failure = ngx_http_ratelimit_link_check(lane->link);
+
+    if (failure != NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_link_unsent(lane->link, failure);
+        return failure;
+    }
+
+    ngx_queue_insert_tail(&lane->errands, &errand->queue);
+    ngx_post_event(&lane->flush, &ngx_posted_events);
+
+    return NGX_HTTP_RATELIMIT_OK;
+}
+
+
+static void
+ngx_http_ratelimit_batch_flush(ngx_event_t *ev)
+{
+    ngx_queue_t                   *q;
+    ngx_http_ratelimit_lane_t     *lane;
+    ngx_http_ratelimit_batch_t    *batch;
+    ngx_http_ratelimit_errand_t   *errand;
+    ngx_http_ratelimit_failure_e   failure;
+
+    lane = ev->data;
+
+    while (!ngx_queue_empty(&lane->errands)) {
+
+        batch = ngx_http_ratelimit_batch_create(lane);
+
+        if (batch == NULL) {
+            q = ngx_queue_head(&lane->errands);
+            ngx_queue_remove(q);
+
+            errand = ngx_queue_data(q, ngx_http_ratelimit_errand_t, queue);
+            errand->handler(errand, NGX_HTTP_RATELIMIT_OVERLOAD);
+            continue;
+        }
+
+        failure = ngx_http_ratelimit_batch_send(batch);
+
+        if (failure != NGX_HTTP_RATELIMIT_OK) {
+            ngx_http_ratelimit_link_unsent(lane->link, failure);
+            ngx_http_ratelimit_batch_done(batch, failure);
+        }
+    }
+}
+
+
+/* the oldest errand, and all that can go with it */
+
+static ngx_http_ratelimit_batch_t *
+ngx_http_ratelimit_batch_create(ngx_http_ratelimit_lane_t *lane)
+{
+    ngx_queue_t                  *q, *next;
+    ngx_http_ratelimit_batch_t   *batch;
+    ngx_http_ratelimit_errand_t  *errand, *first;
+
+    if (!ngx_queue_empty(&ngx_http_ratelimit_batches)) {
+        q = ngx_queue_head(&ngx_http_ratelimit_batches);
+        ngx_queue_remove(q);
+        batch = ngx_queue_data(q, ngx_http_ratelimit_batch_t, queue);
+
+    } else {
+        batch = ngx_palloc(ngx_http_ratelimit_batch_pool,
+                           sizeof(ngx_http_ratelimit_batch_t));
+        if (batch == NULL) {
+            return NULL;
+        }
+    }
+
+    batch->link = lane->link;
+    batch->eval = 0;
+    batch->n = 0;
+
+    first = NULL;
+
+    for (q = ngx_queue_head(&lane->errands);
+         q != ngx_queue_sentinel(&lane->errands)
+         && batch->n < NGX_HTTP_RATELIMIT_BATCH;
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        errand = ngx_queue_data(q, ngx_http_ratelimit_errand_t, queue);
+
+        if (first == NULL) {
+            first = errand;
+
+        } else if (errand->timeout != first->timeout
+                   || !ngx_http_ratelimit_script_alike(&first->script,
+                                                       &errand->script))
+        {
+            continue;
+        }
+
+        ngx_queue_remove(q);
+
+        batch->claims[batch->n] = errand->script.claims[0];
+        batch->errands[batch->n++] = errand;
+
+        if (!ngx_http_ratelimit_script_alike(&first->script,
+                                             &first->script))
+        {
+            break;
+        }
+    }
+
+    return batch;
+}
+
+
+/* in the time that the one with the least has left */
+
+static ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_batch_send(ngx_http_ratelimit_batch_t *batch)
+{
+    char                          *bytes;
+    long long                      len;
+    ngx_str_t                      command;
+    ngx_uint_t                     i;
+    ngx_msec_t                     spent, left;
+    ngx_http_ratelimit_slot_t     *slot;
+    ngx_http_ratelimit_errand_t   *errand;
+    ngx_http_ratelimit_failure_e   failure;
+
+    left = NGX_MAX_INT32_VALUE;
+    batch->sent = ngx_http_ratelimit_local_clock();
+
+    for (i = 0; i < batch->n; i++) {
+        errand = batch->errands[i];
+        errand->sent = batch->sent;
+
+        spent = ngx_current_msec - errand->start;
+        spent = ngx_min(spent, errand->timeout);
+        left = ngx_min(left, errand->timeout - spent);
+    }
+
+    if (left == 0) {
+        return NGX_HTTP_RATELIMIT_TIMEOUT;
+    }
+
+    if (batch->n > 1) {
+        len = ngx_http_ratelimit_script_batch(&bytes, batch->claims, batch->n,
+                                              batch->eval);
+
+    } else {
+        batch->errands[0]->script.eval = batch->eval;
+        len = ngx_http_ratelimit_script_take(&bytes,
+                                             &batch->errands[0]->script);
+    }
+
+    if (len < 0) {
+        return NGX_HTTP_RATELIMIT_OVERLOAD;
+    }
+
+    command.data = (u_char *) bytes;
+    command.len = len;
+
+    failure = ngx_http_ratelimit_link_send(batch->link, &command, left,
+                                           ngx_http_ratelimit_batch_reply,
+                                           batch, &slot);
+    ngx_http_ratelimit_script_free(bytes);
+
+    return failure;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_batch_reply(void *data, ngx_http_ratelimit_reply_t *reply,
+    ngx_http_ratelimit_failure_e failure)
+{
+    ngx_http_ratelimit_batch_t *batch = data;
+
+    ngx_uint_t  i;
+
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+
+        if (batch->n > 1) {
+            failure = ngx_http_ratelimit_script_batch_reply(reply,
+                                                            batch->claims,
+                                                            batch->n);
+
+            for (i = 0; i < batch->n; i++) {
+                batch->errands[i]->script.passed =
+                                        (batch->claims[i]->state[0] >= 0);
+            }
+
+        } else {
+            failure = ngx_http_ratelimit_script_reply(reply,
+                                                 &batch->errands[0]->script);
+        }
+    }
+
+    /* only a call that did not run is made again, once, with the text */
+
+    if (failure == NGX_HTTP_RATELIMIT_NOSCRIPT && !batch->eval) {
+        ngx_http_ratelimit_link_reload(batch->link);
+
+        batch->eval = 1;
+        failure = ngx_http_ratelimit_batch_send(batch);
+
+        if (failure == NGX_HTTP_RATELIMIT_OK) {
+            return NGX_OK;
+        }
+    }
+
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_link_answered(batch->link,
+                            ngx_http_ratelimit_local_clock() - batch->sent);
+
+    } else {
+        ngx_http_ratelimit_link_failed(batch->link, failure, reply);
+    }
+
+    ngx_http_ratelimit_batch_done(batch, failure);
+
+    return (failure == NGX_HTTP_RATELIMIT_PROTOCOL) ? NGX_ERROR : NGX_OK;
+}
+
+
+static void
+ngx_http_ratelimit_batch_done(ngx_http_ratelimit_batch_t *batch,
+    ngx_http_ratelimit_failure_e failure)
+{
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_errand_t  *errand;
+
+    for (i = 0; i < batch->n; i++) {
+        errand = batch->errands[i];
+
+        if (failure == NGX_HTTP_RATELIMIT_OK
+            && batch->claims[i]->failure != NGX_HTTP_RATELIMIT_OK)
+        {
+            ngx_http_ratelimit_link_failed(batch->link,
+                                           batch->claims[i]->failure, NULL);
+            errand->handler(errand, batch->claims[i]->failure);
+            continue;
+        }
+
+        errand->handler(errand, failure);
+    }
+
+    ngx_queue_insert_head(&ngx_http_ratelimit_batches, &batch->queue);
+}

@@ -1,0 +1,57 @@
+
+/*
+ * Calls of a worker to one server in one turn of the event loop.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_BATCH_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_BATCH_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "ngx_http_ratelimit_link.h"
+#include "ngx_http_ratelimit_script.h"
+
+
+typedef struct ngx_http_ratelimit_errand_s  ngx_http_ratelimit_errand_t;
+
+typedef void (*ngx_http_ratelimit_errand_pt)(
+    ngx_http_ratelimit_errand_t *errand, ngx_http_ratelimit_failure_e failure);
+
+
+/* a call for one limit; its memory is the caller's */
+
+struct ngx_http_ratelimit_errand_s {
+
+    /* set by the caller */
+
+    ngx_http_ratelimit_script_t      script;     /* with one claim */
+    ngx_http_ratelimit_errand_pt     handler;
+    ngx_msec_t                       start;
+    ngx_msec_t                       timeout;    /* since then */
+
+    /* valid when the handler is called */
+
+    uint64_t                         sent;       /* us */
+
+    /* the batch's own */
+
+    ngx_queue_t                      queue;
+};
+
+
+ngx_int_t ngx_http_ratelimit_batch_init(ngx_cycle_t *cycle,
+    ngx_array_t *peers, ngx_http_ratelimit_link_t **links);
+
+/*
+ * NGX_HTTP_RATELIMIT_OK: the handler will be called, exactly once and within
+ * the timeout, not before this function has returned; else it will not.  The
+ * link has been told what came of it in either case.
+ */
+ngx_http_ratelimit_failure_e ngx_http_ratelimit_batch_add(ngx_uint_t peer,
+    ngx_http_ratelimit_errand_t *errand);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_BATCH_H_INCLUDED_ */

@@ -1,0 +1,732 @@
+
+/*
+ * A request whose bucket nobody asks for at the moment asks at once.  Others
+ * that come before the reply wait, and when it is there they go together: one
+ * call that takes the cost "up to n times".  The reply says how many pass,
+ * first come, first served.
+ *
+ *     group   the requests of this worker for one bucket and cost: those that
+ *             wait, and rides under way; exists as long as there are any
+ *     ride    one call, and the requests that it is made for
+ *
+ * Who waits does not wait for long: if a reply takes its time, the next ride
+ * leaves without it, so that nobody's own call is late because of another's.
+ *
+ * A request that goes leaves its place: what the call gets for it is the next
+ * one's.  What nobody needs goes back to the bucket, unless the call was made
+ * for the one request alone, which has been charged then.
+ *
+ * A ride may take more than it needs, if leases are wanted: the rest is kept
+ * in shared memory, where all workers spend it, and the ride lives on until it
+ * gives back what is left.
+ */
+
+
+#include "ngx_http_ratelimit_group.h"
+#include "ngx_http_ratelimit_batch.h"
+#include "ngx_http_ratelimit_refund.h"
+
+
+#define NGX_HTTP_RATELIMIT_GROUPS   1024            /* chains of them */
+#define NGX_HTTP_RATELIMIT_RIDERS   10000           /* in one call */
+
+
+struct ngx_http_ratelimit_group_s {
+    ngx_queue_t                      queue;      /* of its chain, or free */
+
+    /* -1, as in ngx_connection_t, at the same place: timers log it */
+    void                            *unused;
+    ngx_socket_t                     ident;
+
+    ngx_http_ratelimit_link_t       *link;
+    ngx_uint_t                       peer;       /* its number */
+    uint64_t                         hash[2];
+    ngx_http_ratelimit_bucket_t      bucket;
+    ngx_msec_t                       timeout;
+    unsigned                         clock:1;
+
+    ngx_queue_t                      waiting;    /* takes, oldest first */
+    ngx_uint_t                       rides;      /* under way */
+    ngx_event_t                      timer;      /* they don't wait longer */
+};
+
+
+struct ngx_http_ratelimit_ride_s {
+    ngx_queue_t                      queue;      /* of leases, or free */
+
+    void                            *unused;
+    ngx_socket_t                     ident;
+
+    ngx_http_ratelimit_group_t      *group;
+    ngx_http_ratelimit_link_t       *link;
+    ngx_queue_t                      takes;      /* oldest first */
+
+    ngx_http_ratelimit_errand_t      errand;
+    ngx_http_ratelimit_claim_t       claim;
+    u_char                           id[NGX_HTTP_RATELIMIT_STORE_ID];
+    u_char                          *key;        /* the claim's, malloc()ed */
+    size_t                           size;
+
+    ngx_http_ratelimit_trust_t       trust;
+    uint64_t                         held;       /* tokens, by its lease */
+    ngx_event_t                      timer;      /* which ends */
+};
+
+
+static ngx_http_ratelimit_group_t *ngx_http_ratelimit_group_find(
+    ngx_http_ratelimit_take_t *take, ngx_http_ratelimit_link_t *link);
+static ngx_http_ratelimit_group_t *ngx_http_ratelimit_group_create(
+    ngx_http_ratelimit_take_t *take, ngx_http_ratelimit_link_t *link);
+static void ngx_http_ratelimit_group_free(ngx_http_ratelimit_group_t *group);
+static void ngx_http_ratelimit_group_timer(ngx_event_t *ev);
+static void ngx_http_ratelimit_group_go(ngx_http_ratelimit_group_t *group);
+static ngx_http_ratelimit_failure_e ngx_http_ratelimit_ride_start(
+    ngx_http_ratelimit_ride_t *ride, ngx_http_ratelimit_take_t *take,
+    ngx_uint_t n);
+static void ngx_http_ratelimit_ride_over(ngx_http_ratelimit_errand_t *errand,
+    ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_ride_serve(ngx_http_ratelimit_ride_t *ride);
+static void ngx_http_ratelimit_ride_serve_one(
+    ngx_http_ratelimit_ride_t *ride, ngx_queue_t *q, uint64_t left,
+    ngx_uint_t passed);
+static void ngx_http_ratelimit_ride_rest(ngx_http_ratelimit_ride_t *ride,
+    uint64_t rest);
+static void ngx_http_ratelimit_ride_fail(ngx_http_ratelimit_ride_t *ride,
+    ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_ride_end(ngx_event_t *ev);
+static ngx_http_ratelimit_ride_t *ngx_http_ratelimit_ride_create(
+    ngx_http_ratelimit_group_t *group, ngx_http_ratelimit_claim_t *claim);
+static void ngx_http_ratelimit_ride_free(ngx_http_ratelimit_ride_t *ride);
+
+
+static ngx_queue_t                 *ngx_http_ratelimit_groups;
+static ngx_queue_t                  ngx_http_ratelimit_groups_free;
+static ngx_queue_t                  ngx_http_ratelimit_rides_free;
+static ngx_queue_t                  ngx_http_ratelimit_leases;
+static ngx_pool_t                  *ngx_http_ratelimit_group_pool;
+static ngx_http_ratelimit_zone_t   *ngx_http_ratelimit_group_zone;
+
+
+#define ngx_http_ratelimit_take_claim(take)                                   \
+    ((ngx_http_ratelimit_call_t *) (take)->calls.elts)->script.claims[0]
+
+
+ngx_int_t
+ngx_http_ratelimit_group_init(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_uint_t  i;
+
+    ngx_http_ratelimit_group_pool = cycle->pool;
+    ngx_http_ratelimit_group_zone = zone;
+
+    ngx_http_ratelimit_groups = ngx_palloc(cycle->pool,
+                          NGX_HTTP_RATELIMIT_GROUPS * sizeof(ngx_queue_t));
+    if (ngx_http_ratelimit_groups == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_GROUPS; i++) {
+        ngx_queue_init(&ngx_http_ratelimit_groups[i]);
+    }
+
+    ngx_queue_init(&ngx_http_ratelimit_groups_free);
+    ngx_queue_init(&ngx_http_ratelimit_rides_free);
+    ngx_queue_init(&ngx_http_ratelimit_leases);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_ratelimit_group_exit(void)
+{
+    ngx_queue_t                *q;
+    ngx_http_ratelimit_ride_t  *ride;
+
+    if (ngx_http_ratelimit_groups == NULL) {
+        return;
+    }
+
+    while (!ngx_queue_empty(&ngx_http_ratelimit_leases)) {
+        q = ngx_queue_head(&ngx_http_ratelimit_leases);
+        ride = ngx_queue_data(q, ngx_http_ratelimit_ride_t, queue);
+
+        ngx_http_ratelimit_ride_end(&ride->timer);
+    }
+
+    while (!ngx_queue_empty(&ngx_http_ratelimit_rides_free)) {
+        q = ngx_queue_head(&ngx_http_ratelimit_rides_free);
+        ngx_queue_remove(q);
+        ride = ngx_queue_data(q, ngx_http_ratelimit_ride_t, queue);
+
+        if (ride->key) {
+            ngx_free(ride->key);
+        }
+    }
+
+    ngx_http_ratelimit_groups = NULL;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_group_join(ngx_http_ratelimit_take_t *take,
+    ngx_http_ratelimit_link_t *link)
+{
+    ngx_http_ratelimit_call_t     *call;
+    ngx_http_ratelimit_ride_t     *ride;
+    ngx_http_ratelimit_group_t    *group;
+    ngx_http_ratelimit_failure_e   failure;
+
+    call = take->calls.elts;
+    group = ngx_http_ratelimit_group_find(take, link);
+
+    if (group) {
+        take->group = group;
+        take->ride = NULL;
+        take->pending = 1;
+
+        ngx_queue_insert_tail(&group->waiting, &take->queue);
+
+        if (!group->timer.timer_set) {
+            ngx_add_timer(&group->timer, take->timeout / 4 + 1);
+        }
+
+        return NGX_AGAIN;
+    }
+
+    failure = NGX_HTTP_RATELIMIT_OVERLOAD;
+
+    group = ngx_http_ratelimit_group_create(take, link);
+
+    if (group) {
+        ride = ngx_http_ratelimit_ride_create(group, call->script.claims[0]);
+
+        if (ride) {
+            ngx_queue_insert_tail(&ride->takes, &take->queue);
+
+            failure = ngx_http_ratelimit_ride_start(ride, take, 1);
+
+            if (failure == NGX_HTTP_RATELIMIT_OK) {
+                take->group = group;
+                take->ride = ride;
+                take->pending = 1;
+                return NGX_AGAIN;
+            }
+
+            ngx_queue_remove(&take->queue);
+            ngx_http_ratelimit_ride_free(ride);
+        }
+
+        ngx_http_ratelimit_group_free(group);
+    }
+
+    call->failure = failure;
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_ratelimit_group_leave(ngx_http_ratelimit_take_t *take)
+{
+    ngx_http_ratelimit_group_t  *group;
+
+    group = take->group;
+
+    ngx_queue_remove(&take->queue);
+    take->pending = 0;
+
+    if (take->ride == NULL && ngx_queue_empty(&group->waiting)) {
+
+        if (group->timer.timer_set) {
+            ngx_del_timer(&group->timer);
+        }
+
+        if (group->rides == 0) {
+            ngx_http_ratelimit_group_free(group);
+        }
+    }
+}
+
+
+static ngx_http_ratelimit_group_t *
+ngx_http_ratelimit_group_find(ngx_http_ratelimit_take_t *take,
+    ngx_http_ratelimit_link_t *link)
+{
+    ngx_queue_t                 *chain, *q;
+    ngx_http_ratelimit_claim_t  *claim;
+    ngx_http_ratelimit_group_t  *group;
+
+    claim = ngx_http_ratelimit_take_claim(take);
+    chain = &ngx_http_ratelimit_groups[claim->hash[0]
+                                       % NGX_HTTP_RATELIMIT_GROUPS];
+
+    for (q = ngx_queue_head(chain);
+         q != ngx_queue_sentinel(chain);
+         q = ngx_queue_next(q))
+    {
+        group = ngx_queue_data(q, ngx_http_ratelimit_group_t, queue);
+
+        if (group->hash[0] == claim->hash[0]
+            && group->hash[1] == claim->hash[1]
+            && group->link == link
+            && group->timeout == take->timeout
+            && group->clock == take->clock
+            && ngx_memcmp(&group->bucket, &claim->bucket,
+                          sizeof(ngx_http_ratelimit_bucket_t))
+               == 0)
+        {
+            return group;
+        }
+    }
+
+    return NULL;
+}
+
+
+static ngx_http_ratelimit_group_t *
+ngx_http_ratelimit_group_create(ngx_http_ratelimit_take_t *take,
+    ngx_http_ratelimit_link_t *link)
+{
+    ngx_queue_t                 *q;
+    ngx_http_ratelimit_call_t   *call;
+    ngx_http_ratelimit_claim_t  *claim;
+    ngx_http_ratelimit_group_t  *group;
+
+    claim = ngx_http_ratelimit_take_claim(take);
+
+    if (!ngx_queue_empty(&ngx_http_ratelimit_groups_free)) {
+        q = ngx_queue_head(&ngx_http_ratelimit_groups_free);
+        ngx_queue_remove(q);
+        group = ngx_queue_data(q, ngx_http_ratelimit_group_t, queue);
+
+    } else {
+        group = ngx_pcalloc(ngx_http_ratelimit_group_pool,
+                            sizeof(ngx_http_ratelimit_group_t));
+        if (group == NULL) {
+            return NULL;
+        }
+
+        group->ident = (ngx_socket_t) -1;
+        group->timer.handler = ngx_http_ratelimit_group_timer;
+        group->timer.data = group;
+        group->timer.log = ngx_cycle->log;
+
+        ngx_queue_init(&group->waiting);
+    }
+
+    call = take->calls.elts;
+
+    group->link = link;
+    group->peer = call->peer->index;
+    group->hash[0] = claim->hash[0];
+    group->hash[1] = claim->hash[1];
+    group->bucket = claim->bucket;
+    group->timeout = take->timeout;
+    group->clock = take->clock;
+    group->rides = 0;
+
+    ngx_queue_insert_head(&ngx_http_ratelimit_groups[claim->hash[0]
+                                                % NGX_HTTP_RATELIMIT_GROUPS],
+                          &group->queue);
+
+    return group;
+}
+
+
+static void
+ngx_http_ratelimit_group_free(ngx_http_ratelimit_group_t *group)
+{
+    ngx_queue_remove(&group->queue);
+    ngx_queue_insert_head(&ngx_http_ratelimit_groups_free, &group->queue);
+}
+
+
+static void
+ngx_http_ratelimit_group_timer(ngx_event_t *ev)
+{
+    ngx_http_ratelimit_group_go(ev->data);
+}
+
+
+/* all who wait go with one call */
+
+static void
+ngx_http_ratelimit_group_go(ngx_http_ratelimit_group_t *group)
+{
+    ngx_uint_t                     n;
+    ngx_queue_t                   *q;
+    ngx_http_ratelimit_ride_t     *ride;
+    ngx_http_ratelimit_take_t     *take, *first;
+    ngx_http_ratelimit_failure_e   failure;
+
+    if (group->timer.timer_set) {
+        ngx_del_timer(&group->timer);
+    }
+
+    while (!ngx_queue_empty(&group->waiting)) {
+
+        q = ngx_queue_head(&group->waiting);
+        first = ngx_queue_data(q, ngx_http_ratelimit_take_t, queue);
+
+        ride = ngx_http_ratelimit_ride_create(group,
+                                     ngx_http_ratelimit_take_claim(first));
+        if (ride == NULL) {
+            /* each of them has its time, and no memory is a rare thing */
+            ngx_add_timer(&group->timer, 1);
+            return;
+        }
+
+        for (n = 0;
+             n < NGX_HTTP_RATELIMIT_RIDERS
+             && !ngx_queue_empty(&group->waiting);
+             n++)
+        {
+            q = ngx_queue_head(&group->waiting);
+            ngx_queue_remove(q);
+            ngx_queue_insert_tail(&ride->takes, q);
+
+            take = ngx_queue_data(q, ngx_http_ratelimit_take_t, queue);
+            take->ride = ride;
+        }
+
+        failure = ngx_http_ratelimit_ride_start(ride, first, n);
+
+        if (failure != NGX_HTTP_RATELIMIT_OK) {
+            ngx_http_ratelimit_ride_fail(ride, failure);
+            ngx_http_ratelimit_ride_free(ride);
+        }
+    }
+}
+
+
+static ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_ride_start(ngx_http_ratelimit_ride_t *ride,
+    ngx_http_ratelimit_take_t *take, ngx_uint_t n)
+{
+    uint64_t                       extra;
+    struct timeval                 tv;
+    ngx_http_ratelimit_script_t   *script;
+    ngx_http_ratelimit_failure_e   failure;
+
+    ride->trust = take->trust;
+    ride->held = 0;
+
+    ride->errand.start = take->start;
+    ride->errand.timeout = take->timeout;
+
+    extra = 0;
+
+    if (take->lease) {
+        extra = ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_group_zone,
+                                            &ride->claim, take->lease,
+                                            ngx_http_ratelimit_local_clock())
+                / ride->claim.bucket.cost;
+    }
+
+    script = &ride->errand.script;
+
+    ngx_gettimeofday(&tv);
+
+    script->now = (uint64_t) tv.tv_sec * NGX_HTTP_RATELIMIT_MICRO + tv.tv_usec;
+    script->times = (uint32_t) (n + extra);
+    script->passed = 0;
+    script->clock = take->clock;
+    script->eval = 0;
+
+    if (!ngx_http_ratelimit_script_anonymous(script)) {
+        script->id_len = ngx_http_ratelimit_store_id(ride->id);
+    }
+
+    failure = ngx_http_ratelimit_batch_add(ride->group->peer, &ride->errand);
+
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+        ride->group->rides++;
+    }
+
+    return failure;
+}
+
+
+static void
+ngx_http_ratelimit_ride_over(ngx_http_ratelimit_errand_t *errand,
+    ngx_http_ratelimit_failure_e failure)
+{
+    ngx_http_ratelimit_ride_t   *ride;
+    ngx_http_ratelimit_group_t  *group;
+
+    ride = (ngx_http_ratelimit_ride_t *)
+               ((u_char *) errand - offsetof(ngx_http_ratelimit_ride_t,
+                                             errand));
+    group = ride->group;
+    group->rides--;
+
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_ride_serve(ride);
+
+    } else {
+        ngx_http_ratelimit_ride_fail(ride, failure);
+    }
+
+    if (ride->held == 0) {
+        ngx_http_ratelimit_ride_free(ride);
+    }
+
+    if (!ngx_queue_empty(&group->waiting)) {
+        ngx_http_ratelimit_group_go(group);
+    }
+
+    if (group->rides == 0 && ngx_queue_empty(&group->waiting)) {
+        ngx_http_ratelimit_group_free(group);
+    }
+}
+
+
+/* those who ride, then those who wait, in their order; then there is a rest */
+
+static void
+ngx_http_ratelimit_ride_serve(ngx_http_ratelimit_ride_t *ride)
+{
+    int64_t                       *state;
+    uint64_t                       grants, left, unit;
+    ngx_http_ratelimit_group_t    *group;
+
+    group = ride->group;
+    state = ride->claim.state;
+
+    grants = ride->errand.script.passed;
+    left = (state[0] < 0) ? -1 - state[0] : state[0];
+
+    unit = ride->claim.bucket.cost;
+
+    if (ride->claim.bucket.algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG)
+    {
+        unit *= NGX_HTTP_RATELIMIT_MICRO;
+
+    } else if (left < unit && state[2] == 0) {
+        /* some passed and now it is full: its oldest entry has to leave */
+        state[2] = state[1];
+    }
+
+    while (grants
+           && (!ngx_queue_empty(&ride->takes)
+               || !ngx_queue_empty(&group->waiting)))
+    {
+        grants--;
+
+        ngx_http_ratelimit_ride_serve_one(ride,
+                                 ngx_queue_empty(&ride->takes)
+                                 ? ngx_queue_head(&group->waiting)
+                                 : ngx_queue_head(&ride->takes),
+                                 left + grants * unit, 1);
+    }
+
+    while (!ngx_queue_empty(&ride->takes)) {
+        ngx_http_ratelimit_ride_serve_one(ride, ngx_queue_head(&ride->takes),
+                                          left, 0);
+    }
+
+    if (ngx_queue_empty(&group->waiting) && group->timer.timer_set) {
+        ngx_del_timer(&group->timer);
+    }
+
+    ride->held = ride->trust.lease ? grants * ride->claim.bucket.cost : 0;
+
+    /* an empty bucket need not be asked for a while */
+
+    if (ride->held || ride->trust.lease
+        || (left < unit && ride->trust.deny))
+    {
+        ngx_http_ratelimit_local_learn(ngx_http_ratelimit_group_zone,
+                                       &ride->claim, &ride->trust,
+                                       ride->errand.sent, ride->held);
+    }
+
+    ngx_http_ratelimit_ride_rest(ride, grants);
+}
+
+
+static void
+ngx_http_ratelimit_ride_serve_one(ngx_http_ratelimit_ride_t *ride,
+    ngx_queue_t *q, uint64_t left, ngx_uint_t passed)
+{
+    ngx_http_ratelimit_call_t   *call;
+    ngx_http_ratelimit_take_t   *take;
+    ngx_http_ratelimit_claim_t  *claim;
+
+    ngx_queue_remove(q);
+
+    take = ngx_queue_data(q, ngx_http_ratelimit_take_t, queue);
+    call = take->calls.elts;
+    claim = call->script.claims[0];
+
+    claim->state[0] = passed ? (int64_t) left : -1 - (int64_t) left;
+    claim->state[1] = ride->claim.state[1];
+    claim->state[2] = ride->claim.state[2];
+
+    ngx_http_ratelimit_decide(&claim->decision, &claim->bucket, claim->state);
+    claim->decision.source = NGX_HTTP_RATELIMIT_SOURCE_REDIS;
+
+    call->failure = NGX_HTTP_RATELIMIT_OK;
+    take->pending = 0;
+
+    take->handler(take);
+}
+
+
+static void
+ngx_http_ratelimit_ride_rest(ngx_http_ratelimit_ride_t *ride, uint64_t rest)
+{
+    if (rest == 0) {
+        return;
+    }
+
+    if (ride->held) {
+        ngx_queue_insert_tail(&ngx_http_ratelimit_leases, &ride->queue);
+        ngx_http_ratelimit_link_keep(ride->link);
+
+        ride->timer.timedout = 0;
+        ngx_add_timer(&ride->timer, ride->trust.lease);
+
+    } else if (ride->errand.script.times > 1) {
+        ngx_http_ratelimit_refund(ride->link, &ride->errand.script, rest,
+                                  ride->group->timeout);
+        ngx_http_ratelimit_local_returned(ngx_http_ratelimit_group_zone,
+                                          &ride->claim,
+                                          rest * ride->claim.bucket.cost);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_ride_fail(ngx_http_ratelimit_ride_t *ride,
+    ngx_http_ratelimit_failure_e failure)
+{
+    ngx_queue_t                *q;
+    ngx_http_ratelimit_call_t  *call;
+    ngx_http_ratelimit_take_t  *take;
+
+    while (!ngx_queue_empty(&ride->takes)) {
+        q = ngx_queue_head(&ride->takes);
+        ngx_queue_remove(q);
+
+        take = ngx_queue_data(q, ngx_http_ratelimit_take_t, queue);
+        call = take->calls.elts;
+
+        call->failure = failure;
+        take->pending = 0;
+
+        take->handler(take);
+    }
+}
+
+
+/* the lease is over */
+
+static void
+ngx_http_ratelimit_ride_end(ngx_event_t *ev)
+{
+    uint64_t                    rest;
+    ngx_http_ratelimit_ride_t  *ride;
+
+    ride = ev->data;
+
+    ngx_queue_remove(&ride->queue);
+    ngx_http_ratelimit_link_release(ride->link);
+
+    if (ev->timer_set) {
+        ngx_del_timer(ev);
+    }
+
+    rest = ngx_http_ratelimit_local_end(ngx_http_ratelimit_group_zone,
+                                        &ride->claim, ride->held);
+
+    if (rest) {
+        /* counted in tokens, not in requests */
+
+        ride->claim.bucket.cost = 1;
+        ride->claim.state[0] = 0;
+
+        if (ev->timedout) {
+            ngx_http_ratelimit_refund(ride->link, &ride->errand.script, rest,
+                                      ride->trust.lease);
+
+        } else {
+            ngx_http_ratelimit_refund_last(ride->link, &ride->errand.script,
+                                           rest);
+        }
+    }
+
+    ngx_http_ratelimit_ride_free(ride);
+}
+
+
+static ngx_http_ratelimit_ride_t *
+ngx_http_ratelimit_ride_create(ngx_http_ratelimit_group_t *group,
+    ngx_http_ratelimit_claim_t *claim)
+{
+    u_char                     *key;
+    ngx_queue_t                *q;
+    ngx_http_ratelimit_ride_t  *ride;
+
+    if (!ngx_queue_empty(&ngx_http_ratelimit_rides_free)) {
+        q = ngx_queue_head(&ngx_http_ratelimit_rides_free);
+        ride = ngx_queue_data(q, ngx_http_ratelimit_ride_t, queue);
+
+    } else {
+        ride = ngx_pcalloc(ngx_http_ratelimit_group_pool,
+                           sizeof(ngx_http_ratelimit_ride_t));
+        if (ride == NULL) {
+            return NULL;
+        }
+
+        ride->ident = (ngx_socket_t) -1;
+        ride->timer.handler = ngx_http_ratelimit_ride_end;
+        ride->timer.data = ride;
+        ride->timer.log = ngx_cycle->log;
+        ride->timer.cancelable = 1;
+
+        ride->errand.handler = ngx_http_ratelimit_ride_over;
+        ride->errand.script.claims[0] = &ride->claim;
+        ride->errand.script.n = 1;
+        ride->errand.script.id = (char *) ride->id;
+
+        ngx_queue_init(&ride->takes);
+        ngx_queue_insert_head(&ngx_http_ratelimit_rides_free, &ride->queue);
+    }
+
+    /* the key outlives the requests */
+
+    if (ride->size < claim->len) {
+        key = ngx_alloc(2 * claim->len, ngx_cycle->log);
+        if (key == NULL) {
+            return NULL;
+        }
+
+        if (ride->key) {
+            ngx_free(ride->key);
+        }
+
+        ride->key = key;
+        ride->size = 2 * claim->len;
+    }
+
+    ngx_queue_remove(&ride->queue);
+
+    ngx_memcpy(ride->key, claim->key, claim->len);
+
+    ride->claim = *claim;
+    ride->claim.key = (char *) ride->key;
+    ride->group = group;
+    ride->link = group->link;
+
+    return ride;
+}
+
+
+static void
+ngx_http_ratelimit_ride_free(ngx_http_ratelimit_ride_t *ride)
+{
+    ngx_queue_insert_head(&ngx_http_ratelimit_rides_free, &ride->queue);
+}
