@@ -107,7 +107,7 @@ nginx_make = $(MAKE) $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)
                  -C $(dir) -f objs/Makefile --no-print-directory
 
 
-.PHONY: all unit install clean lint test run asan valgrind help force
+.PHONY: all unit install clean lint test run bench asan valgrind help force
 
 all: $(product) ## build the module for the installed nginx or for NGINX_SRC=DIR
 
@@ -232,6 +232,19 @@ run: ## start nginx and three Redis shards to play with, until Ctrl-C (PORT=, EX
 	@tools/setup.sh $(group) run
 	@$(MAKE) --no-print-directory all
 	@tools/run.sh $(nginx) $(CURDIR)/$(so)
+
+
+# as they were written: a regular expression may hold a "$"
+bench_options := $(foreach name,CASES ROUNDS SECONDS KEYS CONTEST SVG JSON, \
+                     $(if $(value $(name)), \
+                         --$(shell echo $(name) | tr A-Z a-z)='$(value $(name))')) \
+                 $(if $(QUICK),--quick) $(if $(LIST),--list)
+
+bench: ## what limits cost beside limit_req (QUICK=1, CONTEST='name=snippet.conf', more in bench/bench.pl)
+	@tools/setup.sh $(group) run bench
+	@$(MAKE) --no-print-directory all
+	@TEST_NGINX_BINARY=$(nginx) RATELIMIT_MODULE=$(CURDIR)/$(so) \
+	 bench/bench.pl $(bench_options)
 
 
 help: ## this list

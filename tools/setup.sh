@@ -2,7 +2,7 @@
 
 # Installs the packages of one or more groups, as far as they are missing:
 #
-#     tools/setup.sh build run test lint source asan valgrind
+#     tools/setup.sh build run test lint source asan valgrind bench
 #
 # Debian and its relatives only.  No service is started, and an nginx, a Redis
 # or a Prometheus that this machine has already is neither upgraded nor
@@ -46,6 +46,10 @@ packages_of()
              nghttp2-client openssl procps psmisc prometheus jq
         ;;
 
+    bench)
+        echo perl wrk redis-server redis-tools
+        ;;
+
     lint)
         echo perl binutils cppcheck lua-check
         ;;
@@ -61,7 +65,8 @@ packages_of()
         ;;
 
     *)
-        die "no group \"$1\": build, source, run, test, lint, asan, valgrind"
+        die "no group \"$1\": build, source, run, test, bench, lint, asan,
+       valgrind"
         ;;
     esac
 }
