@@ -87,6 +87,8 @@ my %GOOD = (
     ratelimit_refill_interval       => '100ms',
     ratelimit_preview               => 'on',
     ratelimit_preview_cache         => '50ms',
+    ratelimit_deny_cache            => '50ms',
+    ratelimit_lease                 => '10%',
     ratelimit_phase                 => 'precontent',
     ratelimit_clock                 => 'nginx',
     ratelimit_body                  => 'json',
@@ -150,7 +152,9 @@ my $PREFIX   = 'it must be printable ASCII without spaces and braces';
 my $DATABASE = 'it must be a number from 0 to 65535';
 my $WINDOW   = 'it must be a time from 1ms to 365d, for example "60s"';
 my $STEP     = 'it must be a time from 0 to 1d, for example "100ms"';
-my $CACHE    = 'it must be a time up to 60s, for example "50ms", or "off"';
+my $CACHE    = 'it must be a time up to 60s, for example "50ms", ';
+my $LEASE    = 'it must be a number of tokens from 1 to 1000000000, '
+               . 'a part of the capacity from "1%" to "100%", or "off"';
 my $BITS     = 'it must be a number from 1 to 128';
 my $SHARE    = 'it must be above 0 and at most 1, for example "0.25" or "1/4", '
                . 'with at most 3 digits after the point or numbers up to 1000';
@@ -197,13 +201,17 @@ my @WRONG = (
      qw(preaccess content), ''],
     [ratelimit_clock => 'it must be "redis" or "nginx"', qw(local), ''],
     [ratelimit_algorithm =>
-         'it must be "token_bucket" or "sliding_window_log"',
-     qw(bucket sliding_window), ''],
+         'it must be "token_bucket", "sliding_window_log" or "gcra"',
+     qw(bucket sliding_window gcra2), ''],
     [ratelimit_window => $WINDOW,
      qw(0 0s -1s abc 1x 1.5s 366d 31536000001ms), ''],
     [ratelimit_refill_interval => $STEP, qw(-1 abc 2d 86400001ms), ''],
     [ratelimit_preview => 'it must be "on" or "off"', qw(yes 1)],
-    [ratelimit_preview_cache => $CACHE, qw(on -1 abc 2m 60001ms), ''],
+    [ratelimit_preview_cache => $CACHE . 'or "off"', qw(on -1 abc 2m 60001ms), ''],
+    [ratelimit_deny_cache => $CACHE . '"on" or "off"', qw(yes -1 abc 2m 60001ms), ''],
+    [ratelimit_lease => $LEASE,
+     qw(0 -1 abc 1.5 10x 1000000001 0% 101% % 1.5% %10 10%% on
+        99999999999999999999), ''],
     [ratelimit_ipv6_prefix => $BITS, qw(0 129 -64 /64 abc 64x), ''],
     [ratelimit_log_level =>
          'it must be "debug", "info", "notice", "warn" or "error"',
@@ -256,6 +264,48 @@ for my $pair (['1000r/s', 1], ['60000r/m', 1], ['1000000000r/s', 1000000],
     accepted("rate $rate, capacity $capacity", $SHARDS,
              "ratelimit_rate $rate; ratelimit_capacity $capacity;");
 }
+
+# gcra counts in sixteenths of a microsecond, up to a year
+
+my $GCRA = '"gcra" needs a rate above zero and at most 100000r/s that refills '
+           . 'the capacity within a year';
+
+for my $pair (['0r/s', 5], ['100001r/s', 1000], ['100000.5r/s', 1000],
+              ['1000000000r/s', 1000000], ['1r/d', 366], ['0.000001r/d', 1],
+              ['1r/s', 31536001])
+{
+    my ($rate, $capacity) = @$pair;
+
+    refused("gcra: rate $rate, capacity $capacity", $SHARDS,
+            "ratelimit_rate $rate; ratelimit_capacity $capacity;"
+            . 'ratelimit_algorithm gcra;',
+            'ratelimit_rate', "\"$rate\"", "capacity $capacity", $GCRA,
+            'limit "localhost/t"');
+    accepted('which a token bucket can be', $SHARDS,
+             "ratelimit_rate $rate; ratelimit_capacity $capacity;"
+             . 'ratelimit_algorithm token_bucket;');
+}
+
+for my $pair (['100000r/s', 100], ['100000r/s', 1000000000], ['1r/d', 365],
+              ['1r/s', 31536000], ['0.000001r/s', 31], ['7r/m', 1])
+{
+    my ($rate, $capacity) = @$pair;
+
+    accepted("gcra: rate $rate, capacity $capacity", $SHARDS,
+             "ratelimit_rate $rate; ratelimit_capacity $capacity;"
+             . 'ratelimit_algorithm gcra;');
+}
+
+accepted('gcra: the capacity is the number in the rate', $SHARDS,
+         'ratelimit_rate 10r/s; ratelimit_algorithm gcra;');
+accepted('gcra: what is not known yet is checked with each request', $SHARDS,
+         'ratelimit_rate $arg_r; ratelimit_algorithm gcra;');
+accepted('gcra with what it has no use for, which may be inherited',
+         "$SHARDS ratelimit_refill_interval 1s; ratelimit_window 5s;",
+         'ratelimit_rate 10r/s; ratelimit_algorithm gcra;');
+refused('gcra: too fast for its capacity, as for any bucket', $SHARDS,
+        'ratelimit_rate 1001r/s; ratelimit_capacity 1; '
+        . 'ratelimit_algorithm gcra;', $FAST);
 
 refused('0r/s without a capacity', $SHARDS, 'ratelimit_rate 0r/s;',
         'ratelimit_rate', '"0r/s"', 'never refills', 'ratelimit_capacity');
@@ -458,6 +508,34 @@ refused("a breaker with $_->[0] twice", $SHARDS,
 refused('a breaker of four words', $SHARDS, 'ratelimit_rate 1r/s;'
         . 'ratelimit_breaker failures=5 window=1s probe=1s failures=5;',
         'invalid number of arguments in "ratelimit_breaker"');
+refused("a lease with \"$_\"", $SHARDS,
+        "ratelimit_rate 1r/s; ratelimit_lease 10 \"$_\";",
+        'ratelimit_lease', "invalid parameter \"$_\"",
+        'it must be "ttl=" and a time from 10ms to 60s, for example "ttl=1s"')
+    for qw(ttl=9ms ttl=0 ttl=60001ms ttl=2m ttl=-1 ttl=abc ttl= ttl 1s
+           TTL=1s time=1s off), '';
+refused('no lease, for a time', $SHARDS,
+        'ratelimit_rate 1r/s; ratelimit_lease off ttl=1s;',
+        'ratelimit_lease', 'invalid value "off"');
+refused('a lease of three words', $SHARDS,
+        'ratelimit_rate 1r/s; ratelimit_lease 10 ttl=1s ttl=1s;',
+        'invalid number of arguments in "ratelimit_lease"');
+refused('no words for a lease', $SHARDS,
+        'ratelimit_rate 1r/s; ratelimit_lease;',
+        'invalid number of arguments in "ratelimit_lease"');
+refused('two words for the memory of denials', $SHARDS,
+        'ratelimit_rate 1r/s; ratelimit_deny_cache on 1s;',
+        'invalid number of arguments in "ratelimit_deny_cache"');
+refused('gcra without a rate', $SHARDS, 'ratelimit_algorithm gcra;',
+        'ratelimit_algorithm', 'without "ratelimit_rate"', 'location "/t"');
+accepted('a lease of a window, or of several limits, which is of no use',
+         "$SHARDS ratelimit_lease 10%; ratelimit_limit a rate=1r/s; "
+         . 'ratelimit_limit b rate=1r/m; ratelimit_limit c capacity=5 '
+         . 'algorithm=sliding_window_log; server { '
+         . 'listen 127.0.0.1:%%PORT2%%; location /a { ratelimit c; } '
+         . 'location /b { ratelimit a b; } }');
+accepted('leases and denials where there are no shards', '',
+         'ratelimit_rate 1r/s; ratelimit_lease 10%; ratelimit_deny_cache 1s;');
 accepted('a window log with a capacity', $SHARDS,
          'ratelimit_algorithm sliding_window_log; ratelimit_capacity 5;');
 
@@ -585,11 +663,15 @@ my @RIGHT = (
     [ratelimit_body          => qw(default json problem)],
     [ratelimit_phase         => qw(access precontent)],
     [ratelimit_clock         => qw(redis nginx)],
-    [ratelimit_algorithm     => qw(token_bucket sliding_window_log)],
+    [ratelimit_algorithm     => qw(token_bucket sliding_window_log gcra)],
     [ratelimit_window        => qw(1ms 1s 60 1m 30d 365d $arg_w)],
     [ratelimit_refill_interval => qw(0 10ms 1m 1d $arg_i)],
     [ratelimit_preview       => qw(on off)],
     [ratelimit_preview_cache => qw(0 1ms 50ms 60s off)],
+    [ratelimit_deny_cache    => qw(0 1ms 1s 60s on off)],
+    [ratelimit_lease         => qw(off 1 50 1000000000 1% 10% 100%),
+                                '50 ttl=10ms', '10% ttl=1', '10% ttl=60s',
+                                '1 ttl=1m'],
     [ratelimit_ipv6_prefix   => qw(1 48 64 128)],
     [ratelimit_log_level     => qw(debug info notice warn error)],
     [ratelimit_dry_run       => qw(on off)],

@@ -878,3 +878,92 @@ location /d {
  ("X-RateLimit-Degraded-Reason: storage_unavailable") x 6,
  ("X-RateLimit-Degraded: true") x 5,
  "X-RateLimit-Degraded-Reason: circuit_open"]
+
+
+
+=== TEST 36: each level has its own algorithm, and a bucket of its own with it
+--- http_config
+ratelimit_rate 1r/d;
+ratelimit_capacity 3;
+ratelimit_algorithm gcra;
+--- config
+location /a { empty_gif; location /a/b { empty_gif; } }
+location /c { ratelimit_algorithm token_bucket; empty_gif; }
+location /d { ratelimit_algorithm sliding_window_log; empty_gif;
+              location /d/e { ratelimit_algorithm gcra; empty_gif; } }
+--- request eval
+[map { "GET /$_" } qw(a a/b c d d/e)]
+--- error_code eval
+[(200) x 5]
+--- response_headers eval
+[map { "X-RateLimit-Remaining: $_" } 2, 1, 2, 2, 2]
+--- after
+::is_deeply([sort map { /:(.*):/; "$1 " . $::redis->cmd('TYPE', $_) }
+                  @{ $::redis->cmd('KEYS', '*') }],
+            ['http string', 'localhost/c hash', 'localhost/d zset',
+             'localhost/d/e string'], 'what they are kept in');
+
+
+
+=== TEST 37: denials are remembered unless told otherwise, at each level
+--- http_config
+ratelimit_rate 0r/s;
+ratelimit_capacity 1;
+ratelimit_key $uri;
+add_header X-Source $ratelimit_source always;
+server {
+    listen $TEST_NGINX_SERVER_PORT;
+    server_name off;
+    ratelimit_deny_cache off;
+    location / { empty_gif; }
+    location /on { ratelimit_deny_cache on; empty_gif;
+                   location /on/no { ratelimit_deny_cache 0; empty_gif; } }
+}
+--- config
+location /a { empty_gif; }
+location /off { ratelimit_deny_cache off; empty_gif;
+                location /off/long { ratelimit_deny_cache 60s; empty_gif; } }
+--- request eval
+[map { ("GET $_") x 2 } qw(/a /off /off/x /off/long /b /on /on/x /on/no)]
+--- more_headers eval
+[("") x 8, ("Host: off") x 8]
+--- error_code eval
+[(200, 429) x 8]
+--- response_headers eval
+[map { ("X-Source: redis", "X-Source: $_") }
+ qw(denied redis redis denied redis denied denied redis)]
+
+
+
+=== TEST 38: tokens are taken in advance where told so, at each level
+--- http_config
+ratelimit_rate 0r/s;
+ratelimit_capacity 100;
+ratelimit_key $uri;
+add_header X-Source $ratelimit_source always;
+server {
+    listen $TEST_NGINX_SERVER_PORT;
+    server_name lease;
+    ratelimit_lease 50% ttl=60s;
+    location / { empty_gif; }
+    location /off { ratelimit_lease off; empty_gif;
+                    location /off/one { ratelimit_lease 1 ttl=60s;
+                                        empty_gif; } }
+}
+--- config
+location /a { empty_gif; }
+location /l { ratelimit_lease 5 ttl=60s; empty_gif;
+              location /l/m { empty_gif; } }
+--- request eval
+[map { ("GET $_") x 6 } qw(/a /l /l/m /b /off /off/one)]
+--- more_headers eval
+[("") x 18, ("Host: lease") x 18]
+--- error_code eval
+[(200) x 36]
+--- response_headers eval
+[map { my $of = $_;
+       map { "X-RateLimit-Remaining: " . (99 - $_)
+             . "\nX-Source: "
+             . (substr($of, $_, 1) eq 'l' ? 'lease' : 'redis') }
+       0 .. 5 }
+ qw(rrrrrr rrlrll rrlrll rrlrll rrrrrr rrlrlr)]

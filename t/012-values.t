@@ -527,3 +527,31 @@ location /new {
 --- response_headers eval
 ["X-RateLimit-Limit: 7\nX-RateLimit-Remaining: 6",
  "X-RateLimit-Limit: 2\nX-RateLimit-Remaining: 1"]
+
+
+
+=== TEST 22: gcra: values that it can't have are invalid ones
+--- config
+location /t {
+    ratelimit_algorithm gcra;
+    ratelimit_key $arg_k;
+    ratelimit_rate $arg_rate;
+    ratelimit_capacity $arg_cap;
+    ratelimit_on_error closed;
+    empty_gif;
+}
+--- request eval
+["GET /t?k=a&rate=1r/d&cap=365", "GET /t?k=a&rate=1r/d&cap=366",
+ "GET /t?k=a&rate=0r/s&cap=5", "GET /t?k=b&rate=100000r/s&cap=1000",
+ "GET /t?k=b&rate=100001r/s&cap=1000", "GET /t?k=a&rate=1r/d&cap=365"]
+--- error_code eval
+[200, 503, 503, 200, 503, 200]
+--- response_headers eval
+["X-RateLimit-Remaining: 364", ("X-RateLimit-Degraded: true") x 2,
+ "X-RateLimit-Limit: 1000", "X-RateLimit-Degraded: true",
+ "X-RateLimit-Remaining: 363"]
+--- after
+my @lines = ::log_lines(qr/"gcra" needs/);
+::is(scalar @lines, 1, 'logged once');
+::says($lines[0], '"gcra" needs a rate above zero and at most 100000r/s that '
+                  . 'refills the capacity within a year');

@@ -179,7 +179,7 @@ for my $case (@WRONG) {
 
 refused("algorithm=$_", "$SHARDS ratelimit_limit a rate=1r/s algorithm=$_;",
         '', 'ratelimit_limit', "\"algorithm=$_\"",
-        'it must be "token_bucket" or "sliding_window_log"')
+        'it must be "token_bucket", "sliding_window_log" or "gcra"')
     for qw(foo sliding_window sliding_window_logs), '';
 
 refused('a variable that nobody knows',
@@ -227,6 +227,23 @@ refused('a window of a bucket', "$SHARDS ratelimit_limit a rate=1r/s "
 refused("\"$_\" of a window", "$SHARDS ratelimit_limit a capacity=5 $_ "
         . 'algorithm=sliding_window_log;', '', 'have no meaning')
     for qw(rate=1r/s refill_interval=1s);
+
+refused('an interval of gcra', "$SHARDS ratelimit_limit a rate=1r/s "
+        . 'algorithm=gcra refill_interval=1s;', '',
+        '"refill_interval=" has no meaning in "ratelimit_limit" "a"',
+        'algorithm=gcra');
+refused('a window of gcra', "$SHARDS ratelimit_limit a rate=1r/s "
+        . 'algorithm=gcra window=5m;', '',
+        '"window=" has no meaning in "ratelimit_limit" "a"',
+        'add "algorithm=sliding_window_log"');
+refused('gcra without a rate', "$SHARDS ratelimit_limit a capacity=5 "
+        . 'algorithm=gcra;', '', 'ratelimit_limit', '"a"', 'no "rate="');
+refused('a rate that gcra can\'t have', "$SHARDS ratelimit_limit a "
+        . 'rate=0r/s capacity=5 algorithm=gcra;', '', '"0r/s"', 'limit "a"',
+        '"gcra" needs a rate above zero');
+accepted('gcra', "$SHARDS ratelimit_limit a rate=1r/s capacity=5 cost=2 "
+         . 'algorithm=gcra; ratelimit_limit b rate=$arg_r algorithm=gcra;',
+         'ratelimit a b;');
 
 
 # ---- places
@@ -814,13 +831,41 @@ ratelimit_refill_interval $arg_i;
 location /window { ratelimit_algorithm sliding_window_log;
                    ratelimit_capacity 5; empty_gif; }
 location /bucket { ratelimit_capacity 5; empty_gif; }
+location /gcra { ratelimit_algorithm gcra; ratelimit_capacity 5; empty_gif; }
 --- request eval
 ["GET /window?w=1h", "GET /window", "GET /bucket?r=1r/d&i=1s",
- "GET /bucket?r=1r/d&w=1h", "GET /bucket?i=1s"]
+ "GET /bucket?r=1r/d&w=1h", "GET /bucket?i=1s", "GET /gcra?r=1r/d",
+ "GET /gcra?i=1s"]
 --- error_code eval
-[200, 503, 200, 503, 503]
+[200, 503, 200, 503, 503, 200, 503]
 --- response_headers eval
 ["X-Status: PASSED\nX-RateLimit-Remaining: 4",
  "${main::invalid}X-Status: DEGRADED",
  "X-Status: PASSED\nX-RateLimit-Remaining: 4",
- "${main::invalid}X-Status: DEGRADED", "${main::invalid}X-Status: DEGRADED"]
+ "${main::invalid}X-Status: DEGRADED", "${main::invalid}X-Status: DEGRADED",
+ "X-Status: PASSED\nX-RateLimit-Remaining: 4",
+ "${main::invalid}X-Status: DEGRADED"]
+
+
+
+=== TEST 25: gcra beside other limits: all are taken, or none
+--- http_config
+ratelimit_limit user   key=$arg_u rate=1r/d capacity=3 algorithm=gcra;
+ratelimit_limit ip     key=$arg_i rate=1r/d capacity=2;
+ratelimit_limit global key=$arg_g capacity=9 algorithm=sliding_window_log;
+--- config
+location /t { ratelimit user ip global; empty_gif; }
+--- request eval
+["GET /t?u=a&i=a&g=a", "GET /t?u=a&i=a&g=a", "GET /t?u=a&i=a&g=a",
+ "GET /t?u=a&i=b&g=a", "GET /t?u=a&i=b&g=a", "GET /t?i=b&g=a"]
+--- error_code eval
+[200, 200, 429, 200, 429, 200]
+--- response_headers eval
+["X-Name: ip\nX-RateLimit-Remaining: 1", "X-Name: ip\nX-RateLimit-Remaining: 0",
+ "X-Name: ip\nX-RateLimit-Remaining: 0",
+ "X-Name: user\nX-RateLimit-Remaining: 0",
+ "X-Name: user\nX-RateLimit-Remaining: 0",
+ "X-Name: ip\nX-RateLimit-Remaining: 0"]
+--- after
+::is($::redis->cmd('TYPE', 'ratelimit:user:{a}'), 'string', 'one number');
+::is($::redis->cmd('ZCARD', 'ratelimit:global:{a}'), 4, 'four have passed');

@@ -514,7 +514,7 @@ location /t { ratelimit_shards unix:$TEST_NGINX_REDIS_SOCK;
 === TEST 25: a bucket that Redis lost is full again
 --- config
 location /t { ratelimit_rate 1r/d; ratelimit_capacity 2; ratelimit_cost 2;
-              empty_gif; }
+              ratelimit_deny_cache off; empty_gif; }
 --- request
 GET /t
 --- response_headers

@@ -23,8 +23,10 @@ use RateLimit::Util qw(slurp wait_until);
 my $SCRIPT = slurp('lua/token_bucket.lua');
 my $SHA1 = sha1_hex($SCRIPT);
 
-my $CLOCKED = 'local real = redis; local redis = { call = function(name, ...) '
-              . 'if name == "TIME" then return { ARGV[6], ARGV[7] } end '
+my $CLOCKED = 'local us, s = table.remove(ARGV), table.remove(ARGV); '
+              . 'local real = redis; '
+              . 'local redis = { call = function(name, ...) '
+              . 'if name == "TIME" then return { s, us } end '
               . 'return real.call(name, ...) end, pcall = real.pcall }; '
               . $SCRIPT;
 
@@ -38,16 +40,18 @@ my $keys = 0;
 sub new_key { return 'ratelimit:script:{' . $keys++ . '}' }
 
 
-# Takes from the bucket "key"; "rate" is [numerator, denominator], "at" the time
-# in microseconds, Redis's own if missing.
+# Takes from the bucket "key", or from each of a list; "rate" is [numerator,
+# denominator], "at" the time in microseconds, Redis's own if missing, "times"
+# how many requests.
 
 sub take {
     my ($key, %opt) = @_;
 
     my ($num, $den) = @{ $opt{rate} || [1, 3600] };
     my $capacity = $opt{capacity} // 10;
-    my @args = (1, $key, $capacity, $num, $den, $opt{cost} // 1,
-                $opt{ttl} // ttl($capacity, $num, $den));
+    my @keys = ref $key ? @$key : $key;
+    my @args = (scalar @keys, @keys, $capacity, $num, $den, $opt{cost} // 1,
+                $opt{ttl} // ttl($capacity, $num, $den), $opt{times} // ());
 
     if (!defined $opt{at}) {
         return $redis->try('EVAL', $SCRIPT, @args);
@@ -563,13 +567,148 @@ subtest 'a key of another type is an error, and stays as it is' => sub {
 };
 
 
-subtest 'a window that another algorithm has left counts as gone' => sub {
-    my $key = new_key();
+subtest 'what another algorithm has left counts as gone' => sub {
+    for my $left (['ZADD', 1, 'x'], ['SET', 1_600_000_000_000_000],
+                  ['SET', '-17'])
+    {
+        my ($command, @value) = @$left;
+        my $key = new_key();
 
-    $redis->cmd('ZADD', $key, 1, 'x');
-    is take($key, capacity => 10), 9_000_000, 'a new bucket';
-    is $redis->cmd('TYPE', $key), 'hash', 'in its place';
-    cmp_ok $redis->cmd('PTTL', $key), '>', 0, 'with a TTL';
+        $redis->cmd($command, $key, @value);
+        is take($key, capacity => 10), 9_000_000, "$command: a new bucket";
+        is $redis->cmd('TYPE', $key), 'hash', 'in its place';
+        cmp_ok $redis->cmd('PTTL', $key), '>', 0, 'with a TTL';
+    }
+};
+
+
+# What the same number of single calls in the same microsecond would do.
+
+subtest 'several requests at once: as many pass as have tokens' => sub {
+    my $key = new_key();
+    my %opt = (capacity => 10, rate => [1, 1]);
+
+    is_deeply take($key, %opt, at => $NOON, times => 4), [4, 6_000_000],
+              'all of four; six are left';
+    is_deeply take($key, %opt, at => $NOON, times => 9), [6, 0],
+              'six of nine';
+
+    my $state = state_of($key);
+
+    is_deeply take($key, %opt, at => $NOON + 400_000, times => 3),
+              [0, -400_001], 'none of three; what is there';
+    is_deeply state_of($key), $state, 'which changes nothing';
+    is_deeply take($key, %opt, at => $NOON + 2_400_000, times => 3),
+              [2, 400_000], 'two of three, when two have come';
+
+    $key = new_key();
+    is_deeply take($key, %opt, at => $NOON, times => 9, cost => 3),
+              [3, 1_000_000], 'each with its cost: three of nine';
+    is_deeply take($key, %opt, at => $NOON, times => 9, cost => 3),
+              [0, -1_000_001], 'what is left is less than one of them needs';
+    is_deeply take($key, %opt, at => $NOON, times => 1, cost => 1), 0,
+              'once is the same as without a number';
+
+    is_deeply take(new_key(), %opt, at => $NOON, times => 9, cost => 11),
+              [0, -10_000_001], 'none, if one costs more than there can be';
+
+    # all that can be asked for
+
+    is_deeply take(new_key(), at => $NOON, times => 4_294_967_295,
+                   capacity => 1_000_000_000, rate => [1_000_000_000, 1]),
+              [1_000_000_000, 0], 'the greatest bucket, emptied at once';
+
+    $key = new_key();
+    $redis->cmd('HSET', $key, tokens => 5, lastRefill => $NOON + $DAY);
+    is_deeply take($key, %opt, at => $NOON, times => 2), [2, 3_000_000],
+              'a clock that was set back';
+    is state_of($key)->{lastRefill}, $NOON, 'goes on from here';
+
+    $key = new_key();
+    $redis->cmd('SET', $key, 'x');
+    like take($key, %opt, times => 2), qr/\bWRONGTYPE\b/,
+         'a key of another type is an error';
+};
+
+
+subtest 'several requests at once: as so many single ones' => sub {
+    srand 11;
+
+    for my $case ([3, 1, 50], [7, 60, 20], [100_000, 1, 1000], [5, 2, 10]) {
+        my ($num, $den, $capacity) = @$case;
+        my ($one, $many) = (new_key(), new_key());
+        my ($now, $wrong, $passed) = ($NOON, 0, 0);
+
+        for (1 .. 200) {
+            $now += int exp rand log 20 * 1_000_000 * $den / $num;
+
+            my $times = 2 + int rand 8;
+            my %opt = (capacity => $capacity, rate => [$num, $den],
+                       at => $now, cost => 1 + int rand 3, ttl => 1_000_000);
+
+            my @single = map { take($one, %opt) } 1 .. $times;
+            my $all = grep { $_ >= 0 } @single;
+            my $last = $all ? $single[$all - 1] : $single[0];
+
+            my $got = take($many, %opt, times => $times);
+
+            $wrong++ if "@$got" ne "$all $last";
+            $passed += $all;
+        }
+
+        is $wrong, 0, "$num/$den: the same replies ($passed passed)";
+        is_deeply state_of($many), state_of($one), 'and the same bucket';
+    }
+};
+
+
+subtest 'several buckets at once: each by itself' => sub {
+    my @keys = map { new_key() } 1 .. 4;
+    my %opt = (capacity => 10, rate => [1, 1], cost => 3);
+
+    take($keys[1], %opt, at => $NOON, cost => 5);
+    take($keys[2], %opt, at => $NOON, cost => 8);
+
+    my $denied = state_of($keys[2]);
+
+    is_deeply take(\@keys, %opt, at => $NOON),
+              [7_000_000, 2_000_000, -2_000_001, 7_000_000],
+              'full ones, one that has enough, one that has not';
+    is_deeply state_of($keys[2]), $denied, 'which is left as it was';
+    is state_of($_)->{tokens}, '7.000000', 'others have been taken from'
+        for @keys[0, 3];
+    cmp_ok $redis->cmd('PTTL', $_), '>', 9000, 'a TTL for each' for @keys;
+
+    is_deeply take(\@keys, %opt, at => $NOON + 1_000_000),
+              [5_000_000, 0, 0, 5_000_000], 'and each refills';
+
+    my $key = new_key();
+    is_deeply take([$key, $key], %opt, at => $NOON), [7_000_000, 4_000_000],
+              'the same one twice: one after the other';
+
+    # thirty-two are what the module sends at most
+
+    is_deeply take([map { new_key() } 1 .. 32], %opt, at => $NOON),
+              [(7_000_000) x 32], 'thirty-two';
+};
+
+
+subtest 'several buckets at once: one of another type fails alone' => sub {
+    my @keys = map { new_key() } 1 .. 3;
+
+    $redis->cmd('SET', $keys[1], 'x');
+
+    my $socket = IO::Socket::UNIX->new(Peer => $redis->socket);
+    my @call = ('EVAL', $SCRIPT, 3, @keys, 10, 1, 3600, 1, 36_001_000);
+
+    syswrite $socket, '*' . @call . "\r\n"
+                      . join '', map { '$' . length($_) . "\r\n$_\r\n" } @call;
+
+    is scalar(<$socket>), "*3\r\n", 'three replies';
+    is scalar(<$socket>), ":9000000\r\n", 'the first took';
+    like scalar(<$socket>), qr/^-WRONGTYPE /, 'the second is an error';
+    is scalar(<$socket>), ":9000000\r\n", 'the third took';
+    is $redis->cmd('GET', $keys[1]), 'x', 'what is somebody else\'s stays';
 };
 
 

@@ -116,7 +116,7 @@ subtest 'one bucket: the same as token_bucket.lua, call by call' => sub {
             my @call = (cost => $cost, %change);
 
             my $a = $script->take([{ %$long, @call }], at => $now);
-            my $b = $script->token_bucket({ %$short, @call }, at => $now);
+            my $b = $script->short({ %$short, @call }, at => $now);
 
             $passed++ if $a >= 0;
             $replies++ if $a != $b;
@@ -136,6 +136,125 @@ subtest 'one bucket: the same as token_bucket.lua, call by call' => sub {
         is "$replies, $states, $ttls", '0, 0, 0',
            "$name: the same replies, states and times to live";
         cmp_ok $passed, '>', 50, 'some passed';
+    }
+};
+
+
+# Of one limit, several requests: as so many single calls in a row.
+
+subtest 'several requests at once: as so many single ones' => sub {
+    srand 31;
+
+    for my $case (['a fast bucket', 'bucket', [3, 1], 50],
+                  ['a slow one', 'bucket', [7, 3600], 20],
+                  ['with steps', 'bucket', [5, 2], 10, step => 700_000],
+                  ['by nginx\'s clock', 'bucket', [100, 1], 30,
+                   clock => 'nginx'],
+                  ['gcra', 'gcra', [3, 1], 50],
+                  ['gcra by nginx\'s clock', 'gcra', [7, 60], 20,
+                   clock => 'nginx'])
+    {
+        my ($name, $kind, $rate, $capacity, %more) = @$case;
+        my @opt = (clock => delete $more{clock} // 'redis');
+        my ($one, $many) = map { $script->$kind(capacity => $capacity,
+                                                rate => $rate, %more) } 1, 2;
+        my ($now, $passed, $partly) = ($NOON, 0, 0);
+        my @wrong;
+
+        for my $n (1 .. 200) {
+            $now += any_up_to(20 * $SECOND * $rate->[1] / $rate->[0]);
+
+            my $times = 2 + int rand 8;
+            my @call = (cost => 1 + int rand 3);
+
+            my @single = map { $script->one({ %$one, @call }, at => $now,
+                                            @opt) } 1 .. $times;
+            my $all = grep { $_->[0] >= 0 } @single;
+            my $last = $all ? $single[$all - 1] : $single[0];
+
+            my $got = $script->one({ %$many, @call }, at => $now, @opt,
+                                   times => $times);
+
+            push @wrong, "$n: @$got instead of $all @$last"
+                if "@$got" ne "$all @$last";
+            $passed += $all;
+            $partly++ if $all && $all < $times;
+        }
+
+        is "@wrong[0 .. min(3, $#wrong)]", '', "$name: $passed passed";
+        cmp_ok $partly, '>', 10, 'more than once a part of them';
+        is_deeply $script->bytes_of($many), $script->bytes_of($one),
+                  'and the same state';
+    }
+};
+
+
+subtest 'several requests at once: a look at it takes nothing' => sub {
+    for my $limit ($script->bucket(capacity => 10),
+                   $script->gcra(capacity => 10))
+    {
+        my $tick = $limit->{kind} eq 'gcra' ? 16_000_000 : 1_000_000;
+
+        $script->one({ %$limit, cost => 7 }, at => $NOON);
+
+        my $bytes = $script->bytes_of($limit);
+
+        is_deeply $script->one($limit, at => $NOON, times => 5, peek => 1),
+                  [3, 3 * $tick], "$limit->{kind}: three of five would pass";
+        is_deeply $script->one({ %$limit, cost => 4 }, at => $NOON, times => 5,
+                               peek => 1),
+                  [0, -1 - 3 * $tick], 'none of five with a cost of four';
+        is_deeply $script->bytes_of($limit), $bytes, 'nothing was taken';
+
+        is_deeply $script->one({ %$limit, shadow => 1, cost => 2 },
+                               at => $NOON, times => 5), [1, $tick],
+                  'a shadow limit counts like any other';
+        is_deeply $script->one({ %$limit, shadow => 1, cost => 2 },
+                               at => $NOON, times => 5), [0, -1 - $tick],
+                  'and takes nothing if it would deny';
+    }
+};
+
+
+# As one bucket and token_bucket.lua above.
+
+subtest 'gcra: the same as gcra.lua, call by call' => sub {
+    srand 8;
+
+    for my $case (['3r/s', 3, 1, 50], ['7r/m', 7, 60, 20],
+                  ['2.5r/s', 5, 2, 10], ['100000r/s', 100_000, 1, 1000],
+                  ['11r/d', 11, 86_400, 3])
+    {
+        my ($name, $num, $den, $capacity) = @$case;
+        my %limit = (capacity => $capacity, rate => [$num, $den]);
+        my ($long, $short) = map { $script->gcra(%limit) } 1, 2;
+        my ($now, $passed, $wrong, $states) = ($NOON, 0, 0, 0);
+
+        for my $n (1 .. 500) {
+            $now += any_up_to(3 * $SECOND * $den / $num);
+            $now -= any_up_to(10 * $SECOND) if rand > 0.97;
+
+            my @call = (cost => rand > 0.8 ? 1 + any_up_to($capacity) : 1);
+            my @opt = (at => $now);
+
+            push @call, capacity => 1 + int rand 2 * $capacity if rand > 0.97;
+            push @call, rate => [1 + int rand 10, 1 + int rand 100]
+                if rand > 0.97;
+            push @opt, times => 2 + int rand 3 if rand > 0.8;
+
+            my $a = $script->take([{ %$long, @call }], @opt);
+            my $b = $script->short({ %$short, @call }, @opt);
+
+            ($a, $b) = map { ref $_ ? "@$_" : $_ } $a, $b;
+
+            $passed++ if $a !~ /-/;
+            $wrong++ if $a ne $b;
+            $states++ if "@{ $script->bytes_of($long) }"
+                         ne "@{ $script->bytes_of($short) }";
+        }
+
+        is $wrong, 0, "$name: the same replies ($passed passed)";
+        is $states, 0, 'and the same state';
     }
 };
 
@@ -161,7 +280,7 @@ subtest 'a slow bucket, too, as long as clocks go right' => sub {
 
             my $a = $script->take([$long], at => $now,
                                   nginx => $now + int rand 2000);
-            my $b = $script->token_bucket($short, at => $now);
+            my $b = $script->short($short, at => $now);
 
             my ($x, $y) = map { $script->hash_of($_) } $long, $short;
 
@@ -906,7 +1025,7 @@ subtest 'a leap of a fast bucket fills it, and no more' => sub {
 subtest 'a bucket without the other clock\'s time counts in full' => sub {
     my $fast = $script->bucket(capacity => 100, rate => [1, 30]);
 
-    $script->token_bucket({ %$fast, cost => 100 }, at => $NOON);
+    $script->short({ %$fast, cost => 100 }, at => $NOON);
 
     my $slow = { %$fast, rate => [1, 60] };
 

@@ -234,6 +234,68 @@ subtest 'random arrivals: the limit holds in every window, all else passes'
 };
 
 
+# Several requests in one call: as many entries' worth as fit, in one entry.
+
+subtest 'several requests at once: as many as fit' => sub {
+    my $limit = $script->window(capacity => 10);
+    my @call = (%$limit, cost => 3);
+
+    is_deeply $script->one({ @call }, at => $NOON, times => 2, id => 'a'),
+              [2, 4, $MINUTE, 0], 'two of two';
+    is_deeply $script->log_of($limit), [[$NOON, 6, 'a']], 'one entry of both';
+    is_deeply $script->one({ @call }, at => $NOON + $SECOND, times => 5,
+                           id => 'b'), [1, 1, 59 * $SECOND, 0], 'one of five';
+
+    my $bytes = $script->bytes_of($limit);
+
+    is_deeply $script->one({ @call }, at => $NOON + 2 * $SECOND, times => 5),
+              [0, -2, 58 * $SECOND, 58 * $SECOND],
+              'none of five, until the first two leave';
+    is_deeply $script->bytes_of($limit), $bytes, 'which changes nothing';
+
+    is_deeply $script->one({ @call }, at => $NOON + $MINUTE, times => 5,
+                           peek => 1), [2, 7, $SECOND, 0],
+              'a look: two would pass';
+    is_deeply $script->one({ @call }, at => $NOON + $MINUTE, times => 5),
+              [2, 1, $SECOND, 0], 'and they do';
+};
+
+
+subtest 'several requests at once: as so many single ones' => sub {
+    srand 51;
+
+    for my $length (10 * $SECOND, 3 * $HOUR) {
+        my ($one, $many) = map { $script->window(capacity => 30,
+                                                 length => $length) } 1, 2;
+        my ($now, $passed, $partly) = ($NOON, 0, 0);
+        my @wrong;
+
+        for my $n (1 .. 300) {
+            $now += int rand $length / 2;
+
+            my $times = 2 + int rand 8;
+            my @call = (cost => 1 + int rand 3);
+
+            my @single = map { $script->one({ %$one, @call }, at => $now) }
+                         1 .. $times;
+            my $all = grep { $_->[0] >= 0 } @single;
+            my $last = $all ? $single[$all - 1] : $single[0];
+
+            my $got = $script->one({ %$many, @call }, at => $now,
+                                   times => $times);
+
+            push @wrong, "$n: @$got instead of $all @$last"
+                if "@$got" ne "$all @$last";
+            $passed += $all;
+            $partly++ if $all && $all < $times;
+        }
+
+        is "@wrong[0 .. min(3, $#wrong)]", '', "$passed passed";
+        cmp_ok $partly, '>', 10, 'more than once a part of them';
+    }
+};
+
+
 subtest 'a denied call adds nothing and changes nothing' => sub {
     my $limit = $script->window(capacity => 5, length => 10 * $MINUTE);
 
@@ -702,9 +764,9 @@ subtest 'a refund leaves no trace' => sub {
 
     my $short = $script->bucket(rate => [1, 60]);
 
-    $script->token_bucket($short, at => $NOON);
+    $script->short($short, at => $NOON);
     $bytes = $script->bytes_of($short);
-    $script->token_bucket({ %$short, cost => 5 }, at => $NOON);
+    $script->short({ %$short, cost => 5 }, at => $NOON);
     is $script->refund([{ %$short, cost => 5 }], id => 'x'), 1, 'one bucket';
     is_deeply $script->bytes_of($short), $bytes, 'the same to the byte';
 };
@@ -782,6 +844,96 @@ subtest 'random takes and refunds: as a plain list does' => sub {
     is "@wrong[0 .. min(3, $#wrong)]", '',
        "$passed passed, $denied denied, $given given back";
     cmp_ok min($passed, $denied, $given), '>', 200, 'many of each';
+};
+
+
+# A part goes back: what is left of the entry stays where it is.
+
+subtest 'a part of what was taken is given back' => sub {
+    my $window = $script->window(capacity => 20);
+
+    is_deeply $script->one({ %$window, cost => 2 }, at => $NOON, id => 'a',
+                           times => 4), [4, 12, $MINUTE, 0], 'four passed';
+    $script->one({ %$window, cost => 3 }, at => $NOON + $SECOND, id => 'b');
+
+    is $script->refund([{ %$window, cost => 2 }], id => 'a', times => 3), 1,
+       'three of them go back';
+    is_deeply $script->log_of($window), [[$NOON, 2, 'a'],
+                                         [$NOON + $SECOND, 3, 'b']],
+              'one is kept, at its time and under its name';
+    is_deeply $script->one($window, at => $NOON + $SECOND, peek => 1),
+              [15, 59 * $SECOND, 0], 'the rest is free';
+
+    is $script->refund([{ %$window, cost => 2 }], id => 'a'), 1,
+       'the last one goes back';
+    is_deeply $script->log_of($window), [[$NOON + $SECOND, 3, 'b']],
+              'and with it the entry';
+    is_deeply $script->one($window, at => $NOON + 2 * $SECOND, peek => 1),
+              [17, 59 * $SECOND, 0], 'what is left counts as it did';
+
+    # buckets, as many tokens
+
+    my $bucket = $script->bucket(capacity => 20);
+    my $gcra = $script->gcra(capacity => 20);
+
+    is_deeply $script->short({ %$bucket, cost => 2 }, at => $NOON,
+                             times => 5), [5, 10_000_000], 'a bucket';
+    $script->refund([{ %$bucket, cost => 2 }], id => '', times => 3);
+    is $script->hash_of($bucket)->{tokens}, '16.000000', 'six came back';
+
+    is_deeply $script->short({ %$gcra, cost => 2 }, at => $NOON, times => 5),
+              [5, 160_000_000], 'gcra';
+    my $pttl = $script->pttl($gcra);
+    is $script->refund([{ %$gcra, cost => 2 }], id => '', times => 3), 1,
+       'got it back';
+    is $script->short($gcra, at => $NOON), 15 * 16_000_000,
+       'six came back, one was taken';
+
+    # more than there was: full, and no more
+
+    $script->refund([$gcra], id => '', times => 100);
+    is $script->short({ %$gcra, cost => 20 }, at => $NOON), 0,
+       'gcra never has more than its capacity';
+    is $script->short($gcra, at => $NOON), -1, 'and is empty then';
+
+    my $none = $script->gcra;
+    is $script->refund([$none], id => ''), 0, 'one that is gone is full';
+    is $redis->cmd('EXISTS', $none->{key}), 0, 'and is not made';
+
+    $redis->cmd('SET', $none->{key}, 'x');
+    is $script->refund([$none], id => ''), 0, 'what is no number';
+    is $redis->cmd('GET', $none->{key}), 'x', 'stays as it is';
+};
+
+
+subtest 'random parts given back: as if they had never been taken' => sub {
+    srand 41;
+
+    for my $same_time (0, 1) {
+        my ($with, $without) = map { $script->window(capacity => 1000) } 1, 2;
+        my @calls;
+
+        for my $n (0 .. 19) {
+            my $now = $NOON + ($same_time ? 0 : $n * $SECOND);
+            my $cost = 1 + int rand 3;
+            my $times = 1 + int rand 5;
+            my $back = int rand $times + 1;
+
+            $script->one({ %$with, cost => $cost }, at => $now,
+                         id => "call-$n", times => $times);
+            $script->one({ %$without, cost => $cost * ($times - $back) },
+                         at => $now, id => "call-$n") if $back < $times;
+            push @calls, ["call-$n", $cost, $back] if $back;
+        }
+
+        is $script->refund([{ %$with, cost => $_->[1] }], id => $_->[0],
+                           times => $_->[2]), 1, "$_->[2] of $_->[0]"
+            for sort { $a->[0] cmp $b->[0] } @calls;
+
+        is_deeply $redis->cmd('ZRANGE', $with->{key}, 0, -1, 'WITHSCORES'),
+                  $redis->cmd('ZRANGE', $without->{key}, 0, -1, 'WITHSCORES'),
+                  'nobody can tell';
+    }
 };
 
 

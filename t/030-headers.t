@@ -124,7 +124,8 @@ subtest 'numbers are exact, times are rounded up' => sub {
         workers => 1,
         conf    => 'ratelimit_shards ' . $told->addr . ';'
                    . 'ratelimit_redis_timeout 10s;'
-                   . 'ratelimit_redis_connect_timeout 10s;',
+                   . 'ratelimit_redis_connect_timeout 10s;'
+                   . 'ratelimit_deny_cache off;',
         server  => <<'EOC',
             location /t {
                 ratelimit_rate     $arg_rate;

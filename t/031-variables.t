@@ -121,6 +121,7 @@ subtest 'the shard is the one where the bucket lives' => sub {
                    . 'ratelimit_redis_timeout 10s;'
                    . 'ratelimit_redis_connect_timeout 10s;',
         server  => 'location /t { ratelimit_rate 1r/d; ratelimit_key $arg_k;'
+                   . 'ratelimit_deny_cache off;'
                    . 'add_header X-Shard $ratelimit_shard always; empty_gif; }',
     );
 
@@ -182,7 +183,7 @@ GET /t
 
 === TEST 2: REJECTED
 --- config
-location /t { ratelimit_rate 1r/d; empty_gif; }
+location /t { ratelimit_rate 1r/d; ratelimit_deny_cache off; empty_gif; }
 --- request eval
 ["GET /t", "GET /t"]
 --- error_code eval
@@ -200,7 +201,7 @@ location /t { ratelimit_rate 1r/d; empty_gif; }
 === TEST 3: REJECTED_DRY_RUN knows when the client would have had to come back
 --- config
 location /t { ratelimit_dry_run on; ratelimit_rate 1r/d; ratelimit_capacity 2;
-              ratelimit_cost 2; empty_gif; }
+              ratelimit_cost 2; ratelimit_deny_cache off; empty_gif; }
 --- request eval
 ["GET /t", "GET /t"]
 --- error_code eval
@@ -217,7 +218,8 @@ location /t { ratelimit_dry_run on; ratelimit_rate 1r/d; ratelimit_capacity 2;
 
 === TEST 4: a limit that never refills has no reset and no retry-after
 --- config
-location /t { ratelimit_rate 0r/s; ratelimit_capacity 1; empty_gif; }
+location /t { ratelimit_rate 0r/s; ratelimit_capacity 1;
+              ratelimit_deny_cache off; empty_gif; }
 --- request eval
 ["GET /t", "GET /t"]
 --- error_code eval
@@ -330,7 +332,8 @@ GET /t
 
 === TEST 12: they survive internal redirects, and tell of what was decided
 --- config
-location /t { ratelimit_rate 1r/d; error_page 429 = @slow; empty_gif; }
+location /t { ratelimit_rate 1r/d; ratelimit_deny_cache off;
+              error_page 429 = @slow; empty_gif; }
 location @slow {
     ratelimit_rate 100r/d;
     return 429 "$ratelimit_status $ratelimit_name $ratelimit_limit\n";
@@ -569,3 +572,46 @@ location /t { ratelimit_rate 1r/d; empty_gif; }
          reset => '\\d{10}', source => 'local', %$_ } }
      { status => 'PASSED' },
      { status => 'REJECTED', retry_after => '86[34]\\d\\d' }]
+
+
+
+=== TEST 22: REJECTED from memory: no server was asked
+--- config
+location /t { ratelimit_rate 1r/d; ratelimit_deny_cache 60s; empty_gif; }
+location /never { ratelimit_rate 0r/s; ratelimit_capacity 1;
+                  ratelimit_deny_cache 60s; empty_gif; }
+location /dry { ratelimit_rate 1r/d; ratelimit_deny_cache 60s;
+                ratelimit_dry_run on; empty_gif; }
+--- request eval
+["GET /t", "GET /t", "GET /never", "GET /never", "GET /dry", "GET /dry"]
+--- error_code eval
+[200, 429, 200, 429, 200, 200]
+--- vars eval
+[map { my %all = (name => "localhost/$_->[0]", limit => 1, remaining => 0,
+                  reset => $_->[1]);
+       +{ %all, status => 'PASSED', source => 'redis', shard => $::ADDR,
+          latency => $::US },
+       +{ %all, status => $_->[3], retry_after => $_->[2],
+          source => 'denied' } }
+     ['t', '\\d{10}', '86[34]\\d\\d', 'REJECTED'],
+     ['never', undef, undef, 'REJECTED'],
+     ['dry', '\\d{10}', '86[34]\\d\\d', 'REJECTED_DRY_RUN']]
+
+
+
+=== TEST 23: PASSED by a token that was taken before: no server was asked
+--- config
+location /t { ratelimit_rate 1r/d; ratelimit_capacity 9;
+              ratelimit_lease 5 ttl=60s; empty_gif; }
+--- request eval
+[("GET /t") x 3]
+--- error_code eval
+[(200) x 3]
+--- vars eval
+[map { { status => 'PASSED', name => 'localhost/t', limit => 9,
+         reset => '\\d{10}', %$_ } }
+     { remaining => 8, source => 'redis', shard => $::ADDR,
+       latency => $::US },
+     { remaining => 7, source => 'redis', shard => $::ADDR,
+       latency => $::US },
+     { remaining => 6, source => 'lease' }]

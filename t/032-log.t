@@ -273,11 +273,13 @@ subtest 'error replies: one line for each class' => sub {
               ['notice in state fallback, failure: oom'],
               'only the first one changed the state');
 
-    # one more class of failure when the breaker opens
+    # one more class of failure when the breaker opens: each call is counted,
 
     $fake->policy({ eval => "-BUSY a script runs\r\n",
                     handshake => { PROBE => "-BUSY a script runs\r\n" } });
-    degraded($nginx, 100, 'storage_unavailable|circuit_open');
+    # and a call may be for as many requests as there are clients
+
+    degraded($nginx, 1100, 'storage_unavailable|circuit_open');
     complaints($nginx, 3, qr/ redis \Q$addr\E answered "BUSY a script runs"$/);
     is((changes($nginx, $addr))[1],
        'notice in state circuit_open, failure: busy', 'and what opened it');
@@ -419,7 +421,8 @@ X-RateLimit-Remaining: 3
 
 === TEST 2: a rejection is logged at error
 --- config
-location /t { ratelimit_key $arg_k; ratelimit_rate 1r/d; empty_gif; }
+location /t { ratelimit_key $arg_k; ratelimit_rate 1r/d;
+              ratelimit_deny_cache off; empty_gif; }
 --- request eval
 ["GET /t?k=me", "GET /t?k=me"]
 --- error_code eval
@@ -540,7 +543,7 @@ location /t { ratelimit_rate 0r/s; ratelimit_capacity 1; empty_gif; }
 --- after
 ::is((::decisions())[1], 'error: ratelimit REJECTED, limit: "localhost/t", '
      . 'key: "127.0.0.1", cost: 1, remaining: 0 of 1, retry after: -1, '
-     . 'source: redis', 'the line');
+     . 'source: denied', 'the line');
 
 
 

@@ -214,8 +214,9 @@ subtest 'many replies in one segment, each to its own request' => sub {
         oom => '200 local storage_unavailable',
     );
     my @words = (sort keys %expected) x 5;
+    my $n = 0;
 
-    is_deeply [ask_all($nginx, map { "/?k=$_,hold=20" } @words)],
+    is_deeply [ask_all($nginx, map { "/?k=$_,hold=20,n=" . $n++ } @words)],
               [map { $expected{$_} } @words], 'of all kinds';
 
     is $fake->connections->{accepted}, 1, 'one connection carried it all';
@@ -418,7 +419,7 @@ subtest 'a wrong reply among good ones' => sub {
 
     # who can tell whose the fourth reply is, when the third was none?
 
-    is_deeply [sort(ask_all($nginx, ('/?k=a') x 5))],
+    is_deeply [sort(ask_all($nginx, map { "/?k=a$_" } 1 .. 5))],
               ['200 local storage_unavailable', '200 local storage_unavailable',
                '200 local storage_unavailable', '200 redis 1', '200 redis 2'],
               'those before it are good, those behind it are not';

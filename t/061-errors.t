@@ -36,6 +36,7 @@ sub start {
             ratelimit_redis_timeout 20s;
             ratelimit_redis_connect_timeout 20s;
             ratelimit_breaker $breaker;
+            ratelimit_deny_cache off;
             $http
 EOC
         server  => <<"EOC",
@@ -500,7 +501,7 @@ subtest 'an ACL user' => sub {
     my $redis = RateLimit::Redis->start;
     my $addr = $redis->addr;
     my @needed = qw(evalsha eval hmget hset pexpire pttl time type del
-                    zadd zcard zcount zrange zremrangebyscore);
+                    zadd zcard zcount zrange zremrangebyscore get set);
 
     my $user = sub {
         $redis->cmd('ACL', 'SETUSER', 'web', 'reset', 'on', '>pw',
@@ -519,12 +520,14 @@ subtest 'an ACL user' => sub {
         location /window { ratelimit_algorithm sliding_window_log;
                            ratelimit_window 1s; ratelimit_capacity 1;
                            empty_gif; }
+        location /gcra   { ratelimit_algorithm gcra; ratelimit_rate 1r/h;
+                           ratelimit_capacity 1; empty_gif; }
 EOC
 
     is ask($nginx, '/?k=a'), '200 redis 999999', 'these commands are enough';
     is ask($nginx, '/?k=a'), '200 redis 999998', 'every time';
 
-    for my $path (qw(/one /slow /window)) {
+    for my $path (qw(/one /slow /window /gcra)) {
         is ask($nginx, "$path?k=a"), '200 redis 0', "to pass in $path";
         is ask($nginx, "$path?k=a"), '429 redis 0', 'and to be denied';
     }
@@ -534,13 +537,13 @@ EOC
     is $nginx->log_count(qr/\[info\].*refused CLIENT SETNAME, which is not/),
        1, 'CLIENT SETNAME was refused';
     is $nginx->log_count(qr/\[info\].*refused SCRIPT LOAD, which is not/),
-       3, 'so was SCRIPT LOAD, of three scripts';
+       4, 'so was SCRIPT LOAD, of four scripts';
     is $nginx->log_count(qr/\[error\](?!.* ratelimit REJECTED)/), 0,
        'no error';
 
     # one after the other is taken away; within a script it is an ERR
 
-    for my $lost (qw(evalsha eval hmget time hset pexpire del)) {
+    for my $lost (qw(evalsha eval hmget time hset pexpire type del)) {
         my $from = length $nginx->error_log;
 
         $redis->cmd('FLUSHALL');
@@ -548,7 +551,7 @@ EOC
 
         # what the calls of a connection need, and what a new one needs
 
-        if ($lost !~ /^(?:eval|del)$/) {
+        if ($lost !~ /^(?:eval|type|del)$/) {
             ok wait_until(sub {
                 ask($nginx, '/?k=a');
                 substr($nginx->error_log, $from) =~ /failure: auth\b/

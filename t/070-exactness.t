@@ -60,6 +60,8 @@ sub start_nginx {
                          ratelimit_rate \$plan_rate; empty_gif; }
         location /cost { ratelimit_capacity 100; ratelimit_rate 1r/d;
                          ratelimit_cost \$arg_c; empty_gif; }
+        location /slow { ratelimit_capacity 10; ratelimit_rate 1r/d;
+                         ratelimit_deny_cache off; empty_gif; }
         location /never { ratelimit_capacity 7; ratelimit_rate 0r/s;
                           empty_gif; }
     }
@@ -349,8 +351,8 @@ subtest 'a rate of zero: so many, and never again' => sub {
 subtest 'a slow rate gives its token when the day is over' => sub {
     flush();
 
-    my $key = 'ratelimit:localhost/ten:{slow}';
-    my $path = '/ten?k=slow';
+    my $key = 'ratelimit:localhost/slow:{slow}';
+    my $path = '/slow?k=slow';
 
     RateLimit::Load::run(port => $ports[0], path => $path, connections => 10,
                          requests => 10, timeout => 60);

@@ -47,6 +47,8 @@ sub start {
 
             location /    { empty_gif; }
             location /few { ratelimit_capacity 5; empty_gif; }
+            location /lease { ratelimit_capacity 1000;
+                              ratelimit_lease 100 ttl=60s; empty_gif; }
 EOC
     );
 }
@@ -228,9 +230,34 @@ subtest 'limits go on' => sub {
         ok $nginx->reload, 'reload';
     }
 
-    is ask($nginx, '/few?k=a'), '429 redis 0', 'none left';
+    # the last one was told so by the worker before, on this machine
+
+    is ask($nginx, '/few?k=a'), '429 denied 0', 'none left';
 
     ok $nginx->old_workers_gone(10), 'old workers left';
+    finish($nginx);
+};
+
+
+subtest 'a lease is given back by a worker that leaves, and does not keep it'
+    => sub
+{
+    my $redis = RateLimit::Redis->start;
+    my $nginx = start(http($redis->addr), workers => 1);
+    my $tokens = sub { $redis->cmd('HGET', 'ratelimit:localhost/lease:{a}',
+                                   'tokens') };
+
+    my @got = map { ask($nginx, '/lease?k=a') } 1 .. 20;
+
+    is_deeply [@got[0, 2]], ['200 redis 999', '200 lease 997'],
+              'tokens are taken in advance';
+    is $got[19] =~ s/\w+ (?=\d+$)//r, '200 980', 'twenty are spent';
+    cmp_ok $tokens->(), '<', 980, 'and more than that are taken';
+
+    ok $nginx->reload, 'reload';
+    ok $nginx->old_workers_gone(20), 'the old worker left, before a minute';
+    ok wait_until(sub { $tokens->() == 980 }, 10), 'what it held is back';
+
     finish($nginx);
 };
 
@@ -339,13 +366,31 @@ subtest 'requests that wait for Redis at the moment of reload' => sub {
     $fake->clear;
 
     @clients = map { RateLimit::Load::connection($nginx->port) } 0 .. 9;
-    $_->write($get->('a')) for @clients;
+    $clients[$_]->write($get->($_)) for 0 .. 9;
     ok $fake->wait_commands('EVALSHA', 10, 20), 'ten more under way';
 
     ok $nginx->reload, 'reload';
     is_deeply [map { verdict($_->response(20)) } @clients],
               [('200 local timeout') x 10], 'the failure policy answers them';
     ok $nginx->old_workers_gone(10), 'then the old worker leaves';
+    finish($nginx);
+
+    # nor to the first of ten that ask the same
+
+    $nginx = start(http($fake->addr, '4s'), workers => 1);
+    $fake->clear;
+
+    @clients = map { RateLimit::Load::connection($nginx->port) } 0 .. 9;
+    $_->write($get->('a')) for @clients;
+    ok $fake->wait_commands('EVALSHA', 1, 20), 'one under way, for which nine '
+                                               . 'wait';
+
+    ok $nginx->reload, 'reload';
+    is_deeply [map { verdict($_->response(20)) } @clients],
+              [('200 local timeout') x 10], 'the failure policy answers them';
+    ok $nginx->old_workers_gone(10), 'then the old worker leaves';
+    is scalar $fake->commands('EVALSHA'), 2,
+       'nine went together, when the first had waited too long';
     finish($nginx);
 
     # the old worker has no connection yet
@@ -357,7 +402,7 @@ subtest 'requests that wait for Redis at the moment of reload' => sub {
     $nginx = start(http($fake->addr), workers => 1);
 
     @clients = map { RateLimit::Load::connection($nginx->port) } 0 .. 9;
-    $_->write($get->('a')) for @clients;
+    $clients[$_]->write($get->($_)) for 0 .. 9;
     ok $nginx->reload, 'reload with ten that wait for a connection';
     is_deeply [map { verdict($_->response(20)) } @clients],
               [('200 redis 7') x 10], 'all get their answers';

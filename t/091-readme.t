@@ -182,7 +182,13 @@ sub directives {
         if (defined $value) {
             my ($word) = grep { $_->[1] eq $value } @{ $words || [] };
 
+            # what "on" stands for
+
+            my $on = $post =~ /_on$/ && $value =~ /^NGX_HTTP_RATELIMIT_\w+$/
+                     && $text =~ /\b\Q${\ substr $post, 1}\E\s*=\s*$value;/;
+
             $value = $word                     ? $word->[0]
+                   : $on                       ? 'on'
                    : exists $CONSTANT{$value}  ? $CONSTANT{$value}
                    : $type =~ /NGX_CONF_FLAG/  ? ($value ? 'on' : 'off')
                    : $handler =~ /timeout|cache/ ? "${value}ms"
@@ -352,7 +358,11 @@ subtest 'the first configuration: limits over two nginx' => sub {
     # three users on one address, first on one shard, then on three
 
     for my $shards (1, 3) {
-        $text = $patient . example($redis[0], %slow);
+        $text = $patient . example($redis[0], %slow)
+                . "ratelimit_deny_cache off;\n";
+
+        ok $_->reload(conf => $text) && $_->old_workers_gone(10),
+           "$shards: each rejection asks" for @nginx;
 
         if ($shards == 3) {
             my $list = join ' ', map { '127.0.0.1:' . $_->port } @redis;
@@ -428,7 +438,7 @@ subtest 'directives' => sub {
         ratelimit_limit => 'none', ratelimit => 'none',
         ratelimit_window => '60s', ratelimit_refill_interval => '0',
         ratelimit_local_share => '1', ratelimit_metrics => 'none',
-        ratelimit_breaker => breaker_default(),
+        ratelimit_breaker => breaker_default(), ratelimit_lease => 'off',
     );
 
     is microseconds($special{ratelimit_window}), define('WINDOW_DEFAULT'),
@@ -624,6 +634,14 @@ EOC
     is_deeply [sort @rows], [sort @variables],
               'each variable has an entry, each entry is a variable';
 
+    my ($who) = map { $_->[1] } grep { $_->[0] eq '`$ratelimit_source`' }
+                table_of($section{Variables});
+
+    is_deeply [sort +code_in($who)],
+              [sort grep { $_ ne 'none' }
+                         strings('ngx_http_ratelimit_source_names')],
+              'the sources';
+
     my $now = time;
     my $h = $get->(3, '/two');
 
@@ -642,6 +660,9 @@ EOC
     $h = $get->(3, '/two');
     is $h->{'x-status'}, 'REJECTED', 'rejected';
     is $h->{'x-retry_after'}, $h->{'retry-after'}, 'with a time';
+    is $h->{'x-source'}, 'denied', 'as was known before';
+    is $h->{'x-shard'}, undef, 'nobody was asked';
+    is $h->{'x-latency'}, undef, 'so it took no time';
 
     $get->(3, '/dry');
     $h = $get->(3, '/dry');
@@ -964,6 +985,8 @@ server {
                         ratelimit_algorithm token_bucket; }
     location /slow    { ratelimit_key 203.0.113.7; ratelimit_rate 100r/s;
                         ratelimit_algorithm token_bucket; }
+    location /gcra    { ratelimit_key 203.0.113.7; ratelimit_rate 100r/s;
+                        ratelimit_algorithm gcra; }
 }
 EOC
 
@@ -1027,8 +1050,10 @@ EOC
 
             if ($what =~ /^window with (\d+) entries$/) {
                 my $n = $1;
+
+                # one after the other: an entry each
                 my $load = RateLimit::Load::run(
-                    port => $nginx->port(2), connections => 20, requests => $n,
+                    port => $nginx->port(2), connections => 1, requests => $n,
                     path => "/n/$n", timeout => 60);
                 my $real = $redis->cmd('MEMORY', 'USAGE',
                                        "ratelimit:_/n/:{/n/$n}");
@@ -1038,8 +1063,9 @@ EOC
                     or diag $real;
                 cmp_ok abs($bytes / $n - $each), '<=', 1, "$each each";
 
-            } elsif ($what =~ /bucket/) {
-                my $place = $what =~ /slower/ ? 'slow' : 'fast';
+            } elsif ($what =~ /bucket|gcra/) {
+                my $place = $what =~ /gcra/ ? 'gcra'
+                          : $what =~ /slower/ ? 'slow' : 'fast';
 
                 RateLimit::Load::get($nginx->port(2), "/$place");
 
@@ -1050,6 +1076,16 @@ EOC
                     or diag $real;
             }
         }
+
+        # those that come together share entries
+
+        my $together = RateLimit::Load::run(
+            port => $nginx->port(2), connections => 20, requests => 1000,
+            path => '/n/together', timeout => 60);
+
+        is $together->count(404), 1000, '1000 requests at once';
+        cmp_ok state_of('ratelimit:_/n/:{/n/together}', $redis), '<', 900,
+               'fewer entries';
 
         my ($packed) = $section{'Sliding window log'} =~ /Up to (\d+) entries/;
 
@@ -1137,9 +1173,11 @@ subtest 'preview' => sub {
 
     ok $nginx->reload(conf => $config =~ s/ratelimit_on_error closed;//r)
        && $nginx->old_workers_gone(10), 'the default';
-    RateLimit::Load::get($nginx->port, '/api/') for 1 .. 2;
-    ok wait_until(sub { $page->()->{headers}{'x-ratelimit-degraded'} }),
-       'Redis is still away';
+
+    # that the bucket was empty holds for a second
+    ok wait_until(sub { RateLimit::Load::get($nginx->port, '/api/')->{status}
+                        == 404 }), 'Redis is still away';
+    RateLimit::Load::get($nginx->port, '/api/');
     like $page->()->{body}, qr/"limit":100,"remaining":98,/,
          'the numbers of this machine';
     $redis->start;
@@ -1277,6 +1315,171 @@ EOC
 };
 
 
+subtest 'fewer calls to Redis' => sub {
+    my @redis = RateLimit::Redis->start_many(3);
+    my $text = block_of('Fewer calls to Redis');
+    my ($most) = $text =~ /# up to (\d+) tokens at a time/;
+    my ($capacity) = $text =~ /ratelimit_capacity (\d+);/;
+    my ($percent) = $text =~ /ratelimit_lease +(\d+)%/;
+
+    is $most, $capacity * $percent / 100, 'the lease of the text';
+
+    # a lease that lives as long as this test, and one of the usual length
+
+    my $list = join ' ', map { $_->addr } @redis;
+    my $nginx = nginx_of('Fewer calls to Redis', [$redis[0]],
+        replace => { 'ttl=1s' => 'ttl=60s' }, more => <<"EOC");
+ratelimit_limit one   key=\$arg_one   capacity=1 rate=1r/d;
+ratelimit_limit two   key=\$arg_two   capacity=9 rate=1r/d;
+ratelimit_limit trial key=\$arg_two   capacity=1 rate=1r/d dry_run;
+ratelimit_limit fast  key=fast        capacity=1 rate=10r/s;
+
+server {
+    listen     127.0.0.1:%%PORT2%%;
+    add_header X-Source \$ratelimit_source always;
+
+    location /short  { ratelimit_key \$arg_k; ratelimit_rate 1r/d;
+                       ratelimit_capacity 100; ratelimit_lease 10; }
+    location /window { ratelimit_key \$arg_k; ratelimit_window 1h;
+                       ratelimit_capacity 100; ratelimit_lease 10;
+                       ratelimit_algorithm sliding_window_log; }
+    location /one    { ratelimit one; }
+    location /fast   { ratelimit fast; }
+    location /both   { ratelimit one two trial; ratelimit_lease 10; }
+    location /shards { ratelimit one two; ratelimit_shards $list; }
+    location /off    { ratelimit one; ratelimit_deny_cache off; }
+}
+EOC
+
+    my $get = sub { RateLimit::Load::get($nginx->port(2), $_[0]) };
+    my $sources = sub {
+        my ($n, $path) = @_;
+
+        return join ' ', map { $get->($path)->{headers}{'x-source'} } 1 .. $n;
+    };
+
+    # how leases grow
+
+    my $flat = $section{'Fewer calls to Redis'} =~ s/\s+/ /gr;
+    my ($growth, $then) = $flat =~
+        /At first the requests ([\d, ]+) and so on ask Redis, then one of (\d+)\./;
+
+    is $then, $most + 1, 'one that asks, and a full lease';
+
+    my @asked;
+    my $calls = calls_of(@redis);
+
+    for my $n (1 .. 3 * $then) {
+        RateLimit::Load::get($nginx->port, '/api/', 'X-Api-Key' => 'a');
+
+        my $now = calls_of(@redis);
+
+        push @asked, $n if $now > $calls;
+        $calls = $now;
+    }
+
+    my @growth = split /, /, $growth;
+
+    is "@asked[0 .. $#growth]", "@growth", "requests @growth ask";
+    is $asked[-1] - $asked[-2], $then, "then one of $then" or diag "@asked";
+
+    cmp_ok state_of("ratelimit:_/api/:{a}", @redis), '<',
+           $capacity - 3 * $then, 'more is taken than was spent';
+
+    # Remaining counts what is held
+
+    is RateLimit::Load::get($nginx->port, '/api/', 'X-Api-Key' => 'a')
+       ->{headers}{'x-ratelimit-remaining'}, $capacity - 3 * $then - 1,
+       'Remaining: what is held as well';
+
+    # the ttl
+
+    is $sources->(4, '/short?k=a'), 'redis redis lease redis', 'a lease';
+    cmp_ok state_of('ratelimit:_/short:{a}', @redis), '<', 94, 'three are held';
+    ok wait_until(sub {
+        abs(state_of('ratelimit:_/short:{a}', @redis) - 96) < 0.1
+    }), 'and go back';
+
+    # windows and several limits have none
+
+    is $sources->(5, '/window?k=a'), 'redis redis redis redis redis',
+       'a window has no leases';
+    is $sources->(3, '/both?two=b'), 'redis redis redis', 'nor have several limits';
+
+    # denials
+
+    is $sources->(3, '/one?one=a'), 'redis denied denied', 'an empty bucket';
+    is $sources->(2, '/off?one=a'), 'redis redis', 'off: Redis is asked';
+
+    $_->cmd('CONFIG', 'RESETSTAT') for @redis;
+    is $get->('/both?one=a&two=a')->{headers}{'x-source'}, 'denied',
+       'one of several';
+    is calls_of(@redis), 0, 'the others are not asked';
+    is $nginx->log_count(qr/REJECTED_DRY_RUN, limit: "trial", key: "a"/), 0,
+       'not even those that are tried';
+
+    $redis[0]->cmd('DEL', 'ratelimit:one:{a}');
+    is $get->('/one?one=a')->{status}, 429, 'a bucket that was reset';
+
+    my $since = time;
+
+    ok wait_until(sub { $get->('/one?one=a')->{status} == 404 }), 'is used';
+    cmp_ok time - $since, '<=', 3, 'after a second';
+
+    # several limits that reject: if they are on one shard
+
+    is $sources->(3, '/both?one=c&two=c'), 'redis redis denied', 'one shard';
+
+    my %key;
+
+    for my $k (map { "k$_" } 1 .. 100) {
+        $get->("/shards?two=$k");
+
+        my ($home) = grep { $redis[$_]->cmd('EXISTS', "ratelimit:two:{$k}") }
+                     0 .. 2;
+        $key{$home} //= $k;
+        last if keys %key == 2;
+    }
+
+    my ($here, $there) = values %key;
+
+    is $sources->(3, "/shards?one=$here&two=$there"), 'redis redis redis',
+       'two shards: asked each time';
+
+    # a flood: a bucket of one token each 100 ms
+
+    $_->cmd('CONFIG', 'RESETSTAT') for @redis;
+
+    my $load = RateLimit::Load::run(
+        port => $nginx->port(2), connections => 16, duration => 2,
+        path => '/fast');
+
+    cmp_ok calls_of(@redis), '<=', 8 + 4 * $load->count(404),
+           'a flood costs a few calls for each token';
+    cmp_ok calls_of(@redis), '<', $load->count / 2,
+           'not one for each request' or diag $load->count;
+
+    # what is held goes back when a worker leaves
+
+    my $api = 'ratelimit:_/api/:{b}';
+
+    RateLimit::Load::get($nginx->port, '/api/', 'X-Api-Key' => 'b') for 1 .. 4;
+    cmp_ok state_of($api, @redis), '<', $capacity - 6, 'three are held';
+    ok $nginx->reload && $nginx->old_workers_gone(10), 'a reload';
+    ok wait_until(sub { abs(state_of($api, @redis) - $capacity + 4) < 0.1 }),
+       'gives back';
+
+    RateLimit::Load::get($nginx->port, '/api/', 'X-Api-Key' => 'b') for 1 .. 2;
+
+    my $left = state_of($api, @redis);
+
+    ok $nginx->stop, 'stopped';
+    ok wait_until(sub { abs(state_of($api, @redis) - $capacity + 6) < 0.1 }),
+       'so does the end' or diag $left, ' ', state_of($api, @redis);
+    $nginx->no_alerts;
+};
+
+
 subtest 'addresses' => sub {
     my $nginx = RateLimit::Nginx->start(conf => <<'EOC');
 set_real_ip_from 127.0.0.1;
@@ -1328,6 +1531,7 @@ subtest 'clocks' => sub {
 ratelimit_limit slow   key=x capacity=1000000 rate=1r/s;
 ratelimit_limit window key=x capacity=2 window=2h algorithm=sliding_window_log;
 ratelimit_limit steps  key=x capacity=100 rate=60r/m refill_interval=10s;
+ratelimit_limit gcra   key=x capacity=10000 rate=1r/s algorithm=gcra;
 
 add_header X-Status $ratelimit_status always;
 EOC
@@ -1336,6 +1540,9 @@ location /redis  { ratelimit slow; }
 location /nginx  { ratelimit slow; ratelimit_clock nginx; }
 location /window { ratelimit window; }
 location /steps  { ratelimit steps; }
+location /gcra   { ratelimit gcra; ratelimit_deny_cache off; }
+location /gcra-nginx { ratelimit gcra; ratelimit_deny_cache off;
+                       ratelimit_clock nginx; }
 EOC
 
     my $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{headers} };
@@ -1379,6 +1586,27 @@ EOC
     is $get->('/nginx')->{'x-status'}, 'DEGRADED', '/nginx: a failure';
     ok $nginx->wait_log(qr/ratelimit DEGRADED, limit: "slow", .* failure: clock/),
        'called "clock"';
+
+    # gcra has no second clock: a leap refills, and time that runs back takes
+    # away, but not more than all
+
+    my $full_at = sub {
+        $redis->cmd('SET', 'ratelimit:gcra:{x}',
+                    sprintf '%.0f', (time + $_[0] - 1_700_000_000) * 16e6);
+    };
+
+    for my $clock ('/gcra', '/gcra-nginx') {
+        $full_at->(1000);
+        ok $near->($left->($clock), 9000), "$clock: a thousand lack";
+        $full_at->(1000 - 3 * $day);
+        is $left->($clock), 9999, "$clock: three days later, a leap or not";
+        $full_at->(1000 + 4000);
+        ok $near->($left->($clock), 5000), "$clock: back by so many seconds";
+        $full_at->(3 * $day);
+        is $get->($clock)->{'x-ratelimit-remaining'}, 0,
+           "$clock: back by more than all";
+        is $get->($clock)->{'x-status'}, 'REJECTED', 'is no failure';
+    }
 
     # a refill in steps
 
@@ -1433,7 +1661,7 @@ subtest 'from reply to headers' => sub {
 
     is scalar @tables, 2, 'two scripts, two tables';
 
-    for (qw(token_bucket.lua take.lua)) {
+    for (qw(token_bucket.lua gcra.lua take.lua)) {
         ok exists $lua{$_}, $_;
         like $text, qr/`\Q$_\E`/, 'is in the text';
     }
@@ -1522,6 +1750,21 @@ EOC
               [($sha{'token_bucket.lua'}) x 2, ($sha{'take.lua'}) x 2],
               'each by its script';
 
+    # those of several requests, of several buckets, and of gcra
+
+    my $redis = RateLimit::Redis->start;
+    my @bucket = (100, 1, 10, 1, 2_000_000);    # 6r/m
+    my $tick = 10_000_000 * 16;                 # a token each ten seconds
+
+    is_deeply $redis->cmd('EVAL', $lua{'token_bucket.lua'}, 1, 'a', @bucket, 3),
+              [3, 97_000_000], 'three requests: two integers';
+    is_deeply $redis->cmd('EVAL', $lua{'token_bucket.lua'}, 2, 'b', 'c',
+                          @bucket), [99_000_000, 99_000_000], 'two buckets';
+    is $redis->cmd('EVAL', $lua{'gcra.lua'}, 1, 'd', 100 * $tick, $tick),
+       99 * $tick, 'gcra: what the tokens are worth';
+    is_deeply $redis->cmd('EVAL', $lua{'gcra.lua'}, 1, 'e', 100 * $tick, $tick,
+                          3), [3, 97 * $tick], 'and of three requests';
+
     my $headers = RateLimit::Load::get($nginx->port, '/proxy')->{headers};
 
     is $headers->{'x-ratelimit-limit'}, 100, "a backend's header is replaced";
@@ -1550,6 +1793,7 @@ subtest 'bodies' => sub {
 
     my $nginx = RateLimit::Nginx->start(
         conf   => "${patient}ratelimit_shards ${\ $fake->addr};\n"
+                  . "ratelimit_deny_cache off;\n"
                   . "ratelimit_limit ip capacity=100 rate=20r/m;\n"
                   . "ratelimit_limit user capacity=100 rate=20r/m;\n"
                   . "ratelimit_limit once capacity=100 rate=0r/s;\n",
@@ -1592,6 +1836,33 @@ EOC
 
     is $get->('/default')->{body}, "page\n", 'default: the error_page';
     is $get->('/closed')->{body}, "page\n", 'closed: the error_page';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+
+    # what is known to reject, and what was not asked for that reason
+
+    my $redis = RateLimit::Redis->start;
+
+    $nginx = RateLimit::Nginx->start(
+        conf   => "${patient}ratelimit_shards ${\ $redis->addr};\n"
+                  . "ratelimit_deny_cache 60s;\n"
+                  . "ratelimit_limit ip capacity=1 rate=1r/d;\n"
+                  . "ratelimit_limit user capacity=2 rate=1r/d;\n",
+        server => <<'EOC');
+location /ip      { ratelimit ip; }
+location /user    { ratelimit user; }
+location /problem { ratelimit ip user; ratelimit_body problem; }
+EOC
+
+    $get->('/ip');
+    $get->('/user') for 1 .. 2;
+    $redis->cmd('CONFIG', 'RESETSTAT');
+    like $get->('/problem')->{body}, qr/"violated-policies":\["ip","user"\]\}$/,
+         'both are known';
+    $redis->cmd('DEL', 'ratelimit:ip:{127.0.0.1}');
+    like $get->('/problem')->{body}, qr/\["ip","user"\]\}$/, 'and stay so';
+    is calls_of($redis), 0, 'nobody asks';
 
     ok $nginx->stop, 'stopped';
     $nginx->no_alerts;
@@ -1755,7 +2026,8 @@ subtest 'log lines of an outage' => sub {
     is $get->()->{'x-ratelimit-degraded-reason'}, 'storage_unavailable',
        'no connection';
     $logged->('connect() to');
-    ok $nginx->wait_log(qr/is in state circuit_open/, 15), 'given up';
+    ok wait_until(sub { $get->(); $nginx->log_like(qr/state circuit_open/) }, 15),
+       'after five attempts it is given up';
 
     $redis->start;
     ok wait_until(sub { !$degraded->() }, 15), 'it is back';
@@ -1779,6 +2051,40 @@ subtest 'log lines of an outage' => sub {
     $logged->('ratelimit DEGRADED');
     $logged->('redis does not answer any more');
     $redis->resume;
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+# What Redis has said and given holds for its time.
+
+subtest 'what is known in an outage' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = RateLimit::Nginx->start(
+        conf   => "${patient}ratelimit_shards ${\ $redis->addr};\n"
+                  . "ratelimit_deny_cache 60s;\n"
+                  . "add_header X-Source \$ratelimit_source always;\n",
+        server => <<'EOC');
+location /empty { ratelimit_rate 1r/d; }
+location /lease { ratelimit_rate 9r/d; ratelimit_lease 5 ttl=60s; }
+EOC
+
+    my $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{headers} };
+
+    $get->('/empty');
+    $get->('/lease') for 1 .. 2;
+    $redis->kill9;
+
+    for (['/empty', 'denied'], ['/lease', 'lease']) {
+        my ($path, $source) = @$_;
+        my $h = $get->($path);
+
+        is $h->{'x-source'}, $source, $path;
+        is $h->{'x-ratelimit-degraded'}, undef, 'is not degraded';
+    }
+
+    is $get->('/lease')->{'x-source'}, 'local', 'what is not known is';
 
     ok $nginx->stop, 'stopped';
     $nginx->no_alerts;
@@ -1947,7 +2253,18 @@ EOC
         undef $redis;
     };
 
-    $try->('Redis is killed', break => sub { $_[0]->kill9 }, any => 1);
+    # while a call is under way
+
+    $try->('Redis is killed', any => 1, break => sub {
+        my ($server) = @_;
+        my $client = RateLimit::Load::connection($nginx->port);
+
+        $server->pause;
+        $client->write("GET /t?k=a HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        wait_until(sub { $sum->('redis_calls_in_flight') > 0 }, 1);
+        $server->kill9;
+        $client->close;
+    });
     $try->('Redis is stopped, or hangs', break => sub { $_[0]->pause },
            mend => sub { $_[0]->resume }, conf => '',
            any => 1);
@@ -2104,24 +2421,35 @@ subtest 'memory of Redis' => sub {
 
     like $text, qr/a million of them is $bytes MB/, 'a million';
 
+    my ($gcra) = $text =~ /one of `gcra` about (\d+)/;
     my $n = 100_000;
-    my $before = $redis->info('memory')->{used_memory};
 
-    $redis->cmd('EVAL', <<'EOL', 0, $n);
+    for (['bucket', $bytes, <<'EOL'], ['gcra', $gcra, <<'EOM']) {
+redis.call('HSET', key, 'tokens', '99.000000', 'lastRefill', '1794844923000000')
+redis.call('PEXPIRE', key, 1000000)
+EOL
+redis.call('SET', key, '1517518768000000', 'PX', 1000000)
+EOM
+        my ($kind, $expected, $lines) = @$_;
+
+        $redis->cmd('FLUSHALL');
+
+        my $before = $redis->info('memory')->{used_memory};
+
+        $redis->cmd('EVAL', <<"EOL", 0, $n);
 for i = 1, ARGV[1] do
     local key = string.format('ratelimit:example.com/api/:{203.%d.%d.%d}',
                               i / 65536, i / 256 % 256, i % 256)
-    redis.call('HSET', key, 'tokens', '99.000000', 'lastRefill',
-               '1794844923000000')
-    redis.call('PEXPIRE', key, 1000000)
+    $lines
 end
 EOL
 
-    my $each = ($redis->info('memory')->{used_memory} - $before) / $n;
+        my $each = ($redis->info('memory')->{used_memory} - $before) / $n;
 
-    is $redis->cmd('DBSIZE'), $n, 'buckets';
-    cmp_ok abs($each / $bytes - 1), '<', 0.15, "$bytes bytes each"
-        or diag $each;
+        is $redis->cmd('DBSIZE'), $n, "$kind: so many";
+        cmp_ok abs($each / $expected - 1), '<', 0.15, "$expected bytes each"
+            or diag $each;
+    }
 
     for my $policy ($section{'Redis in production'} =~ /`maxmemory-policy ([\w-]+)`/g) {
         is $redis->cmd('CONFIG', 'SET', 'maxmemory-policy', $policy), 'OK',
@@ -2160,6 +2488,12 @@ subtest 'numbers' => sub {
         ['ratelimit_window', WINDOW_MAX => '1ms to %dd', 86400000],
         ['ratelimit_refill_interval', STEP_MAX => 'up to %dd', 86400000],
         ['ratelimit_preview_cache', TIMEOUT_MAX => 'up to %ds', 1000],
+        ['ratelimit_deny_cache', DENY_CACHE => '`on` is %ds', 1000],
+        ['ratelimit_deny_cache', TIMEOUT_MAX => 'and %ds is the most', 1000],
+        ['ratelimit_lease', LEASE_TTL => 'by default %ds', 1000],
+        ['ratelimit_lease', TIMEOUT_MAX => '10ms to %ds', 1000],
+        ['ratelimit_lease', MAX_CAPACITY => '1 to %d or'],
+        ['Fewer calls to Redis', BATCH => 'up to %d keys'],
     );
 
     for (@numbers) {
@@ -2170,6 +2504,9 @@ subtest 'numbers' => sub {
         my $words = $format =~ s{%d}{define($name) / ($scale || 1)}er;
         ok index($text{$section}, $words) >= 0, "$section: $words";
     }
+
+    like $source{'group.c'}, qr/timer, take->timeout \/ 4 \+ 1\)/,
+         'who waits goes after a quarter of the timeout';
 
     # 64 bytes a key, and as many for a chunk of a window
 
@@ -2253,15 +2590,18 @@ subtest 'commands of redis-cli' => sub {
         conf => "$patient ratelimit_shards $list;" . <<'EOC', server => <<'EOC');
 ratelimit_redis_user     nginx;
 ratelimit_redis_password secret;
+ratelimit_deny_cache     off;
 
 ratelimit_limit bucket key=$arg_b capacity=2 rate=2r/h;
+ratelimit_limit gcra   key=$arg_g capacity=2 rate=2r/h algorithm=gcra;
 ratelimit_limit window key=$arg_w capacity=3 window=1h
                        algorithm=sliding_window_log;
 
 add_header X-St $ratelimit_status always;
 EOC
 location /one   { ratelimit_rate 1r/s; }
-location /two   { ratelimit bucket window; }
+location /gcra  { ratelimit gcra; }
+location /two   { ratelimit bucket gcra window; }
 location /quota { ratelimit bucket window; ratelimit_preview on; }
 EOC
 
@@ -2297,10 +2637,26 @@ EOC
 
     is join(' ', map { $status->("/two?b=$there&w=$there") } 1 .. 2),
        'PASSED REJECTED', 'two limits on one shard';
-    is $status->("/two?b=new&w=$there"), 'REJECTED', 'another bucket';
+    my ($other) = map { $_->[1] } grep { $_->[0] == 0 && $_->[1] ne $here } @key;
+
+    is $status->("/two?b=$other&w=$there"), 'REJECTED', 'another bucket';
     ok wait_until(sub {
-        (state_of('ratelimit:bucket:{new}', $redis, $second) // 2) == 2
+        (state_of("ratelimit:bucket:{$other}", $redis, $second) // 2) == 2
     }), 'a token is given back';
+
+    # so it is with gcra
+
+    is join(' ', map { $status->("/two?g=$here&w=$there") } 1 .. 2),
+       'REJECTED REJECTED', 'gcra and a window';
+    is join(' ', map { $status->("/gcra?g=$here") } 1 .. 3),
+       'PASSED PASSED REJECTED', 'its tokens are given back';
+    $second->cmd('DEL', "ratelimit:window:{$there}");
+    is $status->("/two?g=$here&w=$there"), 'REJECTED', 'gcra denies';
+    is $status->("/two?b=$other&w=$there"), 'PASSED', 'the window does not';
+    ok wait_until(sub {
+        state_of("ratelimit:window:{$there}", $second) == 1
+    }), 'and has its entry back';
+    $status->("/two?w=$there") for 1 .. 2;
 
     # entries from the future are moved
 
@@ -2340,6 +2696,101 @@ EOC
 };
 
 
+# Without one of the commands that it names, some script fails for it.
+
+subtest 'the user of redis-cli has no right that is not needed' => sub {
+    my ($line) = grep { / acl setuser / } map { $_->{command} }
+                 map { RateLimit::Transcript::parse($_) } @{ $block{console} };
+    my ($rights) = $line =~ /setuser (.*)/ or die;
+    my @rights = map { s/^'(.*)'$/$1/r } split / /, $rights;
+    my @commands = map { /^\+(\w+)$/ ? $1 : () } @rights;
+    my @redis = RateLimit::Redis->start_many(2);
+
+    $_->cmd('ACL', 'SETUSER', @rights) for @redis;
+
+    my $nginx = RateLimit::Nginx->start(
+        workers => 1,
+        conf    => "$patient ratelimit_shards @{[map { $_->addr } @redis]};"
+                   . <<'EOC', server => <<'EOC');
+ratelimit_redis_user     nginx;
+ratelimit_redis_password secret;
+ratelimit_deny_cache     off;
+ratelimit_breaker        failures=100 window=100ms;
+
+ratelimit_limit bucket key=$arg_b capacity=2 rate=2r/m;
+ratelimit_limit gcra   key=$arg_g capacity=2 rate=2r/m algorithm=gcra;
+ratelimit_limit window key=$arg_w capacity=3 window=1h
+                       algorithm=sliding_window_log;
+EOC
+location /bucket { ratelimit bucket; empty_gif; }
+location /gcra   { ratelimit gcra; empty_gif; }
+location /two    { ratelimit bucket gcra window; empty_gif; }
+EOC
+
+    my $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{status} };
+
+    my ($here, $there);
+
+    for my $k (map { "k$_" } 1 .. 100) {
+        $get->("/bucket?b=$k");
+        $redis[0]->cmd('EXISTS', "ratelimit:bucket:{$k}") ? $here = $k
+                                                          : ($there = $k);
+        last if defined $here && defined $there;
+    }
+
+    my $try = sub {
+        for (@redis) {
+            $_->cmd('FLUSHALL');
+            $_->cmd('ACL', 'LOG', 'RESET');
+        }
+
+        # a bucket, gcra; what another algorithm has left
+
+        $get->("/bucket?b=$here") for 1 .. 3;
+        $get->("/gcra?g=$here");
+        $redis[1]->cmd('ZADD', "ratelimit:$_:{$there}", 1, 1) for qw(bucket gcra);
+        $get->("/bucket?b=$there");
+        $get->("/gcra?g=$there");
+
+        # the bucket denies, and the window gives back
+
+        $redis[1]->cmd('ZADD', "ratelimit:window:{$there}", 1,
+                       sprintf '%016d:1:%016d:x', 1, 1);
+        $get->("/two?b=$here&w=$there");
+
+        # the other way round
+
+        $redis[0]->cmd('DEL', "ratelimit:bucket:{$here}");
+        $get->("/two?w=$there") for 1 .. 3;
+        $get->("/two?b=$here&g=$here&w=$there");
+
+        # refunds are sent by then
+
+        $get->("/two?b=$_") for $here, $there;
+
+        return map { my %entry = @$_; $entry{username} eq 'nginx'
+                                      ? lc $entry{object} : () }
+               map { @{ $_->cmd('ACL', 'LOG') } } @redis;
+    };
+
+    is_deeply [$try->()], [], 'with all of them nothing is forbidden';
+
+    for my $command (grep { !/^eval(?:sha)?$/ } @commands) {
+        $_->cmd('ACL', 'SETUSER', 'nginx', "-$command") for @redis;
+
+        my %denied = map { $_ => 1 } $try->();
+
+        is_deeply [keys %denied], [$command], "$command is needed";
+        $_->cmd('ACL', 'SETUSER', 'nginx', "+$command") for @redis;
+    }
+
+    is_deeply [$try->()], [], 'all is well again';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
 subtest 'commands of make' => sub {
     my $makefile = slurp('Makefile');
     my $text = join "\n", @{ $block{sh} };
@@ -2349,7 +2800,9 @@ subtest 'commands of make' => sub {
     }
 
     for my $name (map { /\b([A-Z][A-Z_]+)=/g } code_in($readme), $text) {
-        like $makefile, qr/^\Q$name\E +\?=/m, "$name=";
+        like $makefile, qr/^\Q$name\E\ +\?=
+                           |\$\(foreach\ name,[^,]*\b\Q$name\E\b
+                           |\$\(if\ \$\(\Q$name\E\)/mx, "$name=";
     }
 
     is_deeply [sort $readme =~ /^(\.\/configure|make)\b/mg],

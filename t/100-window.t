@@ -137,7 +137,8 @@ subtest 'a hundred at once, limit 10: exactly 10 pass' => sub {
 
     is_deeply $load->statuses, { 200 => 10, 429 => 90 }, '10 and 90';
     is $load->error_text, '', 'no errors';
-    is scalar(log_of('ratelimit:localhost/ten:{a}')), 10, '10 entries';
+    is sum0(map { $_->{cost} } log_of('ratelimit:localhost/ten:{a}')), 10,
+       'which are in the log';
 };
 
 
@@ -172,14 +173,15 @@ subtest '2 nginx x 2 workers x 3 shards, one key: exactly 100 pass' => sub {
     my @log = log_of($key);
 
     is scalar(places_of($key)), 1, 'one log on one shard';
-    is scalar @log, 100, 'of 100 entries';
+    is sum0(map { $_->{cost} } @log), 100, 'of 100 requests';
+    cmp_ok scalar @log, '<=', 100, 'several may have one entry';
 
     # PROCESS-NUMBER: no two calls have the same, whoever made them
 
     my %ids = map { (split /:/, $_->{member}, 4)[3] => 1 } @log;
     my %processes = map { s/-\w+\z//r => 1 } keys %ids;
 
-    is scalar keys %ids, 100, 'each of a call of its own';
+    is scalar keys %ids, scalar @log, 'each of a call of its own';
     cmp_ok scalar keys %processes, '<=', 4, 'of four processes at most';
 
     my ($place) = places_of($key);
@@ -236,12 +238,15 @@ subtest '500 keys at once, limit 5: exactly 5 each' => sub {
 
     for my $i (0 .. $#shards) {
         for my $key (@{ $here[$i] }) {
-            $odd++ if $shards[$i]->cmd('ZCARD', $key) != 5
+            my @costs = map { (split /:/, $_)[1] }
+                        @{ $shards[$i]->cmd('ZRANGE', $key, 0, -1) };
+
+            $odd++ if sum0(@costs) != 5
                       || $shards[$i]->cmd('PTTL', $key) <= 0;
         }
     }
 
-    is $odd, 0, 'five entries and a time to live for each';
+    is $odd, 0, 'five requests and a time to live for each';
 };
 
 
@@ -293,7 +298,8 @@ subtest 'a window that slides: never more than 20 in any three seconds' => sub {
     is $load->error_text, '', 'no errors';
     is $load->count(200) + $load->count(429), $load->count,
        'passed or rejected';
-    is scalar @log, $load->count(200), 'all that passed are known';
+    is sum0(map { $_->{cost} } @log), $load->count(200),
+       'all that passed are known';
     is fullest(3_000_000, @log), 20, 'the fullest window holds 20';
     cmp_ok $span, '>', 5_000_000, 'and there were several in a row';
     cmp_ok $load->count(429), '>', $load->count(200),
@@ -360,10 +366,8 @@ subtest 'costs: what passed adds up to the limit' => sub {
     is $load->count(200) + $load->count(429), 400, 'passed or rejected';
     is sum0(@passed), 100, 'a hundred, not one more or less';
 
-    my @log = log_of('ratelimit:localhost/cost:{a}');
-
-    is_deeply [sort map { $_->{cost} } @log], [sort @passed],
-              'an entry for each, with its cost';
+    is sum0(map { $_->{cost} } log_of('ratelimit:localhost/cost:{a}')), 100,
+       'and so does the log';
 };
 
 

@@ -75,6 +75,8 @@ sub start_nginx {
                           ratelimit_capacity 10; empty_gif; }
 
         location /h { ratelimit user ip global; empty_gif; }
+        location /asks { ratelimit user ip global;
+                         ratelimit_deny_cache off; empty_gif; }
         location /gui { ratelimit global user ip; empty_gif; }
         location /shadow { ratelimit user shadow; empty_gif; }
         location /sui { ratelimit shadow user ip; empty_gif; }
@@ -86,10 +88,15 @@ sub start_nginx {
                         ratelimit_log_level error;
                         ratelimit_body json; empty_gif; }
 
+        location /all { ratelimit_shards $one; ratelimit user ip global;
+                        ratelimit_deny_cache off; empty_gif; }
+
         location /dhm { ratelimit day hour minute; ratelimit_body problem;
-                        empty_gif; }
+                        ratelimit_deny_cache off; empty_gif; }
         location /mhd { ratelimit minute hour day; ratelimit_body json;
-                        empty_gif; }
+                        ratelimit_deny_cache off; empty_gif; }
+        location /cached { ratelimit day hour minute;
+                           ratelimit_deny_cache 60s; empty_gif; }
         location /d { ratelimit day; empty_gif; }
         location /e { ratelimit hour; empty_gif; }
         location /m { ratelimit minute; empty_gif; }
@@ -277,9 +284,10 @@ subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
     } 1 .. 1500;
 
     my $path = sub {
-        my ($r) = @_;
+        my ($r, $place) = @_;
 
-        return "/h?u=$r->{u}&uc=15&i=$r->{i}&ic=40&g=all&gc=380&c=$r->{c}";
+        return ($place // '/h')
+               . "?u=$r->{u}&uc=15&i=$r->{i}&ic=40&g=all&gc=380&c=$r->{c}";
     };
 
     my $load = RateLimit::Load::run(
@@ -320,7 +328,8 @@ subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
     is_spent 'what passed was taken, and nothing else', @wanted;
 
     # nothing is missing: what fits everywhere passes, what does not is denied,
-    # now that nobody else is there and each refund is awaited
+    # now that nobody else is there and each refund is awaited; a denial that is
+    # remembered may be one of before
 
     my ($early, $lost, $passed) = ('', '', 0);
 
@@ -330,7 +339,7 @@ subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
         my @blocking = map { $LIMITS{$_}[1] }
                        grep { ($taken{$_}{$r->{$_}} // 0) + $r->{c}
                               > $capacity{$_} } qw(u i g);
-        my $response = get($path->($r));
+        my $response = get($path->($r, '/asks'));
         my $name = $response->{headers}{'x-name'};
 
         if ($response->{status} == 200) {
@@ -390,7 +399,7 @@ subtest 'one shard: one call per request, by the server\'s own count' => sub {
 
     my $load = RateLimit::Load::run(
         targets => \@ports, connections => 20, requests => 400,
-        path => "/one?u=u$n&uc=100&i=i$n&g=g$n", timeout => 60);
+        path => "/all?u=u$n&uc=100&i=i$n&g=g$n", timeout => 60);
 
     is_deeply $load->statuses, { 200 => 100, 429 => 300 },
               'three limits, 400 requests: 100 pass';
@@ -398,6 +407,21 @@ subtest 'one shard: one call per request, by the server\'s own count' => sub {
     is calls_of($redis, 'eval'), 0, 'none of EVAL';
     is_spent 'no call came after them', [u => "u$n", 100], 100;
     is calls_of($redis, 'evalsha'), 400, 'nor a refund';
+
+    # those that are denied because one was before need no call
+
+    $n = ++$keys;
+    $redis->cmd('CONFIG', 'RESETSTAT');
+
+    $load = RateLimit::Load::run(
+        targets => \@ports, connections => 20, requests => 400,
+        path => "/one?u=u$n&uc=100&i=i$n&g=g$n", timeout => 60);
+
+    is_deeply $load->statuses, { 200 => 100, 429 => 300 },
+              'the same with denials that are remembered';
+    cmp_ok calls_of($redis, 'evalsha'), '<', 250, 'of which most cost nothing';
+    is_spent 'and take nothing', [u => "u$n", 100], 100, [i => "i$n", 1000],
+             100, [g => "g$n", 1000], 100;
 };
 
 
@@ -531,6 +555,23 @@ subtest 'several block: the one with the longest wait speaks' => sub {
             cmp_ok $r->{headers}{'retry-after'}, '<=', 60, 'a minute';
         }
     }
+
+    # those on one shard are remembered together, and the same one speaks
+
+    my ($d, $h, $m) = map { key_on(1) } 1 .. 3;
+
+    RateLimit::Load::get($ports[1], "/$_")
+        for "d?d=$d", "e?h=$h", "m?m=$m";
+
+    my @answers = map { join ' ', $_->{status}, @{ $_->{headers} }
+                        {qw(x-name x-source)} }
+                  map { RateLimit::Load::get($ports[0],
+                                             "/cached?d=$d&h=$h&m=$m") }
+                  1 .. 8;
+
+    is $answers[0], '429 day redis', 'all block';
+    is_deeply [@answers[1 .. 7]], [('429 day denied') x 7],
+              'and are remembered: the day speaks';
 };
 
 

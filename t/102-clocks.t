@@ -57,6 +57,7 @@ EOC
     ratelimit_redis_timeout 20s;
     ratelimit_redis_connect_timeout 20s;
     ratelimit_on_error closed;
+    ratelimit_deny_cache off;
 
     map \$arg_c \$cost { "" 1; default \$arg_c; }
 

@@ -677,7 +677,7 @@ my $left = sub {
 ratelimit_rate 1r/d;
 ratelimit_capacity 1;
 ratelimit_preview_cache 60s;
-location /api { empty_gif; }
+location /api { ratelimit_deny_cache off; empty_gif; }
 location /quota { ratelimit_preview on; empty_gif; }
 --- request eval
 ["GET /quota", "GET /api", "GET /quota", "GET /api", "GET /quota"]
@@ -697,7 +697,7 @@ location /quota { ratelimit_preview on; empty_gif; }
 ratelimit_rate 1r/d;
 ratelimit_capacity 1;
 ratelimit_preview_cache 60s;
-location /api { empty_gif; }
+location /api { ratelimit_deny_cache off; empty_gif; }
 location /quota { ratelimit_preview on; empty_gif; }
 --- request eval
 ["GET /api", "GET /quota", "GET /quota"]

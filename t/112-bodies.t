@@ -20,7 +20,12 @@ use JSON::PP ();
 use RateLimit::Util qw(find_program patience);
 
 our $redis = start_redis();
-our $full = start_fake(policy => { eval => ":-1\r\n" });
+
+# a call for several requests has their number behind the nine words of others
+
+our $full = start_fake(policy => {
+    eval => sub { @{ $_[0] } > 9 ? "*2\r\n:0\r\n:-1\r\n" : ":-1\r\n" },
+});
 
 our $TYPE = 'https://iana.org/assignments/http-problem-types#quota-exceeded';
 our $TITLE = 'Request cannot be satisfied as assigned quota has been exceeded';

@@ -40,6 +40,7 @@ add_block_preprocessor(sub {
     ratelimit_redis_timeout 10s;
     ratelimit_redis_connect_timeout 10s;
     ratelimit_headers draft-8;
+    ratelimit_deny_cache off;
 EOC
 
     $block->set_value('no_error_log', "[alert]\n[crit]\n")

@@ -36,6 +36,7 @@ my $fault = RateLimit::Fault->start(
                 ratelimit_key       $arg_k;
                 ratelimit_capacity  10;
                 ratelimit_rate      10r/h;
+                ratelimit_deny_cache off;
                 empty_gif;
             }
 EOC

@@ -312,7 +312,7 @@ sub local_tests {
 
             # any stretch of time is covered by so many windows
             my $most = $capacity * (floor(($end - $start) / $length) + 1);
-            my $least = $capacity * 4;
+            my $least = $capacity * 3;
 
             note sprintf '%d passed, between %d and %d expected', $passed,
                          $least, $most;

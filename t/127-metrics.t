@@ -432,10 +432,15 @@ ratelimit_shards $shards;
 ratelimit_limit here  key=\$arg_h capacity=1 rate=1r/d;
 ratelimit_limit there key=\$arg_t capacity=9 rate=1r/d;
 ratelimit_limit shade key=\$arg_t capacity=1 rate=1r/d dry_run;
+ratelimit_deny_cache off;
 EOC
 location /redis { ratelimit_rate 1r/d; ratelimit_capacity 3; empty_gif; }
 location /dry   { ratelimit_rate 1r/d; ratelimit_capacity 1;
                   ratelimit_dry_run on; empty_gif; }
+location /denied { ratelimit_rate 1r/d; ratelimit_capacity 3;
+                   ratelimit_deny_cache 60s; empty_gif; }
+location /lease { ratelimit_rate 1r/d; ratelimit_capacity 9;
+                  ratelimit_lease 5 ttl=60s; empty_gif; }
 location /look  { ratelimit here there; ratelimit_preview on; empty_gif; }
 location /both  { ratelimit here there; empty_gif; }
 location /shade { ratelimit there shade; empty_gif; }
@@ -542,6 +547,18 @@ EOC
     $get->("/dry?k=a", 3);
     $look->('a dry run', decided('localhost/dry passed redis' => 1,
                                  'localhost/dry dry_run_rejected redis' => 2));
+
+    $get->("/denied?k=$here", 5);
+    $look->('a denial that is remembered',
+            decided('localhost/denied passed redis' => 3,
+                    'localhost/denied rejected denied' => 2),
+            id('redis_calls_total', shard => $redis[0]->addr) => 3);
+
+    $get->("/lease?k=$here", 3);
+    $look->('a token that was taken before',
+            decided('localhost/lease passed redis' => 2,
+                    'localhost/lease passed lease' => 1),
+            id('redis_calls_total', shard => $redis[0]->addr) => 2);
 
     # counted when the request ends, which may be after its answer was read
 
@@ -855,21 +872,24 @@ subtest 'sums over workers' => sub {
     my $nginx = start(
         workers => 4, log => 'notice',
         conf    => "ratelimit_shards ${\ $redis->addr};\n",
-        server  => 'location /t { ratelimit_rate 1r/d; ratelimit_capacity 300;
-                                  empty_gif; }');
+        server  => 'location /t { ratelimit_rate 1r/d; ratelimit_capacity 1;
+                                  ratelimit_deny_cache off; empty_gif; }');
+
+    # two for each key, which never meet in one call
 
     my $before = samples($nginx);
     my $load = RateLimit::Load::run(port => $nginx->port, connections => 40,
                                     requests => 1000, keep => 1,
-                                    path => '/t?k=a', timeout => 60);
+                                    path => sub { '/t?k=' . $_[0] % 500 },
+                                    timeout => 60);
     my %workers = map { $_->{headers}{'x-worker'} => 1 } $load->responses;
 
     is $load->error_text, '', 'each request was answered';
     is scalar keys %workers, 4, 'by four workers';
 
     grew('all of them are counted', $before, samples($nginx),
-         decided('localhost/t passed redis' => 300,
-                 'localhost/t rejected redis' => 700),
+         decided('localhost/t passed redis' => 500,
+                 'localhost/t rejected redis' => 500),
          id('redis_calls_total', shard => $redis->addr) => 1000,
          id('redis_latency_seconds_count', shard => $redis->addr) => 1000);
 

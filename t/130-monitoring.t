@@ -357,6 +357,9 @@ my $nginx = RateLimit::Nginx->start(conf => <<"EOC");
         location /closed { ratelimit_on_error closed; empty_gif; }
         location /local  { ratelimit_on_error local; empty_gif; }
         location /few    { ratelimit few; empty_gif; }
+        location /lease  { ratelimit_rate 1r/d; ratelimit_capacity 1000000;
+                           ratelimit off; ratelimit_key \$arg_k;
+                           ratelimit_lease 1000 ttl=60s; empty_gif; }
         location /trial  { ratelimit trial; empty_gif; }
         location /plan   { ratelimit plan; empty_gif; }
     }
@@ -369,7 +372,7 @@ my $metrics = sub { RateLimit::Load::get($nginx->port(3), '/metrics') };
 # empty one.  How many requests got which status.
 
 sub traffic {
-    my @places = qw(many? closed? local? few? few? trial? trial?
+    my @places = qw(many? closed? local? few? few? trial? trial? lease?
                     plan?capacity=10& plan?capacity=gold&);
     my @paths = map { my $k = $_; map { "/${_}k=$k" } @places } '', 1 .. 40;
 
@@ -439,7 +442,7 @@ subtest 'variables of the dashboard' => sub {
     my %expected = (
         job      => ['nginx-ratelimit'],
         instance => ['127.0.0.1:' . $nginx->port(3)],
-        limit    => [qw(client everybody few many plan trial)],
+        limit    => [qw(_/lease client everybody few many plan trial)],
         shard    => [sort map { $_->addr } @redis],
     );
 
@@ -511,6 +514,36 @@ subtest 'expressions of the dashboard' => sub {
 
     cmp_ok scalar keys %$expr, '>', 40, 'there are some';
     results_ok({ map { $_ => filled_in($expr->{$_}) } keys %$expr }, $labels);
+
+    # each source has a curve, and all of them together are all requests
+
+    my $by_source = filled_in($expr->{'Requests by source, A'});
+    my @sources = qw(closed denied lease local none open redis);
+    my %source;
+
+    wait_until(sub {
+        traffic();
+        %source = map { $_->{metric}{source} => $_->{value}[1] }
+                  grep { $_->{value}[1] > 0 } @{ series_of($by_source) };
+        return keys %source == @sources;
+    }, 30);
+
+    is_deeply [sort keys %source], \@sources, 'all sources';
+
+    # what was decided without Redis is counted as such; denied and lease were
+    # decided by what it has said, and are part of the whole
+
+    my $body = $metrics->()->{body};
+    my ($fallback, %decided) = (0);
+
+    $fallback += $_ for $body =~ /^nginx_ratelimit_fallback_decisions_total
+                                  \{[^}]*\}\ (\d+)$/mgx;
+    $decided{$1} += $2
+        while $body =~ /^nginx_ratelimit_decisions_total
+                        \{.*source="(\w+)"\}\ (\d+)$/mgx;
+
+    is $fallback, $decided{local} + $decided{open} + $decided{closed},
+       'the share without Redis';
 };
 
 

@@ -106,6 +106,10 @@ test_states(void)
     bucket.step = 1;
     is_number(ngx_http_ratelimit_states(&bucket), 2, "with a step: two");
 
+    bucket = bucket_of(10, "1r/s", 1);
+    bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
+    is_number(ngx_http_ratelimit_states(&bucket), 1, "gcra: one number");
+
     bucket = window_of(10, SECOND, 1);
     bucket.step = 0;
     is_number(ngx_http_ratelimit_states(&bucket), 3, "a window: three");
@@ -190,6 +194,13 @@ test_buckets(void)
         is_decision(&d, cases[i].passed, cases[i].capacity,
                     cases[i].remaining, cases[i].reset, cases[i].retry_after,
                     cases[i].name);
+
+        bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
+        d = decision_of(&bucket, cases[i].state, 12345678, 0);
+
+        is_decision(&d, cases[i].passed, cases[i].capacity,
+                    cases[i].remaining, cases[i].reset, cases[i].retry_after,
+                    "the same for gcra");
     }
 }
 

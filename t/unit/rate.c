@@ -301,6 +301,78 @@ test_check(void)
 }
 
 
+/* a token of GCRA is a whole number of ticks, and never too few of them */
+
+static void
+test_gcra(void)
+{
+    size_t                     i;
+    ngx_http_ratelimit_rate_t  rate;
+
+    static const struct {
+        const char  *rate;
+        uint64_t     tick;
+    } ticks[] = {
+        { "1r/s", 16000000 },
+        { "10r/s", 1600000 },
+        { "7r/s", 2285715 },
+        { "3r/s", 5333334 },
+        { "100000r/s", 160 },
+        { "99999r/s", 161 },
+        { "1r/m", 960000000 },
+        { "1r/d", 1382400000000ULL },
+        { "0.5r/s", 32000000 },
+        { "0.000001r/s", 16000000000000ULL }
+    };
+
+    static const struct {
+        const char  *rate;
+        uint64_t     capacity;
+        int          fits;
+    } pairs[] = {
+        { "0r/s", 1, 0 },
+        { "1r/s", 1, 1 },
+        { "1r/s", 31536000, 1 },
+        { "1r/s", 31536001, 0 },
+        { "1r/d", 365, 1 },
+        { "1r/d", 366, 0 },
+        { "1r/d", 1000000000, 0 },
+        { "100000r/s", 1000000000, 1 },
+        { "100000.000001r/s", 1000000000, 0 },
+        { "100000.9r/s", 1000000000, 0 },
+        { "100001r/s", 1000000000, 0 },
+        { "1000000000r/s", 1000000000, 0 },
+        { "31.8r/s", 1000000000, 1 },
+        { "31.7r/s", 1000000000, 0 },
+        { "0.000001r/s", 31, 1 },
+        { "0.000001r/s", 32, 0 },
+        { "0.000001r/d", 1, 0 }
+    };
+
+    for (i = 0; i < sizeof(ticks) / sizeof(ticks[0]); i++) {
+        rate = rate_of(ticks[i].rate);
+
+        ok(ngx_http_ratelimit_gcra_tick(&rate) == ticks[i].tick,
+           "%s: a token is %" PRIu64 " ticks", ticks[i].rate, ticks[i].tick);
+    }
+
+    for (i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        rate = rate_of(pairs[i].rate);
+
+        ok((ngx_http_ratelimit_gcra_check(&rate, pairs[i].capacity) == NULL)
+           == pairs[i].fits, "%s %s for gcra with a capacity of %" PRIu64,
+           pairs[i].rate, pairs[i].fits ? "will do" : "is too much",
+           pairs[i].capacity);
+    }
+
+    rate = rate_of("0r/s");
+    is_text(ngx_http_ratelimit_gcra_check(&rate, 1),
+            "\"gcra\" needs a rate above zero and at most 100000r/s that "
+            "refills the capacity within a year",
+            "and it is said what would do");
+}
+
+
 static void
 test_wait(void)
 {
@@ -555,6 +627,7 @@ main(void)
     test_shares();
     test_numbers();
     test_check();
+    test_gcra();
     test_wait();
     test_refill();
 #if defined(__SIZEOF_INT128__)

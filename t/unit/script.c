@@ -13,6 +13,8 @@
 #define TEXT         NGX_HTTP_RATELIMIT_LUA_TOKEN_BUCKET
 #define TAKE_SHA1    NGX_HTTP_RATELIMIT_LUA_TAKE_SHA1
 #define TAKE_TEXT    NGX_HTTP_RATELIMIT_LUA_TAKE
+#define GCRA_SHA1    NGX_HTTP_RATELIMIT_LUA_GCRA_SHA1
+#define GCRA_TEXT    NGX_HTTP_RATELIMIT_LUA_GCRA
 #define REFUND_SHA1  NGX_HTTP_RATELIMIT_LUA_REFUND_SHA1
 #define REFUND_TEXT  NGX_HTTP_RATELIMIT_LUA_REFUND
 #define PROBE_SHA1   NGX_HTTP_RATELIMIT_LUA_PROBE_SHA1
@@ -48,10 +50,23 @@ bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
     bucket.capacity = capacity;
     bucket.cost = cost;
     bucket.step = 0;
+    bucket.varies = 0;
 
     if (ngx_http_ratelimit_rate_parse(rate, strlen(rate), &bucket.rate)) {
         ok(0, "%s is a rate", rate);
     }
+
+    return bucket;
+}
+
+
+static ngx_http_ratelimit_bucket_t
+gcra_of(uint64_t capacity, const char *rate, uint64_t cost)
+{
+    ngx_http_ratelimit_bucket_t  bucket;
+
+    bucket = bucket_of(capacity, rate, cost);
+    bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
 
     return bucket;
 }
@@ -106,6 +121,8 @@ script_of(ngx_http_ratelimit_claim_t *claims, size_t n)
     }
 
     script.n = n;
+    script.times = 1;
+    script.passed = 77;
     script.now = 1800000000123456ULL;
     script.id = "7f-1";
     script.id_len = 4;
@@ -245,27 +262,27 @@ test_wire(void)
              "$40\r\n" SHA1 "\r\n" "$1\r\n1\r\n" "$15\r\nratelimit:a:{k}\r\n"
              "$2\r\n10\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n3\r\n"
              "$5\r\n86714\r\n"), "one bucket, byte by byte");
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 
     claims[1] = claim_of("b", window_of(5, 60 * SECOND, 2));
     script = script_of(claims, 2);
 
     len = ngx_http_ratelimit_script_take(&command, &script);
 
-    is_bytes(command, len, bytes_of("*25\r\n$7\r\nEVALSHA\r\n"
+    is_bytes(command, len, bytes_of("*26\r\n$7\r\nEVALSHA\r\n"
              "$40\r\n" TAKE_SHA1 "\r\n" "$1\r\n2\r\n"
              "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
              "$4\r\ntake\r\n" "$5\r\nredis\r\n" "$16\r\n1800000000123456\r\n"
-             "$4\r\n7f-1\r\n"
+             "$4\r\n7f-1\r\n" "$1\r\n1\r\n"
              "$6\r\nbucket\r\n" "$8\r\nenforced\r\n" "$2\r\n10\r\n"
              "$1\r\n3\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n0\r\n"
              "$5\r\n86714\r\n"
              "$6\r\nwindow\r\n" "$8\r\nenforced\r\n" "$1\r\n5\r\n"
              "$1\r\n2\r\n" "$8\r\n60000000\r\n" "$1\r\n0\r\n" "$1\r\n0\r\n"
              "$5\r\n61000\r\n"), "a bucket and a window, byte by byte");
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 
-    len = ngx_http_ratelimit_script_refund(&command, &script);
+    len = ngx_http_ratelimit_script_refund(&command, &script, 1);
 
     is_bytes(command, len, bytes_of("*12\r\n$7\r\nEVALSHA\r\n"
              "$40\r\n" REFUND_SHA1 "\r\n" "$1\r\n2\r\n"
@@ -273,24 +290,38 @@ test_wire(void)
              "$6\r\nbucket\r\n" "$2\r\n10\r\n" "$1\r\n3\r\n"
              "$6\r\nwindow\r\n" "$1\r\n5\r\n" "$1\r\n2\r\n"),
              "and what gives them back");
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
+
+    claims[0] = claim_of("ratelimit:a:{k}", gcra_of(10, "7r/m", 3));
+    script = script_of(claims, 1);
+
+    /* a token is 60/7 s, of 16000000 ticks each */
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+
+    is_bytes(command, len, bytes_of("*6\r\n$7\r\nEVALSHA\r\n"
+             "$40\r\n" GCRA_SHA1 "\r\n" "$1\r\n1\r\n"
+             "$15\r\nratelimit:a:{k}\r\n"
+             "$10\r\n1371428580\r\n" "$9\r\n411428574\r\n"),
+             "the same limit by gcra, byte by byte");
+    ngx_http_ratelimit_script_free(command);
 
     len = ngx_http_ratelimit_script_command(&command, "AUTH", "bob", "s cret",
                                             NULL);
     is_bytes(command, len, bytes_of("*3\r\n$4\r\nAUTH\r\n$3\r\nbob\r\n"
              "$6\r\ns cret\r\n"), "AUTH with a user");
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 
     len = ngx_http_ratelimit_script_command(&command, "AUTH", "", NULL);
     is_bytes(command, len, bytes_of("*2\r\n$4\r\nAUTH\r\n$0\r\n\r\n"),
              "an empty word");
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 
     len = ngx_http_ratelimit_script_command(&command, "CLIENT", "SETNAME",
                                             "a\r\nb", NULL);
     is_bytes(command, len, bytes_of("*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n"
              "$4\r\na\r\nb\r\n"), "a word with a line end in it");
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 }
 
 
@@ -317,17 +348,24 @@ test_short(void)
         uint64_t      capacity, step;
         size_t        n;
         unsigned      preview, clock, shadow;
+        unsigned      gcra;
     } cases[] = {
-        { "one bucket", 1, "1r/s", 10, 0, 1, 0, 0, 0 },
-        { "one shadow bucket", 1, "1r/s", 10, 0, 1, 0, 0, 1 },
-        { "full within an hour", 1, "1r/s", 3599, 0, 1, 0, 0, 0 },
-        { "in a second more", 0, "1r/s", 3600, 0, 1, 0, 0, 0 },
-        { "never", 0, "0r/s", 10, 0, 1, 0, 0, 0 },
-        { "a preview", 0, "1r/s", 10, 0, 1, 1, 0, 0 },
-        { "nginx's clock", 0, "1r/s", 10, 0, 1, 0, 1, 0 },
-        { "a step", 0, "1r/s", 10, 1000, 1, 0, 0, 0 },
-        { "a window", 0, NULL, 10, 0, 1, 0, 0, 0 },
-        { "two buckets", 0, "1r/s", 10, 0, 2, 0, 0, 0 }
+        { "one bucket", 1, "1r/s", 10, 0, 1, 0, 0, 0, 0 },
+        { "one shadow bucket", 1, "1r/s", 10, 0, 1, 0, 0, 1, 0 },
+        { "full within an hour", 1, "1r/s", 3599, 0, 1, 0, 0, 0, 0 },
+        { "in a second more", 0, "1r/s", 3600, 0, 1, 0, 0, 0, 0 },
+        { "never", 0, "0r/s", 10, 0, 1, 0, 0, 0, 0 },
+        { "a preview", 0, "1r/s", 10, 0, 1, 1, 0, 0, 0 },
+        { "nginx's clock", 0, "1r/s", 10, 0, 1, 0, 1, 0, 0 },
+        { "a step", 0, "1r/s", 10, 1000, 1, 0, 0, 0, 0 },
+        { "a window", 0, NULL, 10, 0, 1, 0, 0, 0, 0 },
+        { "two buckets", 0, "1r/s", 10, 0, 2, 0, 0, 0, 0 },
+        { "one gcra", 1, "1r/s", 10, 0, 1, 0, 0, 0, 1 },
+        { "one shadow gcra", 1, "1r/s", 10, 0, 1, 0, 0, 1, 1 },
+        { "gcra, full in a day", 1, "1r/d", 1, 0, 1, 0, 0, 0, 1 },
+        { "a preview of gcra", 0, "1r/s", 10, 0, 1, 1, 0, 0, 1 },
+        { "gcra by nginx's clock", 0, "1r/s", 10, 0, 1, 0, 1, 0, 1 },
+        { "two gcra", 0, "1r/s", 10, 0, 2, 0, 0, 0, 1 }
     };
 
     for (i = 0; i < nelts_of(cases); i++) {
@@ -337,6 +375,11 @@ test_short(void)
                                   : window_of(cases[i].capacity, SECOND, 1));
         claims[0].bucket.step = cases[i].step;
         claims[0].shadow = cases[i].shadow;
+
+        if (cases[i].gcra) {
+            claims[0].bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
+        }
+
         claims[1] = claims[0];
 
         script = script_of(claims, cases[i].n);
@@ -347,12 +390,18 @@ test_short(void)
         is_short = cases[i].is_short;
 
         ok(args_of(command, len, &args)
-           && (is_short ? arg_is(&args, 1, bytes_of(SHA1))
-                        : arg_is(&args, 1, bytes_of(TAKE_SHA1))),
+           && arg_is(&args, 1, !is_short ? TAKE_SHA1
+                               : cases[i].gcra ? GCRA_SHA1 : SHA1, 40),
            "%s: %s", cases[i].name,
            is_short ? "the short script" : "the long one");
 
-        redisFreeCommand(command);
+        is_number(ngx_http_ratelimit_script_anonymous(&script), is_short,
+                  is_short ? "which needs no id" : "which needs an id");
+        is_number(ngx_http_ratelimit_script_alike(&script, &script), is_short,
+                  is_short ? "and can be one of a batch"
+                           : "and goes by itself");
+
+        ngx_http_ratelimit_script_free(command);
     }
 }
 
@@ -380,14 +429,14 @@ test_take_args(void)
     ok(args_of(command, len, &args), "three limits: a command");
     args_are(&args, 0, "word by word", "EVALSHA", TAKE_SHA1, "3",
              "user", "ip", "global", "take", "redis", "1800000000123456",
-             "7f-1",
+             "7f-1", "1",
              "bucket", "enforced", "1000000000", "100000",
              "37037037037037", "3200000000", "86400000000", "172801000",
              "window", "shadow", "1000000000", "100000",
              "31536000000000", "0", "0", "31536001000",
              "bucket", "enforced", "7", "1", "0", "1", "0",
              "3155760000000", NULL);
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 
     script.preview = 1;
     script.clock = 1;
@@ -399,10 +448,11 @@ test_take_args(void)
     len = ngx_http_ratelimit_script_take(&command, &script);
     ok(args_of(command, len, &args), "a preview by nginx's clock: a command");
     args_are(&args, 4, "word by word", "peek", "nginx", "0", "x y",
+             "1",
              "bucket", "enforced", "1000000000", "100000",
              "37037037037037", "3200000000", "86400000000", "172801000",
              NULL);
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 
     /* a window has no step, whatever is set beside it */
 
@@ -411,9 +461,177 @@ test_take_args(void)
     script = script_of(claims, 1);
 
     len = ngx_http_ratelimit_script_take(&command, &script);
-    ok(args_of(command, len, &args) && arg_number(&args, 14) == 0,
+    ok(args_of(command, len, &args) && arg_number(&args, 15) == 0,
        "a window is sent without a step");
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
+
+    /* capacity and cost of gcra are ticks, a sixteenth of a microsecond */
+
+    claims[0] = claim_of("a", gcra_of(100, "50r/s", 3));
+    claims[1] = claim_of("b", gcra_of(5, "1r/m", 2));
+    claims[1].shadow = 1;
+    script = script_of(claims, 2);
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+    ok(args_of(command, len, &args), "two of gcra: a command");
+    args_are(&args, 5, "in ticks", "take", "redis", "1800000000123456",
+             "7f-1", "1",
+             "gcra", "enforced", "32000000", "960000", "50", "1", "0", "3000",
+             "gcra", "shadow", "4800000000", "1920000000", "1", "60", "0",
+             "301000", NULL);
+    ngx_http_ratelimit_script_free(command);
+}
+
+
+/* several requests for one limit in one call */
+
+static void
+test_times(void)
+{
+    char                         *command;
+    args_t                        args;
+    long long                     len;
+    ngx_http_ratelimit_claim_t    claim;
+    ngx_http_ratelimit_script_t   script;
+
+    claim = claim_of("k", bucket_of(10, "7r/m", 3));
+    script = script_of(&claim, 1);
+    script.times = 12;
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+    ok(args_of(command, len, &args), "12 requests for a bucket: a command");
+    args_are(&args, 0, "whose last word says how many", "EVALSHA", SHA1, "1",
+             "k", "10", "7", "60", "3", "86714", "12", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    claim = claim_of("k", gcra_of(10, "1r/s", 3));
+    script = script_of(&claim, 1);
+    script.times = UINT32_MAX;
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+    ok(args_of(command, len, &args), "for gcra: a command");
+    args_are(&args, 0, "whose last word says how many", "EVALSHA", GCRA_SHA1,
+             "1", "k", "160000000", "48000000", "4294967295", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    /* where numbers come from variables, that is said as well, in any case */
+
+    claim.bucket.varies = 1;
+    script.times = 2;
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+    ok(args_of(command, len, &args), "for gcra with variables: a command");
+    args_are(&args, 4, "which says so at the end", "160000000", "48000000",
+             "2", "1", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    script.times = 1;
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+    ok(args_of(command, len, &args), "of one request: a command");
+    args_are(&args, 4, "the same", "160000000", "48000000", "1", "1", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    script.preview = 1;
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+    ok(args_of(command, len, &args), "of the long script: a command");
+    args_are(&args, 9, "in place of a step", "gcra", "enforced", "160000000",
+             "48000000", "1", "1", "1", "11000", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    claim = claim_of("k", window_of(10, SECOND, 3));
+    script = script_of(&claim, 1);
+    script.times = 2;
+
+    len = ngx_http_ratelimit_script_take(&command, &script);
+    ok(args_of(command, len, &args), "for a window: a command");
+    args_are(&args, 0, "which says it before the limit", "EVALSHA", TAKE_SHA1,
+             "1", "k", "take", "redis", "1800000000123456", "7f-1", "2",
+             "window", "enforced", "10", "3", "1000000", "0", "0", "2000",
+             NULL);
+
+    ok(ngx_http_ratelimit_script_alike(&script, &script) == 0,
+       "no batch has a window");
+    ngx_http_ratelimit_script_free(command);
+}
+
+
+static void
+test_batch(void)
+{
+    char                         *command, names[32][8];
+    args_t                        args;
+    size_t                        i, wrong;
+    long long                     len;
+    ngx_http_ratelimit_claim_t    claims[32], *p[32], other;
+    ngx_http_ratelimit_script_t   a, b;
+
+    for (i = 0; i < 32; i++) {
+        snprintf(names[i], sizeof(names[i]), "k%zu", i);
+        claims[i] = claim_of(names[i], bucket_of(10, "7r/m", 3));
+        p[i] = &claims[i];
+    }
+
+    len = ngx_http_ratelimit_script_batch(&command, p, 3, 0);
+    ok(args_of(command, len, &args), "a batch of three: a command");
+    args_are(&args, 0, "with their keys, and the limit once", "EVALSHA", SHA1,
+             "3", "k0", "k1", "k2", "10", "7", "60", "3", "86714", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    len = ngx_http_ratelimit_script_batch(&command, p, 2, 1);
+    ok(args_of(command, len, &args), "a batch with the text: a command");
+    args_are(&args, 0, "word by word", "EVAL", TEXT,
+             "2", "k0", "k1", "10", "7", "60", "3", "86714", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    len = ngx_http_ratelimit_script_batch(&command, p, 32, 0);
+    wrong = !args_of(command, len, &args) || args.n != 40;
+
+    for (i = 0; i < 32; i++) {
+        wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]));
+    }
+
+    is_number(wrong, 0, "a batch of 32");
+    ngx_http_ratelimit_script_free(command);
+
+    for (i = 0; i < 32; i++) {
+        claims[i].bucket = gcra_of(10, "7r/m", 3);
+    }
+
+    len = ngx_http_ratelimit_script_batch(&command, p, 2, 0);
+    ok(args_of(command, len, &args), "a batch of gcra: a command");
+    args_are(&args, 0, "with their keys, and the limit once", "EVALSHA",
+             GCRA_SHA1, "2", "k0", "k1", "1371428580", "411428574", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    /* which calls may share one */
+
+    claims[0] = claim_of("a", bucket_of(10, "7r/m", 3));
+    a = script_of(claims, 1);
+
+#define alike(what, name, expected)                                           \
+    other = claim_of("b", bucket_of(10, "7r/m", 3));                          \
+    b = script_of(&other, 1);                                                 \
+    what;                                                                     \
+    ok(ngx_http_ratelimit_script_alike(&a, &b) == expected                    \
+       && ngx_http_ratelimit_script_alike(&b, &a) == expected, name)
+
+    alike((void) 0, "two that differ by their keys are alike", 1);
+    alike(other.shadow = 1, "and so if one is a shadow", 1);
+    alike(b.id = "x", "or has another id", 1);
+    alike(other.bucket.capacity = 11, "not with another capacity", 0);
+    alike(other.bucket.cost = 1, "another cost", 0);
+    alike(other.bucket = bucket_of(10, "8r/m", 3), "another rate", 0);
+    alike(other.bucket = bucket_of(10, "7r/s", 3), "another unit of it", 0);
+    alike(other.bucket = gcra_of(10, "7r/m", 3), "another algorithm", 0);
+    alike(other.bucket.varies = 1, "numbers that vary", 0);
+    alike(other.bucket.step = 1, "a step", 0);
+    alike(b.times = 2, "two requests", 0);
+    alike(b.preview = 1, "a preview", 0);
+    alike(b.clock = 1, "or nginx's clock", 0);
+
+#undef alike
 }
 
 
@@ -442,12 +660,12 @@ test_refund_args(void)
 
     script = script_of(claims, 4);
 
-    len = ngx_http_ratelimit_script_refund(&command, &script);
+    len = ngx_http_ratelimit_script_refund(&command, &script, 1);
     ok(args_of(command, len, &args), "a refund is a command");
     args_are(&args, 0, "of those limits that took", "EVALSHA", REFUND_SHA1,
              "2", "b", "d", "7f-1", "bucket", "20", "4", "window", "40", "6",
              NULL);
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 
     ok(script.n == 4 && script.claims[0] == &claims[0]
        && script.claims[1] == &claims[1], "the call is left as it was");
@@ -457,11 +675,42 @@ test_refund_args(void)
     script = script_of(&claims[1], 1);
     script.eval = 1;
 
-    len = ngx_http_ratelimit_script_refund(&command, &script);
+    len = ngx_http_ratelimit_script_refund(&command, &script, 1);
     ok(args_of(command, len, &args), "a refund by EVAL is a command");
     args_are(&args, 0, "with the text", "EVAL", REFUND_TEXT, "1", "b", "7f-1",
              "bucket", "20", "4", NULL);
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
+
+    /* for some of several requests */
+
+    claims[0] = claim_of("a", bucket_of(100, "1r/s", 3));
+    script = script_of(claims, 1);
+    script.times = 20;
+
+    len = ngx_http_ratelimit_script_refund(&command, &script, 7);
+    ok(args_of(command, len, &args), "a refund for 7 requests is a command");
+    args_are(&args, 4, "of 7 times the cost", "7f-1", "bucket", "100", "21",
+             NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    claims[0] = claim_of("a", window_of(100, SECOND, 3));
+    script = script_of(claims, 1);
+    script.times = 20;
+
+    len = ngx_http_ratelimit_script_refund(&command, &script, 7);
+    ok(args_of(command, len, &args), "of a window");
+    args_are(&args, 4, "the same", "7f-1", "window", "100", "21", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    claims[0] = claim_of("a", gcra_of(100, "1r/s", 3));
+    script = script_of(claims, 1);
+    script.id_len = 0;
+
+    len = ngx_http_ratelimit_script_refund(&command, &script, 7);
+    ok(args_of(command, len, &args), "of gcra");
+    args_are(&args, 4, "in ticks; an empty id is an id", "", "gcra", "100",
+             "336000000", NULL);
+    ngx_http_ratelimit_script_free(command);
 }
 
 
@@ -481,16 +730,21 @@ test_eval(void)
         size_t       args;
     } scripts[] = {
         { SHA1, TEXT, 9 },
-        { TAKE_SHA1, TAKE_TEXT, 25 }
+        { TAKE_SHA1, TAKE_TEXT, 26 },
+        { GCRA_SHA1, GCRA_TEXT, 6 }
     };
 
-    for (n = 1; n <= 2; n++) {
+    for (n = 1; n <= nelts_of(scripts); n++) {
         claims[0] = claim_of("k", bucket_of(1000000000,
                                             "999999999.999999r/h", 100000));
         claims[1] = claims[0];
         claims[0].bucket.capacity = 1000;
 
-        script = script_of(claims, n);
+        script = script_of(claims, n == 2 ? 2 : 1);
+
+        if (n == 3) {
+            claims[0].bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
+        }
 
         sha_len = ngx_http_ratelimit_script_take(&sha, &script);
         script.eval = 1;
@@ -513,8 +767,8 @@ test_eval(void)
         ok(a.n == scripts[n - 1].args && b.n == a.n && same == a.n - 2,
            "and all else is the same");
 
-        redisFreeCommand(sha);
-        redisFreeCommand(text);
+        ngx_http_ratelimit_script_free(sha);
+        ngx_http_ratelimit_script_free(text);
     }
 }
 
@@ -534,13 +788,13 @@ test_probe(void)
     ok(args_of(command, len, &args), "a probe is a command");
     args_are(&args, 0, "with the text and one key", "EVAL", PROBE_TEXT, "1",
              "ratelimit:{probe}", NULL);
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 
     len = ngx_http_ratelimit_script_probe(&command, "a\0b\r\nc", 5);
 
     ok(args_of(command, len, &args) && args.n == 4
        && arg_is(&args, 3, "a\0b\r\nc", 5), "the key by its length");
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 }
 
 
@@ -552,7 +806,7 @@ test_load(void)
     size_t      i;
     long long   len;
 
-    static const char  *texts[] = { TEXT, TAKE_TEXT, REFUND_TEXT };
+    static const char  *texts[] = { TEXT, GCRA_TEXT, TAKE_TEXT, REFUND_TEXT };
 
     for (i = 0; i < nelts_of(texts); i++) {
         len = ngx_http_ratelimit_script_load(&command, i);
@@ -560,10 +814,10 @@ test_load(void)
         ok(args_of(command, len, &args), "SCRIPT LOAD %zu is a command", i);
         args_are(&args, 0, "and brings a script", "SCRIPT", "LOAD", texts[i],
                  NULL);
-        redisFreeCommand(command);
+        ngx_http_ratelimit_script_free(command);
     }
 
-    ok(ngx_http_ratelimit_script_load(&command, i) == -2, "there are three");
+    ok(ngx_http_ratelimit_script_load(&command, i) == -2, "there are four");
     ok(ngx_http_ratelimit_script_load(&command, (size_t) -1) == -2,
        "and no more, however far");
 }
@@ -597,33 +851,33 @@ test_many(void)
 
     script = script_of(claims, CLAIMS);
     script.now = UINT64_MAX;
-    script.id_len = 4;
+    script.times = UINT32_MAX;
 
     len = ngx_http_ratelimit_script_take(&command, &script);
 
-    ok(args_of(command, len, &args) && args.n == 7 + 9 * CLAIMS,
+    ok(args_of(command, len, &args) && args.n == 8 + 9 * CLAIMS,
        "16 limits: a command of all");
 
     wrong = 0;
 
     for (i = 0; i < CLAIMS; i++) {
         wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]))
-                 || !arg_is(&args, 7 + CLAIMS + 8 * i,
+                 || !arg_is(&args, 8 + CLAIMS + 8 * i,
                             i % 3 ? "bucket" : "window", 6)
-                 || arg_number(&args, 7 + CLAIMS + 8 * i + 2)
+                 || arg_number(&args, 8 + CLAIMS + 8 * i + 2)
                     != UINT64_MAX - i
-                 || arg_number(&args, 7 + CLAIMS + 8 * i + 3) != UINT64_MAX
-                 || arg_number(&args, 7 + CLAIMS + 8 * i + 4) != UINT64_MAX
-                 || arg_number(&args, 7 + CLAIMS + 8 * i + 6)
+                 || arg_number(&args, 8 + CLAIMS + 8 * i + 3) != UINT64_MAX
+                 || arg_number(&args, 8 + CLAIMS + 8 * i + 4) != UINT64_MAX
+                 || arg_number(&args, 8 + CLAIMS + 8 * i + 6)
                     != (i % 3 ? UINT64_MAX : 0)
-                 || arg_number(&args, 7 + CLAIMS + 8 * i + 7)
+                 || arg_number(&args, 8 + CLAIMS + 8 * i + 7)
                     != NGX_HTTP_RATELIMIT_TTL_MAX;
     }
 
     is_number(wrong, 0, "each in its place");
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 
-    len = ngx_http_ratelimit_script_refund(&command, &script);
+    len = ngx_http_ratelimit_script_refund(&command, &script, 1);
 
     ok(args_of(command, len, &args) && args.n == 4 + 4 * CLAIMS,
        "and all of them in a refund");
@@ -637,7 +891,7 @@ test_many(void)
     }
 
     is_number(wrong, 0, "each in its place");
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 }
 
 
@@ -694,22 +948,22 @@ test_keys(void)
                  keys[i].name);
         ok(args_of(command, len, &args) && args.n == 9
            && arg_is(&args, 3, keys[i].data, keys[i].len), "%s", name);
-        redisFreeCommand(command);
+        ngx_http_ratelimit_script_free(command);
 
         script.n = 2;
         script.claims[1] = &claims[1];
 
         len = ngx_http_ratelimit_script_take(&command, &script);
-        ok(args_of(command, len, &args) && args.n == 25
+        ok(args_of(command, len, &args) && args.n == 26
            && arg_is(&args, 4, keys[i].data, keys[i].len),
            "and as the second of two");
-        redisFreeCommand(command);
+        ngx_http_ratelimit_script_free(command);
 
-        len = ngx_http_ratelimit_script_refund(&command, &script);
+        len = ngx_http_ratelimit_script_refund(&command, &script, 1);
         ok(args_of(command, len, &args) && args.n == 12
            && arg_is(&args, 4, keys[i].data, keys[i].len),
            "and in a refund");
-        redisFreeCommand(command);
+        ngx_http_ratelimit_script_free(command);
 
         free(copy);
     }
@@ -734,7 +988,7 @@ ttl_of(const ngx_http_ratelimit_bucket_t *bucket)
     len = ngx_http_ratelimit_script_take(&command, &script);
     ttl = args_of(command, len, &args) ? arg_number(&args, args.n - 1) : 0;
 
-    redisFreeCommand(command);
+    ngx_http_ratelimit_script_free(command);
 
     return ttl;
 }
@@ -946,6 +1200,7 @@ test_embedded(void)
         const char  *sha1;
     } scripts[] = {
         { "lua/token_bucket.lua", TEXT, SHA1 },
+        { "lua/gcra.lua", GCRA_TEXT, GCRA_SHA1 },
         { "lua/take.lua", TAKE_TEXT, TAKE_SHA1 },
         { "lua/refund.lua", REFUND_TEXT, REFUND_SHA1 },
         { "lua/probe.lua", PROBE_TEXT, PROBE_SHA1 }
@@ -989,6 +1244,29 @@ reply_of(ngx_http_ratelimit_reader_t *reader, const char *wire)
 }
 
 
+/* reads a reply, and decides by it as its callers do */
+
+static ngx_http_ratelimit_failure_e
+answer(ngx_http_ratelimit_reader_t *reader, const char *wire,
+    ngx_http_ratelimit_script_t *script)
+{
+    size_t                         i;
+    ngx_http_ratelimit_claim_t    *claim;
+    ngx_http_ratelimit_failure_e   failure;
+
+    failure = ngx_http_ratelimit_script_reply(reply_of(reader, wire), script);
+
+    for (i = 0; failure == NGX_HTTP_RATELIMIT_OK && i < script->n; i++) {
+        claim = script->claims[i];
+
+        ngx_http_ratelimit_decide(&claim->decision, &claim->bucket,
+                                  claim->state);
+    }
+
+    return failure;
+}
+
+
 static int
 decision_is(const ngx_http_ratelimit_claim_t *claim, int passed,
     uint64_t limit, uint64_t remaining, uint64_t reset, uint64_t retry_after)
@@ -999,7 +1277,6 @@ decision_is(const ngx_http_ratelimit_claim_t *claim, int passed,
 
     return d->outcome == (passed ? NGX_HTTP_RATELIMIT_PASSED
                                  : NGX_HTTP_RATELIMIT_REJECTED)
-           && d->source == NGX_HTTP_RATELIMIT_SOURCE_REDIS
            && d->limit == limit && d->remaining == remaining
            && d->reset == reset && d->retry_after == retry_after;
 }
@@ -1035,21 +1312,20 @@ test_replies(void)
     script = script_of(&claim, 1);
     reader = ngx_http_ratelimit_reader_create();
 
-    is_number(ngx_http_ratelimit_script_reply(
-                  reply_of(reader, ":7000000\r\n"), &script),
+    is_number(answer(reader, ":7000000\r\n", &script),
               NGX_HTTP_RATELIMIT_OK, "an integer is a decision");
     ok(decision_is(&claim, 1, 10, 7, 3, 0),
        "not negative: passed, what is left");
+    is_number(script.passed, 1, "one of one");
 
-    is_number(ngx_http_ratelimit_script_reply(
-                  reply_of(reader, ":-2500001\r\n"), &script),
+    is_number(answer(reader, ":-2500001\r\n", &script),
               NGX_HTTP_RATELIMIT_OK, "so is a negative one");
     ok(decision_is(&claim, 0, 10, 2, 8, 1),
        "negative: rejected, what is there");
+    is_number(script.passed, 0, "none of one");
 
     for (i = 0; i < nelts_of(replies); i++) {
-        failure = ngx_http_ratelimit_script_reply(
-                      reply_of(reader, replies[i].wire), &script);
+        failure = answer(reader, replies[i].wire, &script);
 
         ok(failure == replies[i].failure, "\"%.*s\" is no decision: %s",
            (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
@@ -1091,18 +1367,15 @@ test_arrays(void)
     script = script_of(claims, 3);
     reader = ngx_http_ratelimit_reader_create();
 
-    is_number(ngx_http_ratelimit_script_reply(
-                  reply_of(reader, "*6\r\n:7000000\r\n:-2000001\r\n"
-                                   ":1000000\r\n:-3\r\n:5000000\r\n"
-                                   ":8000001\r\n"), &script),
+    is_number(answer(reader, "*6\r\n:7000000\r\n:-2000001\r\n:1000000\r\n"
+                             ":-3\r\n:5000000\r\n:8000001\r\n", &script),
               NGX_HTTP_RATELIMIT_OK, "three limits in one reply");
     ok(decision_is(&claims[0], 1, 10, 7, 3, 0), "the bucket's number");
     ok(decision_is(&claims[1], 0, 20, 2, 9, 4), "the two of one with steps");
     ok(decision_is(&claims[2], 0, 30, 2, 5, 9), "the window's three");
 
     for (i = 0; i < nelts_of(wrong); i++) {
-        is_number(ngx_http_ratelimit_script_reply(reply_of(reader, wrong[i]),
-                                                  &script),
+        is_number(answer(reader, wrong[i], &script),
                   NGX_HTTP_RATELIMIT_PROTOCOL,
                   "another number or type of elements is no decision");
     }
@@ -1112,9 +1385,8 @@ test_arrays(void)
     script.claims[0] = &claims[2];
     script.claims[2] = &claims[0];
 
-    ngx_http_ratelimit_script_reply(
-        reply_of(reader, "*6\r\n:29\r\n:60000000\r\n:0\r\n"
-                         ":-2000001\r\n:1000000\r\n:-1\r\n"), &script);
+    answer(reader, "*6\r\n:29\r\n:60000000\r\n:0\r\n"
+                   ":-2000001\r\n:1000000\r\n:-1\r\n", &script);
     ok(decision_is(&claims[2], 1, 30, 29, 60, 0)
        && decision_is(&claims[1], 0, 20, 2, 9, 4)
        && decision_is(&claims[0], 0, 10, 0, 10, 3),
@@ -1123,19 +1395,17 @@ test_arrays(void)
     /* single limits of several numbers */
 
     script = script_of(&claims[1], 1);
-    is_number(ngx_http_ratelimit_script_reply(
-                  reply_of(reader, "*2\r\n:17000000\r\n:0\r\n"), &script),
+    is_number(answer(reader, "*2\r\n:17000000\r\n:0\r\n", &script),
               NGX_HTTP_RATELIMIT_OK, "one bucket with a step is an array");
     ok(decision_is(&claims[1], 1, 20, 17, 5, 0), "of two numbers");
-    is_number(ngx_http_ratelimit_script_reply(
-                  reply_of(reader, ":17000000\r\n"), &script),
+    is_number(answer(reader, ":17000000\r\n", &script),
               NGX_HTTP_RATELIMIT_PROTOCOL, "and not an integer");
 
     script = script_of(&claims[2], 1);
-    is_number(ngx_http_ratelimit_script_reply(
-                  reply_of(reader, "*3\r\n:27\r\n:1\r\n:0\r\n"), &script),
+    is_number(answer(reader, "*3\r\n:27\r\n:1\r\n:0\r\n", &script),
               NGX_HTTP_RATELIMIT_OK, "one window is an array");
     ok(decision_is(&claims[2], 1, 30, 27, 1, 0), "of three numbers");
+    is_number(script.passed, 1, "one of one");
 
     ngx_http_ratelimit_reader_free(reader);
 }
@@ -1163,8 +1433,7 @@ test_many_replies(void)
 
     script = script_of(claims, CLAIMS);
 
-    is_number(ngx_http_ratelimit_script_reply(reply_of(reader, wire),
-                                              &script),
+    is_number(answer(reader, wire, &script),
               NGX_HTTP_RATELIMIT_OK, "16 windows answer with 48 numbers");
 
     wrong = 0;
@@ -1174,6 +1443,225 @@ test_many_replies(void)
     }
 
     is_number(wrong, 0, "each has its own");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+/* what comes first is how many passed */
+
+static void
+test_times_replies(void)
+{
+    size_t                        i;
+    ngx_http_ratelimit_claim_t    bucket, window;
+    ngx_http_ratelimit_script_t   script;
+    ngx_http_ratelimit_reader_t  *reader;
+
+    static const char  *wrong[] = {
+        ":7000000\r\n",
+        "*0\r\n",
+        "*1\r\n:2\r\n",
+        "*3\r\n:2\r\n:7000000\r\n:1\r\n",
+        "*2\r\n:-1\r\n:7000000\r\n",
+        "*2\r\n:6\r\n:7000000\r\n",
+        "*2\r\n:9223372036854775807\r\n:7000000\r\n",
+        "*2\r\n$1\r\n2\r\n:7000000\r\n",
+        "*2\r\n:2\r\n$-1\r\n"
+    };
+
+    reader = ngx_http_ratelimit_reader_create();
+
+    bucket = claim_of("k", bucket_of(10, "1r/s", 1));
+    script = script_of(&bucket, 1);
+    script.times = 5;
+
+    is_number(answer(reader, "*2\r\n:5\r\n:3500000\r\n", &script),
+              NGX_HTTP_RATELIMIT_OK, "five requests, two numbers");
+    ok(script.passed == 5 && bucket.state[0] == 3500000,
+       "all passed, so much is left");
+
+    answer(reader, "*2\r\n:2\r\n:500000\r\n", &script);
+    ok(script.passed == 2 && bucket.state[0] == 500000,
+       "two passed, so much is left");
+
+    answer(reader, "*2\r\n:0\r\n:-500001\r\n", &script);
+    ok(script.passed == 0 && bucket.state[0] == -500001,
+       "none passed, so much is there");
+
+    for (i = 0; i < nelts_of(wrong); i++) {
+        is_number(answer(reader, wrong[i], &script),
+                  NGX_HTTP_RATELIMIT_PROTOCOL, "what else is no answer");
+    }
+
+    is_number(answer(reader, "-OOM no\r\n", &script), NGX_HTTP_RATELIMIT_OOM,
+              "an error is an error");
+
+    window = claim_of("k", window_of(10, 60 * SECOND, 1));
+    script = script_of(&window, 1);
+    script.times = 5;
+
+    is_number(answer(reader, "*4\r\n:3\r\n:0\r\n:5\r\n:7\r\n", &script),
+              NGX_HTTP_RATELIMIT_OK, "of a window, four numbers");
+    ok(script.passed == 3 && window.state[0] == 0 && window.state[1] == 5
+       && window.state[2] == 7, "how many passed, and its three");
+    is_number(answer(reader, "*3\r\n:0\r\n:5\r\n:7\r\n", &script),
+              NGX_HTTP_RATELIMIT_PROTOCOL, "three are too few");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+/* ticks in, microtokens out, never more than there are */
+
+static void
+test_gcra_replies(void)
+{
+    char                          wire[64];
+    int64_t                       ticks;
+    unsigned                      i, wrong;
+    uint64_t                      seed, tick, left;
+    ngx_http_ratelimit_claim_t    claims[2];
+    ngx_http_ratelimit_script_t   script;
+    ngx_http_ratelimit_reader_t  *reader;
+
+    reader = ngx_http_ratelimit_reader_create();
+
+    claims[0] = claim_of("a", gcra_of(10, "1r/s", 3));
+    claims[1] = claim_of("b", gcra_of(20, "7r/s", 1));
+    script = script_of(claims, 1);
+
+    is_number(answer(reader, ":112000000\r\n", &script),
+              NGX_HTTP_RATELIMIT_OK, "gcra answers with ticks");
+    ok(claims[0].state[0] == 7000000 && decision_is(&claims[0], 1, 10, 7, 3, 0)
+       && script.passed == 1, "which are microtokens by its rate");
+
+    answer(reader, ":-40000001\r\n", &script);
+    ok(claims[0].state[0] == -2500001
+       && decision_is(&claims[0], 0, 10, 2, 8, 1) && script.passed == 0,
+       "and so if it denied");
+
+    answer(reader, ":-1\r\n", &script);
+    is_number(-claims[0].state[0], 1, "nothing is nothing");
+
+    script = script_of(claims, 2);
+
+    is_number(answer(reader, "*2\r\n:15999999\r\n:2285715\r\n", &script),
+              NGX_HTTP_RATELIMIT_OK, "two answer with a number each");
+    ok(claims[0].state[0] == 999999 && claims[1].state[0] == 1000000,
+       "rounded down, each by its rate");
+
+    script = script_of(claims, 1);
+    script.times = 9;
+
+    answer(reader, "*2\r\n:2\r\n:16000000\r\n", &script);
+    ok(script.passed == 2 && claims[0].state[0] == 1000000,
+       "of several requests, only what is left is in ticks");
+
+    /* the largest limit that there can be, a year's */
+
+    claims[0] = claim_of("a", gcra_of(1000000000, "31.709792r/s", 1));
+    script = script_of(claims, 1);
+    tick = ngx_http_ratelimit_gcra_tick(&claims[0].bucket.rate);
+
+    snprintf(wire, sizeof(wire), ":%" PRIu64 "\r\n", 1000000000 * tick);
+    answer(reader, wire, &script);
+    is_number(claims[0].state[0], 1000000000000000ULL,
+              "a thousand million tokens");
+
+    seed = 5;
+    wrong = 0;
+
+    for (i = 0; i < 20000; i++) {
+        ticks = tap_random(&seed) % (1000000000 * tick);
+
+        snprintf(wire, sizeof(wire), ":%" PRId64 "\r\n",
+                 i % 2 ? ticks : -1 - ticks);
+        answer(reader, wire, &script);
+
+        left = i % 2 ? claims[0].state[0] : -1 - claims[0].state[0];
+
+        wrong += left * (double) tick > ticks * 1e6 * (1 + 1e-12)
+                 || (left + 1) * (double) tick < ticks * 1e6 * (1 - 1e-12);
+    }
+
+    is_number(wrong, 0, "20000 random answers: to the microtoken");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+static ngx_http_ratelimit_failure_e
+batch_answer(ngx_http_ratelimit_reader_t *reader, const char *wire,
+    ngx_http_ratelimit_claim_t **claims, size_t n)
+{
+    return ngx_http_ratelimit_script_batch_reply(reply_of(reader, wire),
+                                                 claims, n);
+}
+
+
+static void
+test_batch_replies(void)
+{
+    size_t                        i;
+    ngx_http_ratelimit_claim_t    claims[3], *p[3];
+    ngx_http_ratelimit_reader_t  *reader;
+
+    static const struct {
+        const char                    *wire;
+        ngx_http_ratelimit_failure_e   failure;
+    } replies[] = {
+        { ":5\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "+OK\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "*-1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "*0\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "*2\r\n:1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "*4\r\n:1\r\n:1\r\n:1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "*3\r\n:1\r\n$1\r\n1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "*3\r\n:1\r\n:1\r\n*1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "-NOSCRIPT No matching script.\r\n", NGX_HTTP_RATELIMIT_NOSCRIPT },
+        { "-OOM command not allowed\r\n", NGX_HTTP_RATELIMIT_OOM },
+        { "-WRONGTYPE Operation\r\n", NGX_HTTP_RATELIMIT_WRONGTYPE }
+    };
+
+    reader = ngx_http_ratelimit_reader_create();
+
+    for (i = 0; i < 3; i++) {
+        claims[i] = claim_of("k", bucket_of(10, "1r/s", 1));
+        claims[i].failure = NGX_HTTP_RATELIMIT_TIMEOUT;
+        p[i] = &claims[i];
+    }
+
+    is_number(batch_answer(reader, "*3\r\n:7000000\r\n:-1\r\n:0\r\n", p, 3),
+              NGX_HTTP_RATELIMIT_OK, "a batch answers with a number each");
+    ok(claims[0].state[0] == 7000000 && claims[1].state[0] == -1
+       && claims[2].state[0] == 0, "in the order of the keys");
+    ok(claims[0].failure == NGX_HTTP_RATELIMIT_OK
+       && claims[1].failure == NGX_HTTP_RATELIMIT_OK
+       && claims[2].failure == NGX_HTTP_RATELIMIT_OK, "and none has failed");
+
+    is_number(batch_answer(reader, "*3\r\n:1\r\n-WRONGTYPE no\r\n:2\r\n",
+                           p, 3),
+              NGX_HTTP_RATELIMIT_OK, "one may be an error");
+    ok(claims[0].failure == NGX_HTTP_RATELIMIT_OK && claims[0].state[0] == 1
+       && claims[1].failure == NGX_HTTP_RATELIMIT_WRONGTYPE
+       && claims[2].failure == NGX_HTTP_RATELIMIT_OK
+       && claims[2].state[0] == 2, "which is that one's, the others are fine");
+
+    for (i = 0; i < nelts_of(replies); i++) {
+        ok(batch_answer(reader, replies[i].wire, p, 3) == replies[i].failure,
+           "\"%.*s\" fails for all: %s",
+           (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
+           ngx_http_ratelimit_failure_name(replies[i].failure));
+    }
+
+    for (i = 0; i < 3; i++) {
+        claims[i].bucket = gcra_of(10, "1r/s", 1);
+    }
+
+    batch_answer(reader, "*3\r\n:16000000\r\n:-24000001\r\n:0\r\n", p, 3);
+    ok(claims[0].state[0] == 1000000 && claims[1].state[0] == -1500001
+       && claims[2].state[0] == 0, "a batch of gcra answers with ticks");
 
     ngx_http_ratelimit_reader_free(reader);
 }
@@ -1225,6 +1713,8 @@ main(void)
     test_wire();
     test_short();
     test_take_args();
+    test_times();
+    test_batch();
     test_refund_args();
     test_eval();
     test_probe();
@@ -1236,6 +1726,9 @@ main(void)
     test_replies();
     test_arrays();
     test_many_replies();
+    test_times_replies();
+    test_gcra_replies();
+    test_batch_replies();
     test_taken();
 
     return tap_done();

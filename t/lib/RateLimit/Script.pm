@@ -7,6 +7,7 @@ package RateLimit::Script;
 #
 #   my $ip   = $script->bucket(capacity => 10, rate => [1, 60]);
 #   my $user = $script->window(capacity => 5, length => 60_000_000);
+#   my $all  = $script->gcra(capacity => 5, rate => [7, 1]);
 #
 # A limit is a hash that take and refund read; change it, or copy it with
 # changes: { %$ip, cost => 3 }.  Its parts: key (a new one unless given),
@@ -18,10 +19,12 @@ package RateLimit::Script;
 #       nginx => $us,           # nginx's time; as Redis's if missing
 #       clock => 'nginx',       # whose counts; default redis
 #       peek  => 1,             # change nothing
+#       times => 5,             # so many requests; default 1
 #       id    => 'x');          # a new one unless given
 #   my $state = $script->one($ip, at => $us);      # its numbers as an array ref
-#   my $n     = $script->refund([$ip, $user], id => 'x');
-#   my $left  = $script->token_bucket($ip, at => $us);       # the short script
+#   my $n     = $script->refund([$ip, $user], id => 'x', times => 2);
+#   my $left  = $script->short($ip, at => $us, times => 2);  # the short script
+#   my $each  = $script->short([$ip, $other], at => $us);    # of several keys
 #
 # An error reply is a RateLimit::Redis::Error.
 #
@@ -42,9 +45,10 @@ use Time::HiRes ();
 
 use RateLimit::Util qw(slurp);
 
-my $CLOCKED = 'local real = redis; local redis = setmetatable({ '
+my $CLOCKED = 'local us, s = table.remove(ARGV), table.remove(ARGV); '
+              . 'local real = redis; local redis = setmetatable({ '
               . 'call = function(name, ...) if name == "TIME" then '
-              . 'return { ARGV[#ARGV - 1], ARGV[#ARGV] } end '
+              . 'return { s, us } end '
               . 'return real.call(name, ...) end }, { __index = real }); ';
 
 
@@ -53,7 +57,7 @@ sub new {
 
     my $self = bless { redis => $redis, keys => 0, ids => 0 }, $class;
 
-    for my $name (qw(take refund token_bucket)) {
+    for my $name (qw(take refund token_bucket gcra)) {
         my $text = slurp("lua/$name.lua") || die "no lua/$name.lua here\n";
 
         $self->{plain}{$name} = $redis->cmd('SCRIPT', 'LOAD', $text);
@@ -73,6 +77,15 @@ sub bucket {
 
     return { kind => 'bucket', key => $self->new_key, capacity => 10,
              rate => [1, 1], %limit };
+}
+
+
+# Its capacity and cost are tokens here as elsewhere; calls have ticks instead.
+
+sub gcra {
+    my ($self, %limit) = @_;
+
+    return { %{ $self->bucket(%limit) }, kind => 'gcra' };
 }
 
 
@@ -111,17 +124,33 @@ sub ttl_of {
 }
 
 
+# Ticks of GCRA, sixteenths of a microsecond, that a token is worth; for the
+# others, 1.
+
+sub tick_of {
+    my ($self, $limit) = @_;
+
+    return 1 if $limit->{kind} ne 'gcra';
+
+    my ($num, $den) = @{ $limit->{rate} };
+
+    return POSIX::ceil(16_000_000 * $den / $num);
+}
+
+
 sub take {
     my ($self, $limits, %opt) = @_;
 
     my $nginx = $opt{nginx} // $opt{at} // int(Time::HiRes::time() * 1e6);
 
     my @args = ($opt{peek} ? 'peek' : 'take', $opt{clock} // 'redis', $nginx,
-                $opt{id} // 'id-' . ++$self->{ids});
+                $opt{id} // 'id-' . ++$self->{ids}, $opt{times} // 1);
 
     for my $limit (@$limits) {
+        my $tick = $self->tick_of($limit);
+
         push @args, $limit->{kind}, $limit->{shadow} ? 'shadow' : 'enforced',
-                    $limit->{capacity}, $limit->{cost} // 1;
+                    $limit->{capacity} * $tick, ($limit->{cost} // 1) * $tick;
 
         push @args, $limit->{kind} eq 'window'
                     ? ($limit->{length}, 0, 0)
@@ -143,12 +172,24 @@ sub one {
 }
 
 
-sub token_bucket {
-    my ($self, $limit, %opt) = @_;
+sub short {
+    my ($self, $limits, %opt) = @_;
 
-    return $self->_call('token_bucket', $opt{at}, [$limit],
-                        $limit->{capacity}, @{ $limit->{rate} },
-                        $limit->{cost} // 1, $self->ttl_of($limit));
+    $limits = [$limits] if ref $limits ne 'ARRAY';
+
+    my $limit = $limits->[0];
+    my $tick = $self->tick_of($limit);
+    my @args = ($limit->{capacity} * $tick, ($limit->{cost} // 1) * $tick);
+
+    if ($limit->{kind} eq 'bucket') {
+        splice @args, 1, 0, @{ $limit->{rate} };
+        push @args, $self->ttl_of($limit);
+    }
+
+    push @args, $opt{times} if $opt{times};
+
+    return $self->_call($limit->{kind} eq 'gcra' ? 'gcra' : 'token_bucket',
+                        $opt{at}, $limits, @args);
 }
 
 
@@ -157,7 +198,9 @@ sub refund {
 
     my @args = $opt{id};
 
-    push @args, $_->{kind}, $_->{capacity}, $_->{cost} // 1 for @$limits;
+    push @args, $_->{kind}, $_->{capacity},
+                ($_->{cost} // 1) * ($opt{times} // 1) * $self->tick_of($_)
+        for @$limits;
 
     return $self->_call('refund', undef, $limits, @args);
 }
