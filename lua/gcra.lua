@@ -46,7 +46,7 @@ local function take(key)
         full_at = false
     end
 
-    local lacks = math.max(0, (tonumber(full_at) or 0) - now)
+    local lacks = math.max(0, (tonumber(full_at) or now) - now)
 
     -- more than all of it: the clock stepped back, or the limit was larger; it
     -- has to be set right, or nobody would pass until that time has come; but

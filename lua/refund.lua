@@ -57,8 +57,8 @@ local function refund_window(key, id, amount)
         if owner == id then
             local rest = cost - amount
 
-            redis.call('ZREM', key, later[i])
-
+            -- new ones come before old ones go: a key without any entry would
+            -- be gone, and with it its time to live
             if rest > 0 then
                 redis.call('ZADD', key, later[i + 1],
                            string.format('%016.0f:%.0f:%s:%s', total - amount,
@@ -69,10 +69,12 @@ local function refund_window(key, id, amount)
             for j = i - 2, 1, -2 do
                 local sum, tail = string.match(later[j], '^(%d+)(:.*)$')
 
-                redis.call('ZREM', key, later[j])
                 redis.call('ZADD', key, later[j + 1],
                            string.format('%016.0f%s', sum - amount, tail))
+                redis.call('ZREM', key, later[j])
             end
+
+            redis.call('ZREM', key, later[i])
 
             given = given + 1
             return

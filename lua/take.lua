@@ -207,7 +207,7 @@ local function look_at_gcra(key, a)
     local full_at = read(key, 'GET', key)
 
     -- an empty table: another algorithm's
-    full_at = type(full_at) ~= 'table' and tonumber(full_at) or 0
+    full_at = type(full_at) ~= 'table' and tonumber(full_at) or ticks
 
     local lacks = math.min(burst, math.max(0, full_at - ticks))
 

@@ -346,7 +346,15 @@ ngx_http_ratelimit_group_free(ngx_http_ratelimit_group_t *group)
 static void
 ngx_http_ratelimit_group_timer(ngx_event_t *ev)
 {
-    ngx_http_ratelimit_group_go(ev->data);
+    ngx_http_ratelimit_group_t  *group;
+
+    group = ev->data;
+
+    ngx_http_ratelimit_group_go(group);
+
+    if (group->rides == 0 && ngx_queue_empty(&group->waiting)) {
+        ngx_http_ratelimit_group_free(group);
+    }
 }
 
 
@@ -538,9 +546,14 @@ ngx_http_ratelimit_ride_serve(ngx_http_ratelimit_ride_t *ride)
     if (ride->held || ride->trust.lease
         || (left < unit && ride->trust.deny))
     {
-        ngx_http_ratelimit_local_learn(ngx_http_ratelimit_group_zone,
-                                       &ride->claim, &ride->trust,
-                                       ride->errand.sent, ride->held);
+        if (ngx_http_ratelimit_local_learn(ngx_http_ratelimit_group_zone,
+                                           &ride->claim, &ride->trust,
+                                           ride->errand.sent, ride->held)
+            != NGX_OK)
+        {
+            /* nowhere to hold them: back they go */
+            ride->held = 0;
+        }
     }
 
     ngx_http_ratelimit_ride_rest(ride, grants);
@@ -650,7 +663,7 @@ ngx_http_ratelimit_ride_end(ngx_event_t *ev)
 
         if (ev->timedout) {
             ngx_http_ratelimit_refund(ride->link, &ride->errand.script, rest,
-                                      ride->trust.lease);
+                                      ride->errand.timeout);
 
         } else {
             ngx_http_ratelimit_refund_last(ride->link, &ride->errand.script,

@@ -25,7 +25,7 @@ static uint32_t ngx_http_ratelimit_local_signature(
     ngx_http_ratelimit_bucket_t *bucket);
 static ngx_int_t ngx_http_ratelimit_local_know_bucket(
     ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_claim_t *claim,
-    uint64_t now, ngx_uint_t deny);
+    uint64_t now, ngx_uint_t deny, ngx_uint_t spend);
 static ngx_int_t ngx_http_ratelimit_local_know_window(
     ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_claim_t *claim,
     uint64_t now);
@@ -295,7 +295,8 @@ ngx_http_ratelimit_local_know(ngx_http_ratelimit_zone_t *zone,
         deny = left + trust->deny > ngx_max(trust->deny, trust->lease);
 
         if (claim->bucket.algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
-            rc = ngx_http_ratelimit_local_know_bucket(node, claim, now, deny);
+            rc = ngx_http_ratelimit_local_know_bucket(node, claim, now, deny,
+                                                      trust->lease > 0);
 
         } else if (deny) {
             rc = ngx_http_ratelimit_local_know_window(node, claim, now);
@@ -320,7 +321,8 @@ ngx_http_ratelimit_local_know(ngx_http_ratelimit_zone_t *zone,
 
 static ngx_int_t
 ngx_http_ratelimit_local_know_bucket(ngx_http_ratelimit_node_t *node,
-    ngx_http_ratelimit_claim_t *claim, uint64_t now, ngx_uint_t deny)
+    ngx_http_ratelimit_claim_t *claim, uint64_t now, ngx_uint_t deny,
+    ngx_uint_t spend)
 {
     int        fits;
     int64_t    full;
@@ -331,7 +333,7 @@ ngx_http_ratelimit_local_know_bucket(ngx_http_ratelimit_node_t *node,
     fits = ngx_http_ratelimit_level_look(&node->u.bound.level, &claim->bucket,
                                          now, claim->state);
 
-    if (node->u.bound.held < cost) {
+    if (!spend || node->u.bound.held < cost) {
         return (fits || !deny) ? NGX_DECLINED : NGX_OK;
     }
 
@@ -368,7 +370,7 @@ ngx_http_ratelimit_local_know_window(ngx_http_ratelimit_node_t *node,
 }
 
 
-void
+ngx_int_t
 ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
     uint64_t sent, uint64_t held)
@@ -423,6 +425,8 @@ ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
 done:
 
     ngx_http_ratelimit_zone_unlock(zone);
+
+    return node ? NGX_OK : NGX_DECLINED;
 }
 
 

@@ -43,7 +43,10 @@ ngx_int_t ngx_http_ratelimit_local_recall(ngx_http_ratelimit_zone_t *zone,
 void ngx_http_ratelimit_local_remember(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim);
 
-/* for how long what a shard said is believed, and tokens are held; ms */
+/*
+ * For how long what a shard said is believed, and tokens are held, ms.  Without
+ * a lease, tokens that are held are not spent.
+ */
 
 typedef struct {
     ngx_msec_t                      deny;      /* 0: not at all */
@@ -61,9 +64,9 @@ ngx_int_t ngx_http_ratelimit_local_know(ngx_http_ratelimit_zone_t *zone,
 
 /*
  * A shard was asked at "sent", and the claim's state is what was left; "held"
- * more tokens were taken
+ * more tokens were taken.  NGX_DECLINED: there is no room to know that
  */
-void ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
+ngx_int_t ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
     uint64_t sent, uint64_t held);
 

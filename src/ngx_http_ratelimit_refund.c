@@ -105,6 +105,7 @@ ngx_http_ratelimit_refund_reply(void *data,
                                                refund, &slot);
 
         if (failure == NGX_HTTP_RATELIMIT_OK) {
+            ngx_http_ratelimit_redis_quiet(slot);
             return NGX_OK;
         }
     }

@@ -207,6 +207,7 @@ ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
     call->script.preview = take->preview;
     call->script.clock = take->clock;
     call->script.id = (char *) call->id;
+    call->script.id_len = 0;
 
     return call;
 }
