@@ -414,7 +414,6 @@ ngx_http_ratelimit_ride_start(ngx_http_ratelimit_ride_t *ride,
     ngx_http_ratelimit_take_t *take, ngx_uint_t n)
 {
     uint64_t                       extra;
-    struct timeval                 tv;
     ngx_http_ratelimit_script_t   *script;
     ngx_http_ratelimit_failure_e   failure;
 
@@ -435,17 +434,12 @@ ngx_http_ratelimit_ride_start(ngx_http_ratelimit_ride_t *ride,
 
     script = &ride->errand.script;
 
-    ngx_gettimeofday(&tv);
-
-    script->now = (uint64_t) tv.tv_sec * NGX_HTTP_RATELIMIT_MICRO + tv.tv_usec;
     script->times = (uint32_t) (n + extra);
     script->passed = 0;
     script->clock = take->clock;
     script->eval = 0;
 
-    if (!ngx_http_ratelimit_script_anonymous(script)) {
-        script->id_len = ngx_http_ratelimit_store_id(ride->id);
-    }
+    ngx_http_ratelimit_store_stamp(script, ride->id);
 
     failure = ngx_http_ratelimit_batch_add(ride->group->peer, &ride->errand);
 
@@ -474,6 +468,16 @@ ngx_http_ratelimit_ride_over(ngx_http_ratelimit_errand_t *errand,
         ngx_http_ratelimit_ride_serve(ride);
 
     } else {
+
+        /* what it took in advance may be lost: the next one begins small */
+
+        if (ride->trust.lease) {
+            (void) ngx_http_ratelimit_local_wanted(
+                                            ngx_http_ratelimit_group_zone,
+                                            &ride->claim, 0,
+                                            ngx_http_ratelimit_local_clock());
+        }
+
         ngx_http_ratelimit_ride_fail(ride, failure);
     }
 
@@ -703,7 +707,6 @@ ngx_http_ratelimit_ride_create(ngx_http_ratelimit_group_t *group,
         ride->errand.handler = ngx_http_ratelimit_ride_over;
         ride->errand.script.claims[0] = &ride->claim;
         ride->errand.script.n = 1;
-        ride->errand.script.id = (char *) ride->id;
 
         ngx_queue_init(&ride->takes);
         ngx_queue_insert_head(&ngx_http_ratelimit_rides_free, &ride->queue);

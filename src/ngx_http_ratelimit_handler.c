@@ -335,13 +335,16 @@ ngx_http_ratelimit_known(ngx_http_ratelimit_ctx_t *ctx,
     if (conf->n == 1 && conf->lease.ttl
         && claim->bucket.algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG)
     {
-        take->trust.lease = conf->lease.ttl;
         take->lease = conf->lease.percent
                       ? claim->bucket.capacity * conf->lease.percent / 100
                       : ngx_min(conf->lease.tokens, claim->bucket.capacity);
+
+        /* of a small bucket a percentage may be nothing */
+
+        take->trust.lease = take->lease ? conf->lease.ttl : 0;
     }
 
-    if ((take->trust.deny == 0 && take->lease == 0)
+    if ((take->trust.deny == 0 && take->trust.lease == 0)
         || (conf->n > 1 && claim->shadow))
     {
         return NGX_DECLINED;

@@ -59,8 +59,6 @@ static void ngx_http_ratelimit_args_claim(ngx_http_ratelimit_args_t *args,
     const ngx_http_ratelimit_claim_t *claim);
 static void ngx_http_ratelimit_script_state(ngx_http_ratelimit_claim_t *claim,
     size_t i, int64_t n);
-static int ngx_http_ratelimit_script_short(
-    const ngx_http_ratelimit_script_t *script);
 static uint64_t ngx_http_ratelimit_script_ttl(
     const ngx_http_ratelimit_bucket_t *bucket);
 
@@ -205,13 +203,6 @@ ngx_http_ratelimit_script_alike(const ngx_http_ratelimit_script_t *a,
     return x->algorithm == y->algorithm && x->capacity == y->capacity
            && x->cost == y->cost && x->rate.num == y->rate.num
            && x->rate.den == y->rate.den && x->varies == y->varies;
-}
-
-
-int
-ngx_http_ratelimit_script_anonymous(const ngx_http_ratelimit_script_t *script)
-{
-    return ngx_http_ratelimit_script_short(script);
 }
 
 
@@ -475,7 +466,7 @@ ngx_http_ratelimit_script_taken(const ngx_http_ratelimit_script_t *script)
 }
 
 
-static int
+int
 ngx_http_ratelimit_script_short(const ngx_http_ratelimit_script_t *script)
 {
     const ngx_http_ratelimit_bucket_t  *bucket;

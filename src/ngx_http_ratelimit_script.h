@@ -71,9 +71,8 @@ long long ngx_http_ratelimit_script_batch(char **command,
 int ngx_http_ratelimit_script_alike(const ngx_http_ratelimit_script_t *a,
     const ngx_http_ratelimit_script_t *b);
 
-/* whether a call needs no id */
-int ngx_http_ratelimit_script_anonymous(
-    const ngx_http_ratelimit_script_t *script);
+/* whether one of the short scripts will do, without time and id */
+int ngx_http_ratelimit_script_short(const ngx_http_ratelimit_script_t *script);
 
 /* gives back what a call has taken for so many requests */
 long long ngx_http_ratelimit_script_refund(char **command,

@@ -109,12 +109,26 @@ ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
 }
 
 
-size_t
-ngx_http_ratelimit_store_id(u_char *id)
+void
+ngx_http_ratelimit_store_stamp(ngx_http_ratelimit_script_t *script, u_char *id)
 {
-    return ngx_sprintf(id, "%xL-%xL", ngx_http_ratelimit_store_process,
-                       ngx_http_ratelimit_store_calls++)
-           - id;
+    struct timeval  tv;
+
+    script->id = (char *) id;
+    script->id_len = 0;
+
+    if (ngx_http_ratelimit_script_short(script)) {
+        return;
+    }
+
+    ngx_gettimeofday(&tv);
+
+    script->now = (uint64_t) tv.tv_sec * NGX_HTTP_RATELIMIT_MICRO + tv.tv_usec;
+
+    script->id_len = ngx_sprintf(id, "%xL-%xL",
+                                 ngx_http_ratelimit_store_process,
+                                 ngx_http_ratelimit_store_calls++)
+                     - id;
 }
 
 
@@ -216,9 +230,7 @@ ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
 ngx_int_t
 ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
 {
-    uint64_t                    now;
     ngx_uint_t                  i;
-    struct timeval              tv;
     ngx_http_ratelimit_call_t  *call;
 
     take->start = ngx_current_msec;
@@ -234,18 +246,11 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
 
     take->group = NULL;
 
-    ngx_gettimeofday(&tv);
-
-    now = (uint64_t) tv.tv_sec * NGX_HTTP_RATELIMIT_MICRO + tv.tv_usec;
-
     for (i = 0; i < take->calls.nelts; i++) {
-
-        call[i].script.now = now;
 
         /* elements don't move any more: the id may be pointed to */
 
-        call[i].script.id = (char *) call[i].id;
-        call[i].script.id_len = ngx_http_ratelimit_store_id(call[i].id);
+        ngx_http_ratelimit_store_stamp(&call[i].script, call[i].id);
 
         call[i].failure = ngx_http_ratelimit_store_call_send(&call[i],
                                                              take->timeout);

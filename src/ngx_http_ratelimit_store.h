@@ -78,8 +78,9 @@ struct ngx_http_ratelimit_call_s {
 
 
 
-/* writes an id that no other call has; returns its length */
-size_t ngx_http_ratelimit_store_id(u_char *id);
+/* the time, and an id that no other call has, if the script asks for them */
+void ngx_http_ratelimit_store_stamp(ngx_http_ratelimit_script_t *script,
+    u_char *id);
 
 /* makes the connections of this process */
 ngx_int_t ngx_http_ratelimit_store_init(ngx_cycle_t *cycle,

@@ -71,7 +71,9 @@ typedef struct {
                                                       of no use then */
             uint32_t                    signature; /* of the parameters */
             uint32_t                    held;      /* or the window's rest */
-            uint32_t                    wanted;    /* by the next lease */
+            uint32_t                    wanted;    /* by the next lease; or
+                                                      the cost that does not
+                                                      fit the window */
         } bound;
     } u;
 } ngx_http_ratelimit_node_t;

@@ -6,7 +6,7 @@
 
 #include "tap.h"
 
-#include "ngx_http_ratelimit_decision.h"
+#include "buckets.h"
 
 
 #define NEVER   NGX_HTTP_RATELIMIT_NEVER
@@ -14,46 +14,6 @@
 #define DAY     86400
 
 #define nelts_of(a)  (sizeof(a) / sizeof((a)[0]))
-
-
-static ngx_http_ratelimit_bucket_t
-bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
-{
-    ngx_http_ratelimit_bucket_t  bucket;
-
-    /* fields that no bucket needs have a value that would show */
-
-    memset(&bucket, 0xaa, sizeof(bucket));
-
-    bucket.algorithm = NGX_HTTP_RATELIMIT_TOKEN_BUCKET;
-    bucket.capacity = capacity;
-    bucket.cost = cost;
-    bucket.step = 0;
-
-    if (ngx_http_ratelimit_rate_parse(rate, strlen(rate), &bucket.rate)) {
-        ok(0, "%s is a rate", rate);
-    }
-
-    return bucket;
-}
-
-
-/* "length" in microseconds */
-
-static ngx_http_ratelimit_bucket_t
-window_of(uint64_t limit, uint64_t length, uint64_t cost)
-{
-    ngx_http_ratelimit_bucket_t  window;
-
-    memset(&window, 0xaa, sizeof(window));
-
-    window.algorithm = NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG;
-    window.capacity = limit;
-    window.cost = cost;
-    window.window = length;
-
-    return window;
-}
 
 
 /* a number of the state that this bucket does not have would show, too */

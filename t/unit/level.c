@@ -6,6 +6,8 @@
 
 #include "tap.h"
 
+#include "buckets.h"
+
 #include "ngx_http_ratelimit_level.h"
 
 
@@ -23,46 +25,6 @@
 typedef ngx_http_ratelimit_bucket_t  bucket_t;
 typedef ngx_http_ratelimit_level_t   level_t;
 typedef ngx_http_ratelimit_log_t     log_t;
-
-
-static bucket_t
-bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
-{
-    bucket_t  bucket;
-
-    /* fields that no bucket needs have a value that would show */
-
-    memset(&bucket, 0xaa, sizeof(bucket));
-
-    bucket.algorithm = NGX_HTTP_RATELIMIT_TOKEN_BUCKET;
-    bucket.capacity = capacity;
-    bucket.cost = cost;
-    bucket.step = 0;
-
-    if (ngx_http_ratelimit_rate_parse(rate, strlen(rate), &bucket.rate)) {
-        ok(0, "%s is a rate", rate);
-    }
-
-    return bucket;
-}
-
-
-/* "length" in microseconds */
-
-static bucket_t
-window_of(uint64_t limit, uint64_t length, uint64_t cost)
-{
-    bucket_t  window;
-
-    memset(&window, 0xaa, sizeof(window));
-
-    window.algorithm = NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG;
-    window.capacity = limit;
-    window.cost = cost;
-    window.window = length;
-
-    return window;
-}
 
 
 static void

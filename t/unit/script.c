@@ -395,7 +395,7 @@ test_short(void)
            "%s: %s", cases[i].name,
            is_short ? "the short script" : "the long one");
 
-        is_number(ngx_http_ratelimit_script_anonymous(&script), is_short,
+        is_number(ngx_http_ratelimit_script_short(&script), is_short,
                   is_short ? "which needs no id" : "which needs an id");
         is_number(ngx_http_ratelimit_script_alike(&script, &script), is_short,
                   is_short ? "and can be one of a batch"
