@@ -17,7 +17,10 @@
 --        Of several requests two integers: how many of them pass, and t, which
 --        is below zero if none does.
 
-local time = redis.call('TIME')
+local call, pcall = redis.call, redis.pcall
+local floor, format = math.floor, string.format
+
+local time = call('TIME')
 
 local now = (time[1] - 1700000000) * 16000000 + time[2] * 16
 local burst = tonumber(ARGV[1])
@@ -31,18 +34,27 @@ end
 
 local passed
 
+-- in two halves, as a "%d" may have but 32 bits, and "%.0f" takes its time
+local function integer(n)
+    if n < 100000000 then
+        return format('%.0f', n)
+    end
+
+    return format('%d%08d', floor(n / 100000000), n % 100000000)
+end
+
 local function take(key)
-    local full_at = redis.pcall('GET', key)
+    local full_at = pcall('GET', key)
 
     if type(full_at) == 'table' then
-        local kind = redis.call('TYPE', key).ok
+        local kind = call('TYPE', key).ok
 
         if kind ~= 'hash' and kind ~= 'zset' then
             return full_at
         end
 
         -- another algorithm has kept the limit before: that counts as gone
-        redis.call('DEL', key)
+        call('DEL', key)
         full_at = false
     end
 
@@ -61,15 +73,15 @@ local function take(key)
     passed = 0
 
     if burst - lacks >= cost then
-        passed = math.min(times, math.floor((burst - lacks) / cost))
+        passed = times == 1 and 1
+                 or math.min(times, floor((burst - lacks) / cost))
         lacks = lacks + passed * cost
     end
 
     -- else a denied call changes nothing
     if passed > 0 or repair then
-        redis.call('SET', key, string.format('%.0f', now + lacks),
-                   'PX', string.format('%.0f', math.ceil(lacks / 16000)
-                                               + 1000))
+        call('SET', key, integer(now + lacks),
+             'PX', integer(math.ceil(lacks / 16000) + 1000))
     end
 
     if passed == 0 then

@@ -59,7 +59,10 @@ local take = ARGV[1] == 'take'
 local nginx = ARGV[2] == 'nginx'
 local times = tonumber(ARGV[5])
 
-local time = redis.call('TIME')
+local call = redis.call
+local floor, format = math.floor, string.format
+
+local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 local seen = tonumber(ARGV[3])
 
@@ -71,8 +74,17 @@ local reply = {}
 local limits = {}
 local denied = false
 
+-- in two halves, as a "%d" may have but 32 bits, and "%.0f" takes its time
 local function integer(n)
-    return string.format('%.0f', n)
+    if n < 100000000 then
+        return format('%.0f', n)
+    end
+
+    return format('%d%08d', floor(n / 100000000), n % 100000000)
+end
+
+local function decimal(n)
+    return format('%d.%06d', floor(n / 1000000), n % 1000000)
 end
 
 -- how much of the time since a moment was a leap, and does not count; a clock
@@ -94,16 +106,16 @@ local function read(key, ...)
         return state
     end
 
-    local kind = redis.call('TYPE', key).ok
+    local kind = call('TYPE', key).ok
 
     if kind ~= 'hash' and kind ~= 'zset'
-       and not (kind == 'string' and tonumber(redis.call('GET', key)))
+       and not (kind == 'string' and tonumber(call('GET', key)))
     then
-        return redis.call(...)
+        return call(...)
     end
 
     if take then
-        redis.call('DEL', key)
+        call('DEL', key)
     end
 
     return {}
@@ -127,7 +139,7 @@ local function look_at_bucket(key, a)
 
     if tokens and last then
         -- not below zero, nor "nan", should somebody else have written that
-        tokens = math.max(0, math.floor(tokens * 1000000 + 0.5))
+        tokens = math.max(0, floor(tokens * 1000000 + 0.5))
         last = math.max(0, last)
 
         local elapsed = now - last
@@ -153,7 +165,7 @@ local function look_at_bucket(key, a)
         end
 
         -- time that made no whole microtoken yet is left to the next call
-        local refill = math.floor(elapsed * num / den)
+        local refill = floor(elapsed * num / den)
 
         if refill > 0 then
             tokens = tokens + refill
@@ -188,17 +200,17 @@ end
 
 local function write_bucket(key, a, b)
     if b.slow then
-        redis.call('HSET', key,
-                   'tokens', string.format('%.6f', b.tokens / 1000000),
+        call('HSET', key,
+                   'tokens', decimal(b.tokens),
                    'lastRefill', integer(b.last),
                    'seen', integer(seen - (now - b.last)))
     else
-        redis.call('HSET', key,
-                   'tokens', string.format('%.6f', b.tokens / 1000000),
+        call('HSET', key,
+                   'tokens', decimal(b.tokens),
                    'lastRefill', integer(b.last))
     end
 
-    redis.call('PEXPIRE', key, ARGV[a + 7])
+    call('PEXPIRE', key, ARGV[a + 7])
 end
 
 local function look_at_gcra(key, a)
@@ -222,7 +234,7 @@ end
 local function write_gcra(key, g)
     local lacks = g.burst - g.left
 
-    redis.call('SET', key, integer(g.ticks + lacks),
+    call('SET', key, integer(g.ticks + lacks),
                'PX', integer(math.ceil(lacks / 16000) + 1000))
 end
 
@@ -239,10 +251,10 @@ end
 
 -- all entries go with the clock
 local function shift(key, delta)
-    local all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    local all = call('ZRANGE', key, 0, -1, 'WITHSCORES')
 
     for i = 1, #all, 2 do
-        redis.call('ZADD', key, 'XX', integer(all[i + 1] + delta), all[i])
+        call('ZADD', key, 'XX', integer(all[i + 1] + delta), all[i])
     end
 end
 
@@ -282,8 +294,8 @@ local function look_at_window(key, a)
     end
 
     local cut = w.now - length
-    local n = redis.call('ZCARD', key)
-    local gone = redis.call('ZCOUNT', key, '-inf', integer(cut))
+    local n = call('ZCARD', key)
+    local gone = call('ZCOUNT', key, '-inf', integer(cut))
 
     w.gone = gone > 0 and integer(cut)
 
@@ -305,7 +317,7 @@ local function look_at_window(key, a)
         local low, high = gone, n - 1
 
         while low < high do
-            local mid = math.floor((low + high) / 2)
+            local mid = floor((low + high) / 2)
 
             if entry(key, mid) >= enough then
                 high = mid
@@ -326,13 +338,13 @@ look_at.window = look_at_window
 
 local function write_window(key, a, w)
     if w.gone then
-        redis.call('ZREMRANGEBYSCORE', key, '-inf', w.gone)
+        call('ZREMRANGEBYSCORE', key, '-inf', w.gone)
     end
 
-    redis.call('ZADD', key, integer(w.now),
-               string.format('%016.0f:%.0f:%.0f:%s', w.total + w.taken,
+    call('ZADD', key, integer(w.now),
+               format('%016.0f:%.0f:%.0f:%s', w.total + w.taken,
                              w.taken, seen, ARGV[4]))
-    redis.call('PEXPIRE', key, ARGV[a + 7])
+    call('PEXPIRE', key, ARGV[a + 7])
 end
 
 for i = 1, #KEYS do
@@ -358,7 +370,7 @@ for i = 1, #KEYS do
     local state
 
     if l.fits and times > 1 then
-        passed = math.min(times, math.floor((l.left or l.tokens) / l.cost))
+        passed = math.min(times, floor((l.left or l.tokens) / l.cost))
     end
 
     l.taken = passed * l.cost
@@ -405,9 +417,9 @@ for i = 1, #KEYS do
     -- a limit that has become slower, larger or longer since the last take
     -- must not be forgotten before its time
     if take and not taken and l.needed > 0
-       and redis.call('PTTL', KEYS[i]) < l.needed / 1000
+       and call('PTTL', KEYS[i]) < l.needed / 1000
     then
-        redis.call('PEXPIRE', KEYS[i], ARGV[a + 7])
+        call('PEXPIRE', KEYS[i], ARGV[a + 7])
     end
 
     reply[#reply + 1] = l.fits and state or -1 - state

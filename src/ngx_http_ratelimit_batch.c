@@ -1,9 +1,11 @@
 
 /*
  * Calls wait for the end of the event-loop turn in which they are made, in a
- * list for each server.  Then those whose limits are the same but for the key
- * go as one command with several keys: the server has less to do for it than
- * for so many commands.  One reply has the answers of all of them, in order.
+ * list for each server, and on for as long as each further turn, which does not
+ * sleep, brings more of them.  Then those whose limits are the same but for the
+ * key go as one command with several keys: the server has less to do for it
+ * than for so many commands, and it is woken up once.  One reply has the
+ * answers of all of them, in order.
  *
  * That is for the short scripts and single requests.  Others go by themselves.
  */
@@ -16,6 +18,9 @@
 /* so that no command holds up a server for long */
 #define NGX_HTTP_RATELIMIT_BATCH  32
 
+/* ms: in a worker that has much to do, turns are long */
+#define NGX_HTTP_RATELIMIT_BATCH_WAIT  5
+
 
 /* what waits for one server */
 
@@ -23,6 +28,8 @@ typedef struct {
     ngx_http_ratelimit_link_t       *link;
     ngx_queue_t                      errands;
     ngx_event_t                      flush;      /* posted */
+    ngx_msec_t                       since;      /* the first one waits */
+    unsigned                         grew:1;     /* in this turn */
 } ngx_http_ratelimit_lane_t;
 
 
@@ -102,10 +109,24 @@ ngx_http_ratelimit_batch_add(ngx_uint_t peer,
         return failure;
     }
 
+    if (ngx_queue_empty(&lane->errands)) {
+        lane->since = ngx_current_msec;
+    }
+
+    errand->gone = 0;
+    lane->grew = 1;
+
     ngx_queue_insert_tail(&lane->errands, &errand->queue);
     ngx_post_event(&lane->flush, &ngx_posted_events);
 
     return NGX_HTTP_RATELIMIT_OK;
+}
+
+
+void
+ngx_http_ratelimit_batch_grew(ngx_uint_t peer)
+{
+    ngx_http_ratelimit_lanes[peer].grew = 1;
 }
 
 
@@ -119,6 +140,14 @@ ngx_http_ratelimit_batch_flush(ngx_event_t *ev)
     ngx_http_ratelimit_failure_e   failure;
 
     lane = ev->data;
+
+    if (lane->grew
+        && ngx_current_msec - lane->since < NGX_HTTP_RATELIMIT_BATCH_WAIT)
+    {
+        lane->grew = 0;
+        ngx_post_event(ev, &ngx_posted_next_events);
+        return;
+    }
 
     while (!ngx_queue_empty(&lane->errands)) {
 
@@ -193,6 +222,7 @@ ngx_http_ratelimit_batch_create(ngx_http_ratelimit_lane_t *lane)
 
         batch->claims[batch->n] = errand->script.claims[0];
         batch->errands[batch->n++] = errand;
+        errand->gone = 1;
 
         if (!ngx_http_ratelimit_script_alike(&first->script,
                                              &first->script))

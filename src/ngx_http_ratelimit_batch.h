@@ -39,6 +39,7 @@ struct ngx_http_ratelimit_errand_s {
     /* the batch's own */
 
     ngx_queue_t                      queue;
+    unsigned                         gone:1;     /* the script is final */
 };
 
 
@@ -52,6 +53,9 @@ ngx_int_t ngx_http_ratelimit_batch_init(ngx_cycle_t *cycle,
  */
 ngx_http_ratelimit_failure_e ngx_http_ratelimit_batch_add(ngx_uint_t peer,
     ngx_http_ratelimit_errand_t *errand);
+
+/* an errand that has not gone yet is for one request more */
+void ngx_http_ratelimit_batch_grew(ngx_uint_t peer);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_BATCH_H_INCLUDED_ */

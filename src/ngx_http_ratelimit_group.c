@@ -1,9 +1,10 @@
 
 /*
- * A request whose bucket nobody asks for at the moment asks at once.  Others
- * that come before the reply wait, and when it is there they go together: one
- * call that takes the cost "up to n times".  The reply says how many pass,
- * first come, first served.
+ * A request whose bucket nobody asks for at the moment asks at once; others
+ * that come before the call has left go with it.  Those that come before the
+ * reply wait, and when it is there they go together: one call that takes the
+ * cost "up to n times".  The reply says how many pass, first come, first
+ * served.
  *
  *     group   the requests of this worker for one bucket and cost: those that
  *             wait, and rides under way; exists as long as there are any
@@ -47,6 +48,7 @@ struct ngx_http_ratelimit_group_s {
 
     ngx_queue_t                      waiting;    /* takes, oldest first */
     ngx_uint_t                       rides;      /* under way */
+    ngx_http_ratelimit_ride_t       *last;       /* of them; may be NULL */
     ngx_event_t                      timer;      /* they don't wait longer */
 };
 
@@ -182,9 +184,22 @@ ngx_http_ratelimit_group_join(ngx_http_ratelimit_take_t *take,
     group = ngx_http_ratelimit_group_find(take, link);
 
     if (group) {
+        ride = group->last;
+
         take->group = group;
         take->ride = NULL;
         take->pending = 1;
+
+        if (ride && !ride->errand.gone
+            && ride->errand.script.times < NGX_HTTP_RATELIMIT_RIDERS)
+        {
+            take->ride = ride;
+            ride->errand.script.times++;
+            ngx_queue_insert_tail(&ride->takes, &take->queue);
+            ngx_http_ratelimit_batch_grew(group->peer);
+
+            return NGX_AGAIN;
+        }
 
         ngx_queue_insert_tail(&group->waiting, &take->queue);
 
@@ -326,6 +341,7 @@ ngx_http_ratelimit_group_create(ngx_http_ratelimit_take_t *take,
     group->timeout = take->timeout;
     group->clock = take->clock;
     group->rides = 0;
+    group->last = NULL;
 
     ngx_queue_insert_head(&ngx_http_ratelimit_groups[claim->hash[0]
                                                 % NGX_HTTP_RATELIMIT_GROUPS],
@@ -445,6 +461,7 @@ ngx_http_ratelimit_ride_start(ngx_http_ratelimit_ride_t *ride,
 
     if (failure == NGX_HTTP_RATELIMIT_OK) {
         ride->group->rides++;
+        ride->group->last = ride;
     }
 
     return failure;
@@ -463,6 +480,10 @@ ngx_http_ratelimit_ride_over(ngx_http_ratelimit_errand_t *errand,
                                              errand));
     group = ride->group;
     group->rides--;
+
+    if (group->last == ride) {
+        group->last = NULL;
+    }
 
     if (failure == NGX_HTTP_RATELIMIT_OK) {
         ngx_http_ratelimit_ride_serve(ride);

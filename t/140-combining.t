@@ -860,31 +860,29 @@ subtest 'other limits, costs and kinds go by themselves' => sub {
 };
 
 
-subtest 'several of one key in a turn: one goes, the others combine' => sub {
+subtest 'several of one key in a turn go as one call from the start' => sub {
     $fake->clear;
 
-    my @c = one_turn($nginx, map { "/b?k=$_" } qw(a b a b a));
-    my $call = wait_calls($fake, 1);
+    my @c = one_turn($nginx, map { "/b?k=$_" } qw(a b a c a));
 
-    is_deeply [sort @{ $call->{keys} }], ['a', 'b'], 'one command, two keys';
+    wait_calls($fake, 2);
+    my @calls = calls($fake);
 
-    $fake->push(many(map { $_ eq 'a' ? micro(10) : micro(20) }
-                     @{ $call->{keys} }));
-
-    wait_calls($fake, 3);
-    my @calls = (calls($fake))[1, 2];
-
-    is_deeply { map { $_->{keys}[0] => times_of($_) } @calls },
-              { a => 2, b => 1 }, 'then two and one more';
+    is_deeply { map { join('', sort @{ $_->{keys} }) => times_of($_) } @calls },
+              { a => 3, bc => 1 },
+              'a call for three requests, and one for two keys';
 
     for my $call (@calls) {
-        $fake->push($call->{keys}[0] eq 'a' ? many(2, micro(8))
-                                            : one(micro(19)));
+        $fake->push($call->{keys}[0] eq 'a'
+                    ? many(2, micro(0))
+                    : many(map { $_ eq 'b' ? micro(20) : micro(30) }
+                           @{ $call->{keys} }));
     }
 
     is_deeply [map { answer($_) } @c],
-              ['200 10', '200 20', '200 9', '200 19', '200 8'],
-              'each has its own reply';
+              ['200 1', '200 20', '200 0', '200 30', '429 0'],
+              'each has its own reply, first come, first served';
+    is scalar(calls($fake)), 2, 'and nobody asks again';
 };
 
 
