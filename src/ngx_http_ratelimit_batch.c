@@ -27,8 +27,13 @@
 typedef struct {
     ngx_http_ratelimit_link_t       *link;
     ngx_queue_t                      errands;
-    ngx_event_t                      flush;      /* posted */
-    ngx_msec_t                       since;      /* the first one waits */
+
+    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
+    ngx_socket_t                     ident;
+
+    ngx_event_t                      flush;      /* posted, and a timer: a
+                                                    process that leaves waits
+                                                    for nothing else */
     unsigned                         grew:1;     /* in this turn */
 } ngx_http_ratelimit_lane_t;
 
@@ -46,6 +51,8 @@ typedef struct {
 } ngx_http_ratelimit_batch_t;
 
 
+static ngx_http_ratelimit_lane_t *ngx_http_ratelimit_batch_lane(
+    ngx_http_ratelimit_link_t *link);
 static void ngx_http_ratelimit_batch_flush(ngx_event_t *ev);
 static ngx_http_ratelimit_batch_t *ngx_http_ratelimit_batch_create(
     ngx_http_ratelimit_lane_t *lane);
@@ -57,60 +64,70 @@ static void ngx_http_ratelimit_batch_done(ngx_http_ratelimit_batch_t *batch,
     ngx_http_ratelimit_failure_e failure);
 
 
-static ngx_pool_t                 *ngx_http_ratelimit_batch_pool;
-static ngx_queue_t                 ngx_http_ratelimit_batches;
-static ngx_http_ratelimit_lane_t  *ngx_http_ratelimit_lanes;
+static ngx_pool_t   *ngx_http_ratelimit_batch_pool;
+static ngx_queue_t   ngx_http_ratelimit_batches;
 
 
-ngx_int_t
-ngx_http_ratelimit_batch_init(ngx_cycle_t *cycle, ngx_array_t *peers,
-    ngx_http_ratelimit_link_t **links)
+void
+ngx_http_ratelimit_batch_init(ngx_cycle_t *cycle)
 {
-    ngx_uint_t                  i;
-    ngx_http_ratelimit_lane_t  *lane;
-
     ngx_http_ratelimit_batch_pool = cycle->pool;
     ngx_queue_init(&ngx_http_ratelimit_batches);
+}
 
-    lane = ngx_pcalloc(cycle->pool,
-                       peers->nelts * sizeof(ngx_http_ratelimit_lane_t));
+
+/* made with the first call to a server; NULL: no memory */
+
+static ngx_http_ratelimit_lane_t *
+ngx_http_ratelimit_batch_lane(ngx_http_ratelimit_link_t *link)
+{
+    void                       **place;
+    ngx_http_ratelimit_lane_t   *lane;
+
+    place = ngx_http_ratelimit_link_lane(link);
+    lane = *place;
+
+    if (lane) {
+        return lane;
+    }
+
+    lane = ngx_pcalloc(ngx_http_ratelimit_batch_pool,
+                       sizeof(ngx_http_ratelimit_lane_t));
     if (lane == NULL) {
-        return NGX_ERROR;
+        return NULL;
     }
 
-    ngx_http_ratelimit_lanes = lane;
+    lane->link = link;
+    lane->ident = (ngx_socket_t) -1;
+    lane->flush.handler = ngx_http_ratelimit_batch_flush;
+    lane->flush.data = lane;
+    lane->flush.log = ngx_cycle->log;
 
-    for (i = 0; i < peers->nelts; i++) {
-        lane[i].link = links[i];
-        lane[i].flush.handler = ngx_http_ratelimit_batch_flush;
-        lane[i].flush.data = &lane[i];
-        lane[i].flush.log = cycle->log;
+    ngx_queue_init(&lane->errands);
 
-        ngx_queue_init(&lane[i].errands);
-    }
+    *place = lane;
 
-    return NGX_OK;
+    return lane;
 }
 
 
 ngx_http_ratelimit_failure_e
-ngx_http_ratelimit_batch_add(ngx_uint_t peer,
+ngx_http_ratelimit_batch_add(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_errand_t *errand)
 {
     ngx_http_ratelimit_lane_t     *lane;
     ngx_http_ratelimit_failure_e   failure;
 
-    lane = &ngx_http_ratelimit_lanes[peer];
-
-    failure = ngx_http_ratelimit_link_check(lane->link);
+    failure = ngx_http_ratelimit_link_check(link);
 
     if (failure != NGX_HTTP_RATELIMIT_OK) {
-        ngx_http_ratelimit_link_unsent(lane->link, failure);
+        ngx_http_ratelimit_link_unsent(link, failure);
         return failure;
     }
 
-    if (ngx_queue_empty(&lane->errands)) {
-        lane->since = ngx_current_msec;
+    lane = ngx_http_ratelimit_batch_lane(link);
+    if (lane == NULL) {
+        return NGX_HTTP_RATELIMIT_OVERLOAD;
     }
 
     errand->gone = 0;
@@ -124,9 +141,12 @@ ngx_http_ratelimit_batch_add(ngx_uint_t peer,
 
 
 void
-ngx_http_ratelimit_batch_grew(ngx_uint_t peer)
+ngx_http_ratelimit_batch_grew(ngx_http_ratelimit_link_t *link)
 {
-    ngx_http_ratelimit_lanes[peer].grew = 1;
+    ngx_http_ratelimit_lane_t  *lane;
+
+    lane = *ngx_http_ratelimit_link_lane(link);
+    lane->grew = 1;
 }
 
 
@@ -141,13 +161,26 @@ ngx_http_ratelimit_batch_flush(ngx_event_t *ev)
 
     lane = ev->data;
 
-    if (lane->grew
-        && ngx_current_msec - lane->since < NGX_HTTP_RATELIMIT_BATCH_WAIT)
-    {
+    if (lane->grew && !ev->timedout) {
         lane->grew = 0;
+
+        if (!ev->timer_set) {
+            ngx_add_timer(ev, NGX_HTTP_RATELIMIT_BATCH_WAIT);
+        }
+
         ngx_post_event(ev, &ngx_posted_next_events);
         return;
     }
+
+    if (ev->timer_set) {
+        ngx_del_timer(ev);
+    }
+
+    if (ev->posted) {
+        ngx_delete_posted_event(ev);
+    }
+
+    ev->timedout = 0;
 
     while (!ngx_queue_empty(&lane->errands)) {
 
@@ -177,6 +210,7 @@ ngx_http_ratelimit_batch_flush(ngx_event_t *ev)
 static ngx_http_ratelimit_batch_t *
 ngx_http_ratelimit_batch_create(ngx_http_ratelimit_lane_t *lane)
 {
+    ngx_uint_t                    alone;
     ngx_queue_t                  *q, *next;
     ngx_http_ratelimit_batch_t   *batch;
     ngx_http_ratelimit_errand_t  *errand, *first;
@@ -198,6 +232,9 @@ ngx_http_ratelimit_batch_create(ngx_http_ratelimit_lane_t *lane)
     batch->eval = 0;
     batch->n = 0;
 
+    /* keys of one command to a cluster have to be of one slot */
+
+    alone = ngx_http_ratelimit_link_peer(lane->link)->node;
     first = NULL;
 
     for (q = ngx_queue_head(&lane->errands);
@@ -224,8 +261,8 @@ ngx_http_ratelimit_batch_create(ngx_http_ratelimit_lane_t *lane)
         batch->errands[batch->n++] = errand;
         errand->gone = 1;
 
-        if (!ngx_http_ratelimit_script_alike(&first->script,
-                                             &first->script))
+        if (alone || !ngx_http_ratelimit_script_alike(&first->script,
+                                                      &first->script))
         {
             break;
         }

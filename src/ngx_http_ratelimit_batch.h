@@ -43,19 +43,18 @@ struct ngx_http_ratelimit_errand_s {
 };
 
 
-ngx_int_t ngx_http_ratelimit_batch_init(ngx_cycle_t *cycle,
-    ngx_array_t *peers, ngx_http_ratelimit_link_t **links);
+void ngx_http_ratelimit_batch_init(ngx_cycle_t *cycle);
 
 /*
  * NGX_HTTP_RATELIMIT_OK: the handler will be called, exactly once and within
  * the timeout, not before this function has returned; else it will not.  The
  * link has been told what came of it in either case.
  */
-ngx_http_ratelimit_failure_e ngx_http_ratelimit_batch_add(ngx_uint_t peer,
-    ngx_http_ratelimit_errand_t *errand);
+ngx_http_ratelimit_failure_e ngx_http_ratelimit_batch_add(
+    ngx_http_ratelimit_link_t *link, ngx_http_ratelimit_errand_t *errand);
 
 /* an errand that has not gone yet is for one request more */
-void ngx_http_ratelimit_batch_grew(ngx_uint_t peer);
+void ngx_http_ratelimit_batch_grew(ngx_http_ratelimit_link_t *link);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_BATCH_H_INCLUDED_ */

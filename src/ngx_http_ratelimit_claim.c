@@ -13,6 +13,7 @@
 
 static ngx_int_t ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
     ngx_http_ratelimit_guard_t *guard, ngx_http_ratelimit_applied_t *applied);
+static ngx_uint_t ngx_http_ratelimit_claim_braces(ngx_str_t *key);
 static ngx_int_t ngx_http_ratelimit_claim_bucket(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *conf,
     ngx_http_ratelimit_applied_t *applied);
@@ -88,6 +89,7 @@ ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
     u_char      *p;
     u_char       digest[NGX_HTTP_RATELIMIT_SHA1_LEN];
     ngx_str_t   *key, *prefix;
+    ngx_uint_t   hashed;
     ngx_sha1_t   sha1;
 
     key = &applied->key;
@@ -107,8 +109,12 @@ ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
+    hashed = key->len > NGX_HTTP_RATELIMIT_KEY_MAX
+             || (guard->braces && ngx_http_ratelimit_claim_braces(key));
+
     p = ngx_pnalloc(r->pool, prefix->len
-                             + ngx_min(key->len, NGX_HTTP_RATELIMIT_KEY_MAX)
+                             + (hashed ? 2 * NGX_HTTP_RATELIMIT_SHA1_LEN
+                                       : key->len)
                              + 1);
     if (p == NULL) {
         return NGX_ERROR;
@@ -118,7 +124,7 @@ ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
 
     p = ngx_cpymem(p, prefix->data, prefix->len);
 
-    if (key->len > NGX_HTTP_RATELIMIT_KEY_MAX) {
+    if (hashed) {
         ngx_sha1_init(&sha1);
         ngx_sha1_update(&sha1, key->data, key->len);
         ngx_sha1_final(digest, &sha1);
@@ -136,6 +142,23 @@ ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
     applied->claim.len = (char *) p - applied->claim.key;
 
     return NGX_OK;
+}
+
+
+/* a client that could choose where its key lives could overload a node */
+
+static ngx_uint_t
+ngx_http_ratelimit_claim_braces(ngx_str_t *key)
+{
+    size_t  i;
+
+    for (i = 0; i < key->len; i++) {
+        if (key->data[i] == '{' || key->data[i] == '}') {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 

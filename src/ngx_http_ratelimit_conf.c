@@ -37,6 +37,12 @@ static ngx_int_t ngx_http_ratelimit_conf_attach(
     ngx_http_ratelimit_zone_t *zone, void *data);
 static char *ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
     ngx_http_ratelimit_shards_t *shared, ngx_http_ratelimit_loc_conf_t *conf);
+static char *ngx_http_ratelimit_access_given(
+    ngx_http_ratelimit_access_t *access);
+static ngx_int_t ngx_http_ratelimit_access_tls(ngx_conf_t *cf,
+    ngx_http_ratelimit_loc_conf_t *conf);
+static ngx_int_t ngx_http_ratelimit_access_user(ngx_conf_t *cf, char *who,
+    ngx_str_t *user, ngx_str_t *password);
 
 
 const ngx_http_ratelimit_breaker_conf_t  ngx_http_ratelimit_breaker_default =
@@ -85,8 +91,8 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
      *
      *     conf->guards, n, shards, cost
      *     conf->terms but the algorithm
-     *     conf->headers, limit, named, prefix, addresses, off
-     *     conf->access.user, password, breaker
+     *     conf->headers, limit, named, prefix, where, off
+     *     conf->access.user, password, sentinel_..., breaker
      *     conf->local_share, lease
      */
 
@@ -109,9 +115,10 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
     conf->deny_cache = NGX_CONF_UNSET_MSEC;
     conf->timeout = NGX_CONF_UNSET_MSEC;
     conf->terms.algorithm = NGX_CONF_UNSET_UINT;
-    conf->hash = NGX_CONF_UNSET_UINT;
     conf->access.database = NGX_CONF_UNSET;
     conf->access.connect_timeout = NGX_CONF_UNSET_MSEC;
+
+    ngx_http_ratelimit_tls_conf_init(&conf->access.tls);
 
     return conf;
 }
@@ -452,6 +459,21 @@ ngx_http_ratelimit_guard(ngx_conf_t *cf, ngx_http_ratelimit_loc_conf_t *conf,
     p = ngx_sprintf(p, "%V:%V:{", &conf->prefix, &limit->name);
     guard->key_prefix.len = p - guard->key_prefix.data;
 
+    /* what is in braces says where a key of a cluster lives */
+
+    guard->braces = conf->where
+                    && conf->where->kind == NGX_HTTP_RATELIMIT_CLUSTER;
+
+    if (guard->braces) {
+
+        for (p = guard->key_prefix.data + conf->prefix.len;
+             p < guard->key_prefix.data + guard->key_prefix.len - 1;
+             p++)
+        {
+            *p = (*p == '{') ? '(' : (*p == '}') ? ')' : *p;
+        }
+    }
+
     return NGX_OK;
 }
 
@@ -464,15 +486,17 @@ ngx_http_ratelimit_merge_access(ngx_http_ratelimit_loc_conf_t *prev,
 {
     ngx_uint_t  own;
 
-    own = conf->addresses || conf->access.user.data
+    own = conf->where || conf->access.user.data
           || conf->access.password.data
           || conf->access.database != NGX_CONF_UNSET
           || conf->access.connect_timeout != NGX_CONF_UNSET_MSEC
-          || conf->access.breaker.failures;
+          || conf->access.sentinel_user.data
+          || conf->access.sentinel_password.data
+          || conf->access.breaker.failures
+          || ngx_http_ratelimit_tls_conf_set(&conf->access.tls);
 
-    if (conf->addresses == NULL) {
-        conf->addresses = prev->addresses;
-        conf->hash = prev->hash;
+    if (conf->where == NULL) {
+        conf->where = prev->where;
     }
 
     ngx_conf_merge_str_value(conf->access.user, prev->access.user, "");
@@ -480,6 +504,12 @@ ngx_http_ratelimit_merge_access(ngx_http_ratelimit_loc_conf_t *prev,
     ngx_conf_merge_value(conf->access.database, prev->access.database, 0);
     ngx_conf_merge_msec_value(conf->access.connect_timeout,
                               prev->access.connect_timeout, 100);
+    ngx_conf_merge_str_value(conf->access.sentinel_user,
+                             prev->access.sentinel_user, "");
+    ngx_conf_merge_str_value(conf->access.sentinel_password,
+                             prev->access.sentinel_password, "");
+
+    ngx_http_ratelimit_tls_conf_merge(&prev->access.tls, &conf->access.tls);
 
     if (conf->access.breaker.failures == 0) {
         conf->access.breaker = prev->access.breaker;
@@ -502,6 +532,7 @@ static char *
 ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
     ngx_http_ratelimit_shards_t *shared, ngx_http_ratelimit_loc_conf_t *conf)
 {
+    char                            *given;
     ngx_http_core_loc_conf_t        *clcf;
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
@@ -512,17 +543,15 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
-    if (conf->addresses == NULL) {
+    if (conf->where == NULL) {
 
-        if (conf->access.user.len || conf->access.password.len
-            || conf->access.database)
-        {
+        given = ngx_http_ratelimit_access_given(&conf->access);
+
+        if (given) {
             ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"ratelimit_redis_%s\" without "
+                          "\"ratelimit_%s\" without "
                           "\"ratelimit_shards\": limits would live in this "
-                          "machine's memory alone",
-                          conf->access.password.len ? "password"
-                          : conf->access.user.len ? "user" : "database");
+                          "machine's memory alone", given);
             return NGX_CONF_ERROR;
         }
 
@@ -538,25 +567,100 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
         return NGX_CONF_OK;
     }
 
-    if (conf->access.user.len && conf->access.password.len == 0) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"ratelimit_redis_user\" \"%V\" needs "
-                      "\"ratelimit_redis_password\" or "
-                      "\"ratelimit_redis_password_file\"",
-                      &conf->access.user);
+    if (ngx_http_ratelimit_access_user(cf, "redis", &conf->access.user,
+                                       &conf->access.password)
+        != NGX_OK
+        || ngx_http_ratelimit_access_user(cf, "sentinel",
+                                          &conf->access.sentinel_user,
+                                          &conf->access.sentinel_password)
+           != NGX_OK
+        || ngx_http_ratelimit_access_tls(cf, conf) != NGX_OK)
+    {
         return NGX_CONF_ERROR;
     }
 
     conf->access.prefix = conf->prefix;
 
-    conf->shards = ngx_http_ratelimit_shards_create(cf, conf->addresses,
-                                                    conf->hash, &conf->access,
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+    if (clcf->resolver->connections.nelts) {
+        conf->access.resolver = clcf->resolver;
+        conf->access.resolver_timeout = clcf->resolver_timeout;
+    }
+
+    conf->shards = ngx_http_ratelimit_shards_create(cf, conf->where,
+                                                    &conf->access,
                                                     &rmcf->peers);
     if (conf->shards == NULL) {
         return NGX_CONF_ERROR;
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* what is of no use without shards, or NULL; the name of a directive */
+
+static char *
+ngx_http_ratelimit_access_given(ngx_http_ratelimit_access_t *access)
+{
+    return access->password.len ? "redis_password"
+           : access->user.len ? "redis_user"
+           : access->database ? "redis_database"
+           : access->sentinel_password.len ? "sentinel_password"
+           : access->sentinel_user.len ? "sentinel_user"
+           : access->tls.enable == 1 ? "redis_ssl"
+           : ngx_http_ratelimit_tls_conf_given(&access->tls);
+}
+
+
+/* who takes care of certificates wants TLS, or has to say that he does not */
+
+static ngx_int_t
+ngx_http_ratelimit_access_tls(ngx_conf_t *cf,
+    ngx_http_ratelimit_loc_conf_t *conf)
+{
+    char                        *given;
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_shard_t  *shard;
+
+    given = ngx_http_ratelimit_tls_conf_given(&conf->access.tls);
+
+    if (given == NULL || conf->access.tls.enable != NGX_CONF_UNSET) {
+        return NGX_OK;
+    }
+
+    shard = conf->where->addresses.elts;
+
+    for (i = 0; i < conf->where->addresses.nelts; i++) {
+        if (shard[i].tls) {
+            return NGX_OK;
+        }
+    }
+
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                  "\"ratelimit_%s\" without TLS: write "
+                  "\"ratelimit_redis_ssl on\", or \"rediss://\" in front of "
+                  "addresses, or \"ratelimit_redis_ssl off\"", given);
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_access_user(ngx_conf_t *cf, char *who, ngx_str_t *user,
+    ngx_str_t *password)
+{
+    if (user->len == 0 || password->len) {
+        return NGX_OK;
+    }
+
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                  "\"ratelimit_%s_user\" \"%V\" needs "
+                  "\"ratelimit_%s_password\" or "
+                  "\"ratelimit_%s_password_file\"", who, user, who, who);
+
+    return NGX_ERROR;
 }
 
 
@@ -614,5 +718,5 @@ ngx_http_ratelimit_conf_attach(ngx_http_ratelimit_zone_t *zone, void *data)
         }
     }
 
-    return ngx_http_ratelimit_shards_attach(zone, &rmcf->peers);
+    return ngx_http_ratelimit_peers_attach(zone, &rmcf->peers);
 }

@@ -68,6 +68,7 @@ typedef struct {
 typedef struct {
     ngx_http_ratelimit_limit_t        *limit;
     ngx_str_t                          key_prefix;   /* PREFIX:NAME:{ */
+    unsigned                           braces:1;     /* have a meaning */
 } ngx_http_ratelimit_guard_t;
 
 
@@ -100,8 +101,7 @@ typedef struct {
     ngx_http_ratelimit_limit_t        *limit;        /* made of the terms */
     ngx_array_t                       *named;        /* ngx_str_t, names */
     ngx_str_t                          prefix;
-    ngx_array_t                       *addresses;    /* ..._shard_t */
-    ngx_uint_t                         hash;
+    ngx_http_ratelimit_where_t        *where;        /* shards */
     ngx_http_ratelimit_access_t        access;
     unsigned                           off:1;        /* nothing inherited */
 } ngx_http_ratelimit_loc_conf_t;

@@ -26,77 +26,13 @@ ngx_http_ratelimit_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd,
 {
     ngx_http_ratelimit_loc_conf_t *rlcf = conf;
 
-    ngx_str_t                   *value;
-    ngx_uint_t                   i, j;
-    ngx_http_ratelimit_shard_t  *shard, *other;
-
-    if (rlcf->addresses) {
+    if (rlcf->where) {
         return "is duplicate";
     }
 
-    rlcf->hash = NGX_HTTP_RATELIMIT_HASH_CONSISTENT;
-    rlcf->addresses = ngx_array_create(cf->pool, cf->args->nelts - 1,
-                                       sizeof(ngx_http_ratelimit_shard_t));
-    if (rlcf->addresses == NULL) {
-        return NGX_CONF_ERROR;
-    }
+    rlcf->where = ngx_http_ratelimit_shards_parse(cf);
 
-    value = cf->args->elts;
-
-    for (i = 1; i < cf->args->nelts; i++) {
-
-        if (ngx_strncmp(value[i].data, "hash=", 5) == 0) {
-
-            if (ngx_strcmp(&value[i].data[5], "consistent") == 0) {
-                rlcf->hash = NGX_HTTP_RATELIMIT_HASH_CONSISTENT;
-
-            } else if (ngx_strcmp(&value[i].data[5], "modulo") == 0) {
-                rlcf->hash = NGX_HTTP_RATELIMIT_HASH_MODULO;
-
-            } else {
-                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                                   "invalid value \"%V\" in \"%V\": it must "
-                                   "be \"hash=consistent\" or "
-                                   "\"hash=modulo\"", &value[i], &cmd->name);
-                return NGX_CONF_ERROR;
-            }
-
-            continue;
-        }
-
-        shard = ngx_array_push(rlcf->addresses);
-        if (shard == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        if (ngx_http_ratelimit_shard_parse(cf, &value[i], shard) != NGX_OK) {
-            return NGX_CONF_ERROR;
-        }
-
-        other = rlcf->addresses->elts;
-
-        for (j = 0; j + 1 < rlcf->addresses->nelts; j++) {
-
-            if (other[j].name.len == shard->name.len
-                && ngx_memcmp(other[j].name.data, shard->name.data,
-                              shard->name.len)
-                   == 0)
-            {
-                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                                   "duplicate shard \"%V\" in \"%V\"",
-                                   &shard->name, &cmd->name);
-                return NGX_CONF_ERROR;
-            }
-        }
-    }
-
-    if (rlcf->addresses->nelts == 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "no address in \"%V\"",
-                           &cmd->name);
-        return NGX_CONF_ERROR;
-    }
-
-    return NGX_CONF_OK;
+    return rlcf->where ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
@@ -710,21 +646,22 @@ ngx_http_ratelimit_directive_number(ngx_conf_t *cf, ngx_command_t *cmd,
 }
 
 
+/* cmd->post says what else may stand there */
+
 char *
 ngx_http_ratelimit_directive_password(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf)
 {
-    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+    ngx_str_t  *value, *password;
 
-    ngx_str_t  *value;
+    password = (ngx_str_t *) ((u_char *) conf + cmd->offset);
 
-    if (rlcf->access.password.data) {
-        return "is duplicate, or stands beside "
-               "\"ratelimit_redis_password_file\"";
+    if (password->data) {
+        return cmd->post;
     }
 
     value = cf->args->elts;
-    rlcf->access.password = value[1];
+    *password = value[1];
 
     return NGX_CONF_OK;
 }
@@ -736,15 +673,15 @@ char *
 ngx_http_ratelimit_directive_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf)
 {
-    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
-
     u_char     *p;
     ssize_t     n;
     ngx_fd_t    fd;
-    ngx_str_t  *value;
+    ngx_str_t  *value, *password;
 
-    if (rlcf->access.password.data) {
-        return "is duplicate, or stands beside \"ratelimit_redis_password\"";
+    password = (ngx_str_t *) ((u_char *) conf + cmd->offset);
+
+    if (password->data) {
+        return cmd->post;
     }
 
     value = cf->args->elts;
@@ -781,19 +718,50 @@ ngx_http_ratelimit_directive_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
         return NGX_CONF_ERROR;
     }
 
-    rlcf->access.password.data = p;
+    password->data = p;
 
     while (*p && *p != CR && *p != LF) {
         p++;
     }
 
     *p = '\0';
-    rlcf->access.password.len = p - rlcf->access.password.data;
+    password->len = p - password->data;
 
-    if (rlcf->access.password.len == 0) {
+    if (password->len == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "no password in the first line of \"%V\" that "
                            "\"%V\" names", &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_ratelimit_directive_ssl_passwords(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    ngx_str_t  *value;
+
+    if (rlcf->access.tls.passwords) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    rlcf->access.tls.passwords = ngx_http_ratelimit_tls_passwords(cf,
+                                                                 &value[1]);
+
+    if (rlcf->access.tls.passwords == NULL) {
+
+        /* what is wrong was logged without the directive */
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\"", &value[1],
+                           &cmd->name);
         return NGX_CONF_ERROR;
     }
 

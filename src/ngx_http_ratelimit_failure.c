@@ -59,6 +59,7 @@ static const char  *ngx_http_ratelimit_failure_names[] = {
     "ok",
     "timeout",
     "refused",
+    "tls",
     "closed",
     "protocol",
     "overload",

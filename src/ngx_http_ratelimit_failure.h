@@ -17,6 +17,7 @@ typedef enum {
     /* the way to the server */
     NGX_HTTP_RATELIMIT_TIMEOUT,        /* no reply in time */
     NGX_HTTP_RATELIMIT_REFUSED,        /* no connection */
+    NGX_HTTP_RATELIMIT_TLS,            /* no handshake, or a wrong server */
     NGX_HTTP_RATELIMIT_CLOSED,         /* connection lost before the reply */
     NGX_HTTP_RATELIMIT_PROTOCOL,       /* not RESP, or not what was asked */
     NGX_HTTP_RATELIMIT_OVERLOAD,       /* too many calls under way here */

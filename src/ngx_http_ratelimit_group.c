@@ -40,7 +40,6 @@ struct ngx_http_ratelimit_group_s {
     ngx_socket_t                     ident;
 
     ngx_http_ratelimit_link_t       *link;
-    ngx_uint_t                       peer;       /* its number */
     uint64_t                         hash[2];
     ngx_http_ratelimit_bucket_t      bucket;
     ngx_msec_t                       timeout;
@@ -196,7 +195,7 @@ ngx_http_ratelimit_group_join(ngx_http_ratelimit_take_t *take,
             take->ride = ride;
             ride->errand.script.times++;
             ngx_queue_insert_tail(&ride->takes, &take->queue);
-            ngx_http_ratelimit_batch_grew(group->peer);
+            ngx_http_ratelimit_batch_grew(link);
 
             return NGX_AGAIN;
         }
@@ -305,7 +304,6 @@ ngx_http_ratelimit_group_create(ngx_http_ratelimit_take_t *take,
     ngx_http_ratelimit_link_t *link)
 {
     ngx_queue_t                 *q;
-    ngx_http_ratelimit_call_t   *call;
     ngx_http_ratelimit_claim_t  *claim;
     ngx_http_ratelimit_group_t  *group;
 
@@ -331,10 +329,7 @@ ngx_http_ratelimit_group_create(ngx_http_ratelimit_take_t *take,
         ngx_queue_init(&group->waiting);
     }
 
-    call = take->calls.elts;
-
     group->link = link;
-    group->peer = call->peer->index;
     group->hash[0] = claim->hash[0];
     group->hash[1] = claim->hash[1];
     group->bucket = claim->bucket;
@@ -457,7 +452,7 @@ ngx_http_ratelimit_ride_start(ngx_http_ratelimit_ride_t *ride,
 
     ngx_http_ratelimit_store_stamp(script, ride->id);
 
-    failure = ngx_http_ratelimit_batch_add(ride->group->peer, &ride->errand);
+    failure = ngx_http_ratelimit_batch_add(ride->link, &ride->errand);
 
     if (failure == NGX_HTTP_RATELIMIT_OK) {
         ride->group->rides++;

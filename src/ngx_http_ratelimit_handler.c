@@ -466,7 +466,7 @@ ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
     ctx->speaker = speaker ? speaker : &ctx->applied[0];
 
     call = ngx_http_ratelimit_store_find(&ctx->take, &ctx->speaker->claim);
-    ctx->peer = call ? call->peer : NULL;
+    ctx->peer = call ? ngx_http_ratelimit_link_peer(call->link) : NULL;
 }
 
 

@@ -26,12 +26,11 @@
 
 
 #include "ngx_http_ratelimit_link.h"
+#include "ngx_http_ratelimit_addr.h"
 #include "ngx_http_ratelimit_backoff.h"
 #include "ngx_http_ratelimit_escape.h"
 
 
-#define NGX_HTTP_RATELIMIT_LINK_LOG      60         /* s */
-#define NGX_HTTP_RATELIMIT_LINK_CHANGES  10         /* logged in that time */
 #define NGX_HTTP_RATELIMIT_LINK_TEXT     160        /* of an error, logged */
 #define NGX_HTTP_RATELIMIT_LINK_GRACE    1000       /* ms, for a prober */
 #define NGX_HTTP_RATELIMIT_LINK_LATER    200        /* ms, for others */
@@ -46,6 +45,8 @@ struct ngx_http_ratelimit_link_s {
     ngx_socket_t                         ident;
 
     ngx_http_ratelimit_redis_owner_t     owner;
+    ngx_http_ratelimit_guide_t           guide;
+    void                                *lane;
     ngx_http_ratelimit_shard_stats_t    *stats;
     ngx_http_ratelimit_stats_t          *all;
     ngx_log_t                           *log;
@@ -59,6 +60,9 @@ struct ngx_http_ratelimit_link_s {
 };
 
 
+static ngx_int_t ngx_http_ratelimit_link_redirect(void *data,
+    ngx_http_ratelimit_slot_t *slot, ngx_http_ratelimit_reply_t *reply,
+    ngx_http_ratelimit_failure_e *failure);
 static ngx_msec_t ngx_http_ratelimit_link_may_connect(void *data);
 static void ngx_http_ratelimit_link_ready(void *data);
 static ngx_msec_t ngx_http_ratelimit_link_closed(void *data,
@@ -76,11 +80,12 @@ static void ngx_http_ratelimit_link_plan(ngx_http_ratelimit_link_t *link,
 static void ngx_http_ratelimit_link_probe_handler(ngx_event_t *ev);
 static ngx_int_t ngx_http_ratelimit_link_probed(void *data,
     ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
-static ngx_atomic_uint_t ngx_http_ratelimit_link_seconds(void);
-static ngx_uint_t ngx_http_ratelimit_link_minute(ngx_atomic_uint_t now,
-    ngx_atomic_uint_t then);
-static ngx_uint_t ngx_http_ratelimit_link_loud(void *data,
+static ngx_uint_t ngx_http_ratelimit_link_is_loud(void *data,
     ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_link_stray(void *data,
+    ngx_http_ratelimit_failure_e failure, ngx_http_ratelimit_reply_t *reply);
+static ngx_http_ratelimit_failure_e ngx_http_ratelimit_link_greeted(
+    void *data, ngx_uint_t tell, ngx_http_ratelimit_reply_t *reply);
 static void ngx_http_ratelimit_link_changed(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_breaker_e state, ngx_http_ratelimit_failure_e failure);
 static void ngx_http_ratelimit_link_settled(ngx_http_ratelimit_link_t *link);
@@ -91,7 +96,7 @@ static void ngx_http_ratelimit_link_still_open(
 ngx_http_ratelimit_link_t *
 ngx_http_ratelimit_link_create(ngx_pool_t *pool, ngx_log_t *log,
     ngx_http_ratelimit_peer_t *peer, ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_stats_t *all)
+    ngx_http_ratelimit_stats_t *all, ngx_http_ratelimit_guide_t *guide)
 {
     ngx_http_ratelimit_link_t  *link;
 
@@ -117,18 +122,145 @@ ngx_http_ratelimit_link_create(ngx_pool_t *pool, ngx_log_t *log,
     link->owner.may_connect = ngx_http_ratelimit_link_may_connect;
     link->owner.ready = ngx_http_ratelimit_link_ready;
     link->owner.closed = ngx_http_ratelimit_link_closed;
-    link->owner.loud = ngx_http_ratelimit_link_loud;
+    link->owner.loud = ngx_http_ratelimit_link_is_loud;
+    link->owner.greeted = ngx_http_ratelimit_link_greeted;
+    link->owner.failed = ngx_http_ratelimit_link_stray;
     link->owner.stats = link->stats;
 
-    link->redis = ngx_http_ratelimit_redis_create(pool, log, &peer->redis,
-                                                  &link->owner);
-    if (link->redis == NULL) {
-        return NULL;
+    if (guide) {
+        link->guide = *guide;
+
+        if (guide->redirect) {
+            link->owner.redirect = ngx_http_ratelimit_link_redirect;
+        }
     }
 
-    ngx_http_ratelimit_redis_wake(link->redis);
+    link->redis = ngx_http_ratelimit_redis_create(log, &peer->redis,
+                                                  &link->owner);
 
-    return link;
+    return link->redis ? link : NULL;
+}
+
+
+void
+ngx_http_ratelimit_link_wake(ngx_http_ratelimit_link_t *link)
+{
+    ngx_http_ratelimit_redis_wake(link->redis);
+}
+
+
+void
+ngx_http_ratelimit_link_rest(ngx_http_ratelimit_link_t *link)
+{
+    ngx_http_ratelimit_redis_rest(link->redis);
+
+    if (!ngx_http_ratelimit_redis_ready(link->redis)) {
+        link->up = 0;
+    }
+}
+
+
+void
+ngx_http_ratelimit_link_move(ngx_http_ratelimit_link_t *link,
+    ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop)
+{
+    ngx_int_t                    rc;
+    ngx_http_ratelimit_redis_t  *redis;
+
+    link->attempt = 0;
+
+    rc = ngx_http_ratelimit_redis_move(link->redis, addrs, n, drop);
+
+    if (rc != NGX_DECLINED) {
+        return;
+    }
+
+    redis = ngx_http_ratelimit_redis_create(link->log, &link->peer->redis,
+                                            &link->owner);
+    if (redis == NULL) {
+        return;
+    }
+
+    if (ngx_http_ratelimit_redis_move(redis, addrs, n, 0) != NGX_OK) {
+        ngx_http_ratelimit_redis_exit(redis);
+        return;
+    }
+
+    /* which of the two an event is about, callbacks of the old one can't say */
+
+    ngx_http_ratelimit_redis_retire(link->redis, redis);
+
+    link->redis = redis;
+    link->up = 0;
+}
+
+
+ngx_http_ratelimit_peer_t *
+ngx_http_ratelimit_link_peer(ngx_http_ratelimit_link_t *link)
+{
+    return link->peer;
+}
+
+
+ngx_http_ratelimit_redis_t *
+ngx_http_ratelimit_link_redis(ngx_http_ratelimit_link_t *link)
+{
+    return link->redis;
+}
+
+
+void **
+ngx_http_ratelimit_link_lane(ngx_http_ratelimit_link_t *link)
+{
+    return &link->lane;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_link_found(ngx_http_ratelimit_link_t *link,
+    ngx_str_t *address)
+{
+    return ngx_http_ratelimit_stats_found(link->zone, link->stats, address);
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_link_renamed(ngx_http_ratelimit_link_t *link,
+    ngx_addr_t *addrs, ngx_uint_t n)
+{
+    if (n == 0) {
+        ngx_http_ratelimit_link_event(link,
+                                  NGX_HTTP_RATELIMIT_EVENT_RESOLVE_FAILED);
+
+        return ngx_http_ratelimit_link_loud(link, NGX_HTTP_RATELIMIT_CONFIG);
+    }
+
+    ngx_http_ratelimit_link_event(link, NGX_HTTP_RATELIMIT_EVENT_RESOLVED);
+
+    /* calls under way are answered by where they went */
+
+    ngx_http_ratelimit_link_move(link, addrs, n, 0);
+
+    return ngx_http_ratelimit_stats_news(link->zone, link->stats,
+                                      ngx_http_ratelimit_addr_hash(addrs, n));
+}
+
+
+void
+ngx_http_ratelimit_link_event(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_event_e event)
+{
+    ngx_http_ratelimit_count(link->stats->events[event]);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_link_redirect(void *data, ngx_http_ratelimit_slot_t *slot,
+    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e *failure)
+{
+    ngx_http_ratelimit_link_t *link = data;
+
+    return link->guide.redirect(link->guide.data, link, slot, reply, failure);
 }
 
 
@@ -153,6 +285,7 @@ ngx_http_ratelimit_link_check(ngx_http_ratelimit_link_t *link)
     if (breaker->state == NGX_HTTP_RATELIMIT_CIRCUIT_OPEN) {
         ngx_http_ratelimit_link_still_open(link);
         ngx_http_ratelimit_link_plan(link, NGX_HTTP_RATELIMIT_BACKOFF_MIN);
+        ngx_http_ratelimit_redis_plan(link->redis);
 
         return NGX_HTTP_RATELIMIT_CIRCUIT;
     }
@@ -181,6 +314,34 @@ ngx_http_ratelimit_link_send(ngx_http_ratelimit_link_t *link,
     if (failure == NGX_HTTP_RATELIMIT_OK) {
         failure = ngx_http_ratelimit_redis_send(link->redis, command, timeout,
                                                 handler, data, slot);
+    }
+
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_count(link->stats->calls);
+    }
+
+    return failure;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_link_usable(ngx_http_ratelimit_link_t *link)
+{
+    return link->stats->breaker.state != NGX_HTTP_RATELIMIT_CIRCUIT_OPEN
+           && ngx_http_ratelimit_redis_ready(link->redis);
+}
+
+
+ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_link_forward(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_slot_t *slot, ngx_uint_t asking)
+{
+    ngx_http_ratelimit_failure_e  failure;
+
+    failure = ngx_http_ratelimit_link_check(link);
+
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+        failure = ngx_http_ratelimit_redis_forward(slot, link->redis, asking);
     }
 
     if (failure == NGX_HTTP_RATELIMIT_OK) {
@@ -263,6 +424,13 @@ ngx_http_ratelimit_link_tell(ngx_http_ratelimit_link_t *link,
         return;
     }
 
+    if (failure == NGX_HTTP_RATELIMIT_MOVED && link->guide.redirect == NULL) {
+        ngx_log_error(NGX_LOG_ERR, link->log, 0,
+                      "redis %V is a node of a cluster: write "
+                      "\"ratelimit_shards cluster ...\"", &link->peer->label);
+        return;
+    }
+
     if (reply && reply->type == REDIS_REPLY_ERROR) {
         len = ngx_http_ratelimit_escape(text, reply->str,
                                         ngx_min(reply->len,
@@ -290,6 +458,26 @@ void
 ngx_http_ratelimit_link_reload(ngx_http_ratelimit_link_t *link)
 {
     ngx_http_ratelimit_count(link->stats->script_reloads);
+}
+
+
+/* of a call that was sent to another server first */
+
+static void
+ngx_http_ratelimit_link_stray(void *data, ngx_http_ratelimit_failure_e failure,
+    ngx_http_ratelimit_reply_t *reply)
+{
+    ngx_http_ratelimit_link_failed(data, failure, reply);
+}
+
+
+static ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_link_greeted(void *data, ngx_uint_t tell,
+    ngx_http_ratelimit_reply_t *reply)
+{
+    ngx_http_ratelimit_link_t *link = data;
+
+    return link->guide.greeted(link->guide.data, link, tell, reply);
 }
 
 
@@ -339,6 +527,13 @@ ngx_http_ratelimit_link_ready(void *data)
 
     link->connected = 1;
     link->up = 1;
+
+    /* where a master is, sentinels say */
+
+    if (link->peer->kind != NGX_HTTP_RATELIMIT_SENTINEL) {
+        (void) ngx_http_ratelimit_link_found(link,
+                         &ngx_http_ratelimit_redis_addr(link->redis)->name);
+    }
 
     if (link->stats->breaker.state != NGX_HTTP_RATELIMIT_DISTRIBUTED) {
         ngx_http_ratelimit_link_success(link, 1);
@@ -415,13 +610,24 @@ ngx_http_ratelimit_link_failure(ngx_http_ratelimit_link_t *link,
 
     ngx_http_ratelimit_count(link->stats->failures[failure]);
 
+    if (link->guide.trouble) {
+        link->guide.trouble(link->guide.data, link, failure);
+    }
+
     /* an error of any other kind is of one key, but not if a probe gets it */
 
     breaks = counts
              && (ngx_http_ratelimit_failure_breaks(failure)
                  || (probe && failure == NGX_HTTP_RATELIMIT_ERROR));
 
-    if (ngx_http_ratelimit_redis_failing(link->redis) || (!breaks && !probe)) {
+    /* a node that has not got a slot, or nobody has, is well for all that */
+
+    if (failure == NGX_HTTP_RATELIMIT_MOVED && link->guide.redirect && !probe) {
+        breaks = 0;
+    }
+
+    if (ngx_http_ratelimit_redis_failing(&link->owner)
+        || (!breaks && !probe)) {
         return;
     }
 
@@ -516,6 +722,17 @@ ngx_http_ratelimit_link_probe_handler(ngx_event_t *ev)
         return;
     }
 
+    /* behind the same address there may be another server by now */
+
+    if (link->stats->failure == NGX_HTTP_RATELIMIT_READONLY) {
+        ngx_http_ratelimit_redis_rest(link->redis);
+        ngx_http_ratelimit_redis_plan(link->redis);
+
+        if (!ngx_http_ratelimit_redis_ready(link->redis)) {
+            return;
+        }
+    }
+
     wait = ngx_http_ratelimit_link_may_connect(link);
 
     if (wait) {
@@ -532,6 +749,7 @@ ngx_http_ratelimit_link_probe_handler(ngx_event_t *ev)
 
     if (failure == NGX_HTTP_RATELIMIT_OK) {
         ngx_http_ratelimit_redis_quiet(slot);
+        ngx_http_ratelimit_redis_direct(slot);
 
     } else {
         ngx_http_ratelimit_link_tell(link, failure, NULL);
@@ -546,7 +764,10 @@ ngx_http_ratelimit_link_probed(void *data, ngx_http_ratelimit_reply_t *reply,
 {
     ngx_http_ratelimit_link_t *link = data;
 
-    if (failure == NGX_HTTP_RATELIMIT_OK && reply->type == REDIS_REPLY_ERROR) {
+    if (failure == NGX_HTTP_RATELIMIT_OK && reply->type == REDIS_REPLY_ERROR
+        && !(link->guide.redirect
+             && ngx_http_ratelimit_redis_elsewhere(reply)))
+    {
         failure = ngx_http_ratelimit_failure(reply->str, reply->len);
     }
 
@@ -576,36 +797,19 @@ ngx_http_ratelimit_link_elsewhere(ngx_http_ratelimit_link_t *link)
 }
 
 
-/* seconds by a clock that never steps back; any moment is a minute ago */
-
-static ngx_atomic_uint_t
-ngx_http_ratelimit_link_seconds(void)
+static ngx_uint_t
+ngx_http_ratelimit_link_is_loud(void *data,
+    ngx_http_ratelimit_failure_e failure)
 {
-    return ngx_current_msec / 1000 + NGX_HTTP_RATELIMIT_LINK_LOG;
+    return ngx_http_ratelimit_link_loud(data, failure);
 }
 
 
-/* the clock of another worker may be a moment ahead */
-
-static ngx_uint_t
-ngx_http_ratelimit_link_minute(ngx_atomic_uint_t now, ngx_atomic_uint_t then)
+ngx_uint_t
+ngx_http_ratelimit_link_loud(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_failure_e failure)
 {
-    return (ngx_atomic_int_t) (now - then) >= NGX_HTTP_RATELIMIT_LINK_LOG;
-}
-
-
-static ngx_uint_t
-ngx_http_ratelimit_link_loud(void *data, ngx_http_ratelimit_failure_e failure)
-{
-    ngx_http_ratelimit_link_t *link = data;
-
-    ngx_atomic_uint_t  now, logged;
-
-    now = ngx_http_ratelimit_link_seconds();
-    logged = link->stats->logged[failure];
-
-    return ngx_http_ratelimit_link_minute(now, logged)
-           && ngx_atomic_cmp_set(&link->stats->logged[failure], logged, now);
+    return ngx_http_ratelimit_stats_loud(link->stats, failure);
 }
 
 
@@ -622,20 +826,13 @@ ngx_http_ratelimit_link_changed(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_shard_stats_t  *stats;
 
     stats = link->stats;
-    now = ngx_http_ratelimit_link_seconds();
+    now = ngx_http_ratelimit_stats_seconds();
 
     ngx_http_ratelimit_count(stats->transitions[state]);
 
     stats->opened = now;
 
-    if (ngx_http_ratelimit_link_minute(now, stats->told)) {
-        stats->told = now;
-        stats->lines = 0;
-    }
-
-    if (ngx_atomic_fetch_add(&stats->lines, 1)
-        >= NGX_HTTP_RATELIMIT_LINK_CHANGES)
-    {
+    if (!ngx_http_ratelimit_stats_may_tell(stats)) {
         ngx_http_ratelimit_count(stats->untold);
         return;
     }
@@ -683,11 +880,11 @@ ngx_http_ratelimit_link_settled(ngx_http_ratelimit_link_t *link)
 
     stats = link->stats;
 
-    now = ngx_http_ratelimit_link_seconds();
+    now = ngx_http_ratelimit_stats_seconds();
     told = stats->told;
     untold = stats->untold;
 
-    if (!ngx_http_ratelimit_link_minute(now, told)
+    if (!ngx_http_ratelimit_stats_minute(now, told)
         || stats->breaker.state != NGX_HTTP_RATELIMIT_DISTRIBUTED
         || !ngx_atomic_cmp_set(&stats->untold, untold, 0))
     {
@@ -710,11 +907,11 @@ ngx_http_ratelimit_link_still_open(ngx_http_ratelimit_link_t *link)
 
     stats = link->stats;
 
-    now = ngx_http_ratelimit_link_seconds();
+    now = ngx_http_ratelimit_stats_seconds();
     opened = stats->opened;
     still = stats->still;
 
-    if (!ngx_http_ratelimit_link_minute(now, ngx_max(opened, still))
+    if (!ngx_http_ratelimit_stats_minute(now, ngx_max(opened, still))
         || !ngx_atomic_cmp_set(&stats->still, still, now))
     {
         return;

@@ -30,9 +30,19 @@ typedef struct {
 } ngx_http_ratelimit_label_t;
 
 
+/* a server, whoever knows about it */
+
+typedef struct {
+    ngx_str_t                          label;
+    ngx_http_ratelimit_shard_stats_t  *stats;
+} ngx_http_ratelimit_server_t;
+
+
 typedef struct {
     ngx_http_request_t              *request;
     ngx_http_ratelimit_main_conf_t  *rmcf;
+    ngx_array_t                      servers;  /* keep limits */
+    ngx_array_t                      guides;   /* know where those are */
     ngx_chain_t                     *out;
     ngx_chain_t                    **last;
     ngx_buf_t                       *buf;
@@ -62,8 +72,16 @@ static void ngx_http_ratelimit_metrics_latency(
 static void ngx_http_ratelimit_metrics_breakers(
     ngx_http_ratelimit_metrics_t *m);
 static void ngx_http_ratelimit_metrics_zone(ngx_http_ratelimit_metrics_t *m);
-static ngx_http_ratelimit_peer_t *ngx_http_ratelimit_metrics_peer(
-    ngx_http_ratelimit_metrics_t *m, ngx_uint_t *i);
+static void ngx_http_ratelimit_metrics_topology(
+    ngx_http_ratelimit_metrics_t *m);
+static void ngx_http_ratelimit_metrics_find(ngx_http_ratelimit_metrics_t *m);
+static void ngx_http_ratelimit_metrics_nodes(ngx_http_ratelimit_metrics_t *m,
+    ngx_http_ratelimit_peer_t *cluster);
+static void ngx_http_ratelimit_metrics_add(ngx_http_ratelimit_metrics_t *m,
+    ngx_array_t *servers, ngx_str_t *label,
+    ngx_http_ratelimit_shard_stats_t *stats);
+static ngx_http_ratelimit_server_t *ngx_http_ratelimit_metrics_next(
+    ngx_array_t *servers, ngx_uint_t *i);
 static void ngx_http_ratelimit_metrics_family(ngx_http_ratelimit_metrics_t *m,
     const char *name, const char *type, const char *help);
 static void ngx_http_ratelimit_metrics_sample(ngx_http_ratelimit_metrics_t *m,
@@ -111,10 +129,10 @@ ngx_http_ratelimit_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 static ngx_int_t
 ngx_http_ratelimit_metrics_handler(ngx_http_request_t *r)
 {
-    ngx_int_t                        rc;
-    ngx_str_t                        format;
-    ngx_http_ratelimit_label_t       labels[2];
-    ngx_http_ratelimit_metrics_t     m;
+    ngx_int_t                     rc;
+    ngx_str_t                     format;
+    ngx_http_ratelimit_label_t    labels[2];
+    ngx_http_ratelimit_metrics_t  m;
 
     if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
         return NGX_HTTP_NOT_ALLOWED;
@@ -142,11 +160,13 @@ ngx_http_ratelimit_metrics_handler(ngx_http_request_t *r)
     ngx_http_ratelimit_metrics_sample(&m, "nginx_ratelimit_build_info",
                                       ngx_http_ratelimit_labels(labels), 1);
 
+    ngx_http_ratelimit_metrics_find(&m);
     ngx_http_ratelimit_metrics_requests(&m);
     ngx_http_ratelimit_metrics_fallback(&m);
     ngx_http_ratelimit_metrics_shards(&m);
     ngx_http_ratelimit_metrics_latency(&m);
     ngx_http_ratelimit_metrics_breakers(&m);
+    ngx_http_ratelimit_metrics_topology(&m);
     ngx_http_ratelimit_metrics_zone(&m);
 
     return ngx_http_ratelimit_metrics_send(r, &m);
@@ -357,29 +377,111 @@ ngx_http_ratelimit_metrics_fallback(ngx_http_ratelimit_metrics_t *m)
 }
 
 
-/* the next peer whose counters no other one before it has */
-
-static ngx_http_ratelimit_peer_t *
-ngx_http_ratelimit_metrics_peer(ngx_http_ratelimit_metrics_t *m,
-    ngx_uint_t *i)
+static void
+ngx_http_ratelimit_metrics_find(ngx_http_ratelimit_metrics_t *m)
 {
-    ngx_uint_t                   k;
-    ngx_http_ratelimit_peer_t  **peer;
+    ngx_uint_t                       i;
+    ngx_http_ratelimit_peer_t      **peer;
+    ngx_http_ratelimit_sentinels_t  *sentinels;
 
     peer = m->rmcf->peers.elts;
 
-    while (*i < m->rmcf->peers.nelts) {
+    if (ngx_array_init(&m->servers, m->request->pool, m->rmcf->peers.nelts + 1,
+                       sizeof(ngx_http_ratelimit_server_t))
+        != NGX_OK
+        || ngx_array_init(&m->guides, m->request->pool, 1,
+                          sizeof(ngx_http_ratelimit_server_t))
+           != NGX_OK)
+    {
+        m->failed = 1;
+        return;
+    }
 
-        for (k = 0; peer[k]->stats != peer[*i]->stats; k++) {
-            /* void */
+    for (i = 0; i < m->rmcf->peers.nelts; i++) {
+
+        if (peer[i]->kind == NGX_HTTP_RATELIMIT_CLUSTER) {
+            ngx_http_ratelimit_metrics_nodes(m, peer[i]);
+            continue;
         }
 
-        if (k == (*i)++) {
-            return peer[k];
+        ngx_http_ratelimit_metrics_add(m, &m->servers, &peer[i]->label,
+                                       peer[i]->stats);
+
+        sentinels = peer[i]->sentinels;
+
+        if (sentinels) {
+            ngx_http_ratelimit_metrics_add(m, &m->guides,
+                                           &sentinels->peer->label,
+                                           sentinels->peer->stats);
+        }
+    }
+}
+
+
+/* those that a worker has found in the map when it last looked */
+
+static void
+ngx_http_ratelimit_metrics_nodes(ngx_http_ratelimit_metrics_t *m,
+    ngx_http_ratelimit_peer_t *cluster)
+{
+    ngx_str_t                          name;
+    ngx_http_ratelimit_shard_stats_t  *stats;
+
+    stats = NULL;
+
+    for ( ;; ) {
+        stats = ngx_http_ratelimit_stats_next(m->rmcf->zone, stats, &name);
+
+        if (stats == NULL) {
+            return;
+        }
+
+        if (stats->role == NGX_HTTP_RATELIMIT_ROLE_NODE && stats->mapped
+            && stats->set == cluster->hash)
+        {
+            ngx_http_ratelimit_metrics_add(m, &m->servers, &name, stats);
+        }
+    }
+}
+
+
+/* peers may share their counters */
+
+static void
+ngx_http_ratelimit_metrics_add(ngx_http_ratelimit_metrics_t *m,
+    ngx_array_t *servers, ngx_str_t *label,
+    ngx_http_ratelimit_shard_stats_t *stats)
+{
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_server_t  *server;
+
+    server = servers->elts;
+
+    for (i = 0; i < servers->nelts; i++) {
+        if (server[i].stats == stats) {
+            return;
         }
     }
 
-    return NULL;
+    server = ngx_array_push(servers);
+    if (server == NULL) {
+        m->failed = 1;
+        return;
+    }
+
+    server->label = *label;
+    server->stats = stats;
+}
+
+
+static ngx_http_ratelimit_server_t *
+ngx_http_ratelimit_metrics_next(ngx_array_t *servers, ngx_uint_t *i)
+{
+    ngx_http_ratelimit_server_t  *server;
+
+    server = servers->elts;
+
+    return (*i < servers->nelts) ? &server[(*i)++] : NULL;
 }
 
 
@@ -388,9 +490,9 @@ ngx_http_ratelimit_metrics_shards(ngx_http_ratelimit_metrics_t *m)
 {
     ngx_uint_t                    i, k;
     ngx_atomic_t                 *counter;
-    ngx_http_ratelimit_peer_t    *peer;
     ngx_http_ratelimit_label_t    labels[2];
     ngx_http_ratelimit_gauges_t   sum;
+    ngx_http_ratelimit_server_t  *server;
 
     static struct {
         const char  *name;
@@ -440,9 +542,9 @@ ngx_http_ratelimit_metrics_shards(ngx_http_ratelimit_metrics_t *m)
 
         i = 0;
 
-        while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
-            labels[0].value = peer->label;
-            counter = (ngx_atomic_t *) ((u_char *) peer->stats
+        while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
+            labels[0].value = server->label;
+            counter = (ngx_atomic_t *) ((u_char *) server->stats
                                         + counters[k].offset);
 
             ngx_http_ratelimit_metrics_sample(m, counters[k].name, labels, 1,
@@ -455,9 +557,9 @@ ngx_http_ratelimit_metrics_shards(ngx_http_ratelimit_metrics_t *m)
 
     i = 0;
 
-    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
-        labels[0].value = peer->label;
-        ngx_http_ratelimit_stats_sum(m->rmcf->stats, peer->stats, &sum);
+    while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
+        labels[0].value = server->label;
+        ngx_http_ratelimit_stats_sum(m->rmcf->stats, server->stats, &sum);
         ngx_http_ratelimit_metrics_sample(m, in_flight, labels, 1, sum.calls);
     }
 
@@ -466,9 +568,9 @@ ngx_http_ratelimit_metrics_shards(ngx_http_ratelimit_metrics_t *m)
 
     i = 0;
 
-    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
-        labels[0].value = peer->label;
-        ngx_http_ratelimit_stats_sum(m->rmcf->stats, peer->stats, &sum);
+    while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
+        labels[0].value = server->label;
+        ngx_http_ratelimit_stats_sum(m->rmcf->stats, server->stats, &sum);
         ngx_http_ratelimit_metrics_sample(m, connections, labels, 1,
                                           sum.connections);
     }
@@ -478,9 +580,9 @@ ngx_http_ratelimit_metrics_shards(ngx_http_ratelimit_metrics_t *m)
 
     i = 0;
 
-    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+    while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
 
-        labels[0].value = peer->label;
+        labels[0].value = server->label;
 
         for (k = NGX_HTTP_RATELIMIT_OK + 1;
              k < NGX_HTTP_RATELIMIT_CIRCUIT;
@@ -489,7 +591,7 @@ ngx_http_ratelimit_metrics_shards(ngx_http_ratelimit_metrics_t *m)
             ngx_http_ratelimit_metrics_set(&labels[1], "class",
                                        ngx_http_ratelimit_failure_name(k));
             ngx_http_ratelimit_metrics_sample(m, failures, labels, 2,
-                                              peer->stats->failures[k]);
+                                              server->stats->failures[k]);
         }
     }
 }
@@ -498,12 +600,12 @@ ngx_http_ratelimit_metrics_shards(ngx_http_ratelimit_metrics_t *m)
 static void
 ngx_http_ratelimit_metrics_latency(ngx_http_ratelimit_metrics_t *m)
 {
-    u_char                      *p;
-    u_char                       le[NGX_INT64_LEN + sizeof(".000000")];
-    uint64_t                     count;
-    ngx_uint_t                   i, k;
-    ngx_http_ratelimit_peer_t   *peer;
-    ngx_http_ratelimit_label_t   labels[2];
+    u_char                       *p;
+    u_char                        le[NGX_INT64_LEN + sizeof(".000000")];
+    uint64_t                      count;
+    ngx_uint_t                    i, k;
+    ngx_http_ratelimit_label_t    labels[2];
+    ngx_http_ratelimit_server_t  *server;
 
     if (m->rmcf->peers.nelts == 0) {
         return;
@@ -519,9 +621,9 @@ ngx_http_ratelimit_metrics_latency(ngx_http_ratelimit_metrics_t *m)
 
     i = 0;
 
-    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+    while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
 
-        labels[0].value = peer->label;
+        labels[0].value = server->label;
         count = 0;
 
         for (k = 0; k < NGX_HTTP_RATELIMIT_LATENCIES; k++) {
@@ -545,14 +647,14 @@ ngx_http_ratelimit_metrics_latency(ngx_http_ratelimit_metrics_t *m)
             labels[1].value.data = le;
             labels[1].value.len = p - le;
 
-            count += peer->stats->latency[k];
+            count += server->stats->latency[k];
 
             ngx_http_ratelimit_metrics_sample(m,
                                "nginx_ratelimit_redis_latency_seconds_bucket",
                                labels, 2, count);
         }
 
-        count += peer->stats->latency[k];
+        count += server->stats->latency[k];
         ngx_str_set(&labels[1].value, "+Inf");
 
         ngx_http_ratelimit_metrics_sample(m,
@@ -562,22 +664,22 @@ ngx_http_ratelimit_metrics_latency(ngx_http_ratelimit_metrics_t *m)
 
     i = 0;
 
-    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
-        labels[0].value = peer->label;
+    while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
+        labels[0].value = server->label;
         ngx_http_ratelimit_metrics_micro(m,
                                "nginx_ratelimit_redis_latency_seconds_sum",
-                               labels, 1, peer->stats->latency_sum);
+                               labels, 1, server->stats->latency_sum);
     }
 
     i = 0;
 
-    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+    while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
 
-        labels[0].value = peer->label;
+        labels[0].value = server->label;
         count = 0;
 
         for (k = 0; k <= NGX_HTTP_RATELIMIT_LATENCIES; k++) {
-            count += peer->stats->latency[k];
+            count += server->stats->latency[k];
         }
 
         ngx_http_ratelimit_metrics_sample(m,
@@ -590,9 +692,9 @@ ngx_http_ratelimit_metrics_latency(ngx_http_ratelimit_metrics_t *m)
 static void
 ngx_http_ratelimit_metrics_breakers(ngx_http_ratelimit_metrics_t *m)
 {
-    ngx_uint_t                   i, k;
-    ngx_http_ratelimit_peer_t   *peer;
-    ngx_http_ratelimit_label_t   labels[2];
+    ngx_uint_t                    i, k;
+    ngx_http_ratelimit_label_t    labels[2];
+    ngx_http_ratelimit_server_t  *server;
 
     static const char  state[] = "nginx_ratelimit_breaker_state";
     static const char  changes[] = "nginx_ratelimit_breaker_transitions_total";
@@ -608,15 +710,15 @@ ngx_http_ratelimit_metrics_breakers(ngx_http_ratelimit_metrics_t *m)
 
     i = 0;
 
-    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+    while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
 
-        labels[0].value = peer->label;
+        labels[0].value = server->label;
 
         for (k = 0; k < NGX_HTTP_RATELIMIT_BREAKER_STATES; k++) {
             ngx_http_ratelimit_metrics_set(&labels[1], "state",
                                        ngx_http_ratelimit_breaker_name(k));
             ngx_http_ratelimit_metrics_sample(m, state, labels, 2,
-                                         peer->stats->breaker.state == k);
+                                         server->stats->breaker.state == k);
         }
     }
 
@@ -625,15 +727,88 @@ ngx_http_ratelimit_metrics_breakers(ngx_http_ratelimit_metrics_t *m)
 
     i = 0;
 
-    while ((peer = ngx_http_ratelimit_metrics_peer(m, &i)) != NULL) {
+    while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
 
-        labels[0].value = peer->label;
+        labels[0].value = server->label;
 
         for (k = 0; k < NGX_HTTP_RATELIMIT_BREAKER_STATES; k++) {
             ngx_http_ratelimit_metrics_set(&labels[1], "to",
                                        ngx_http_ratelimit_breaker_name(k));
             ngx_http_ratelimit_metrics_sample(m, changes, labels, 2,
-                                         peer->stats->transitions[k]);
+                                         server->stats->transitions[k]);
+        }
+    }
+}
+
+
+/* where servers are, and what has become of that */
+
+static void
+ngx_http_ratelimit_metrics_topology(ngx_http_ratelimit_metrics_t *m)
+{
+    u_char                        text[NGX_SOCKADDR_STRLEN];
+    ngx_uint_t                    i, k, n;
+    ngx_array_t                  *all[2];
+    ngx_http_ratelimit_label_t    labels[3];
+    ngx_http_ratelimit_server_t  *server;
+
+    static const char  node[] = "nginx_ratelimit_shard_node";
+    static const char  events[] = "nginx_ratelimit_topology_events_total";
+
+    if (m->rmcf->peers.nelts == 0) {
+        return;
+    }
+
+    all[0] = &m->servers;
+    all[1] = &m->guides;
+
+    labels[0].name = "shard";
+
+    ngx_http_ratelimit_metrics_family(m, node, "gauge",
+                               "The address that a shard was last found at.");
+
+    for (n = 0; n < 2; n++) {
+
+        i = 0;
+
+        while ((server = ngx_http_ratelimit_metrics_next(all[n], &i))) {
+
+            ngx_http_ratelimit_zone_hold(m->rmcf->zone);
+
+            labels[1].value.len = ngx_min(server->stats->node_len,
+                                          NGX_SOCKADDR_STRLEN);
+            ngx_memcpy(text, server->stats->node, labels[1].value.len);
+
+            ngx_http_ratelimit_zone_release(m->rmcf->zone);
+
+            if (labels[1].value.len == 0) {
+                continue;
+            }
+
+            labels[0].value = server->label;
+            labels[1].name = "node";
+            labels[1].value.data = text;
+            ngx_http_ratelimit_metrics_set(&labels[2], "role",
+                           ngx_http_ratelimit_role_name(server->stats->role));
+
+            ngx_http_ratelimit_metrics_sample(m, node, labels, 3, 1);
+        }
+    }
+
+    ngx_http_ratelimit_metrics_family(m, events, "counter",
+                               "What became of the places of shards.");
+
+    i = 0;
+
+    while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
+
+        labels[0].value = server->label;
+
+        for (k = 0; k < NGX_HTTP_RATELIMIT_EVENTS; k++) {
+            ngx_http_ratelimit_metrics_set(&labels[1], "event",
+                                       ngx_http_ratelimit_event_name(k));
+            ngx_http_ratelimit_metrics_sample(m, events, labels, 2,
+                                              server->stats->events[k]);
         }
     }
 }
@@ -750,9 +925,9 @@ static u_char *
 ngx_http_ratelimit_metrics_open(ngx_http_ratelimit_metrics_t *m,
     const char *name, ngx_http_ratelimit_label_t *labels, ngx_uint_t n)
 {
-    u_char      *p;
-    size_t       size;
-    ngx_uint_t   i;
+    u_char     *p;
+    size_t      size;
+    ngx_uint_t  i;
 
     size = NGX_HTTP_RATELIMIT_METRICS_SAMPLE;
 

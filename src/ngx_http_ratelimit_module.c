@@ -94,6 +94,28 @@ static ngx_http_ratelimit_bounds_t  ngx_http_ratelimit_databases = {
 static ngx_http_ratelimit_bounds_t  ngx_http_ratelimit_ipv6_bits = { 1, 128 };
 
 
+static ngx_http_ratelimit_bounds_t  ngx_http_ratelimit_depths = { 0, 100 };
+
+
+static ngx_conf_enum_t  ngx_http_ratelimit_protocols[] = {
+    { ngx_string("TLSv1"), NGX_HTTP_RATELIMIT_TLS_V1 },
+    { ngx_string("TLSv1.1"), NGX_HTTP_RATELIMIT_TLS_V1_1 },
+    { ngx_string("TLSv1.2"), NGX_HTTP_RATELIMIT_TLS_V1_2 },
+    { ngx_string("TLSv1.3"), NGX_HTTP_RATELIMIT_TLS_V1_3 },
+    { ngx_null_string, 0 }
+};
+
+
+static char  ngx_http_ratelimit_beside_redis[] =
+    "is duplicate, or stands beside \"ratelimit_redis_password\"";
+static char  ngx_http_ratelimit_beside_redis_file[] =
+    "is duplicate, or stands beside \"ratelimit_redis_password_file\"";
+static char  ngx_http_ratelimit_beside_sentinel[] =
+    "is duplicate, or stands beside \"ratelimit_sentinel_password\"";
+static char  ngx_http_ratelimit_beside_sentinel_file[] =
+    "is duplicate, or stands beside \"ratelimit_sentinel_password_file\"";
+
+
 static ngx_command_t  ngx_http_ratelimit_commands[] = {
 
     { ngx_string("ratelimit_shards"),
@@ -324,15 +346,15 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_ratelimit_directive_password,
       NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
+      ngx_http_ratelimit_offset(access.password),
+      &ngx_http_ratelimit_beside_redis_file },
 
     { ngx_string("ratelimit_redis_password_file"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_ratelimit_directive_password_file,
       NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
+      ngx_http_ratelimit_offset(access.password),
+      &ngx_http_ratelimit_beside_redis },
 
     { ngx_string("ratelimit_redis_database"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
@@ -340,6 +362,118 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_http_ratelimit_offset(access.database),
       &ngx_http_ratelimit_databases },
+
+    { ngx_string("ratelimit_redis_ssl"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.enable),
+      NULL },
+
+    { ngx_string("ratelimit_redis_ssl_verify"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.verify),
+      NULL },
+
+    { ngx_string("ratelimit_redis_ssl_verify_depth"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_directive_number,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.verify_depth),
+      &ngx_http_ratelimit_depths },
+
+    { ngx_string("ratelimit_redis_ssl_trusted_certificate"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.trusted_certificate),
+      NULL },
+
+    { ngx_string("ratelimit_redis_ssl_crl"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.crl),
+      NULL },
+
+    { ngx_string("ratelimit_redis_ssl_name"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.name),
+      NULL },
+
+    { ngx_string("ratelimit_redis_ssl_server_name"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.server_name),
+      NULL },
+
+    { ngx_string("ratelimit_redis_ssl_certificate"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.certificate),
+      NULL },
+
+    { ngx_string("ratelimit_redis_ssl_certificate_key"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.certificate_key),
+      NULL },
+
+    { ngx_string("ratelimit_redis_ssl_password_file"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_directive_ssl_passwords,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_redis_ssl_protocols"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_ratelimit_directive_bitmask,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.protocols),
+      &ngx_http_ratelimit_protocols },
+
+    { ngx_string("ratelimit_redis_ssl_ciphers"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.ciphers),
+      NULL },
+
+    { ngx_string("ratelimit_redis_ssl_session_reuse"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.tls.session_reuse),
+      NULL },
+
+    { ngx_string("ratelimit_sentinel_user"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_conf_set_str_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.sentinel_user),
+      NULL },
+
+    { ngx_string("ratelimit_sentinel_password"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_directive_password,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.sentinel_password),
+      &ngx_http_ratelimit_beside_sentinel_file },
+
+    { ngx_string("ratelimit_sentinel_password_file"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_directive_password_file,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(access.sentinel_password),
+      &ngx_http_ratelimit_beside_sentinel },
 
       ngx_null_command
 };

@@ -17,6 +17,7 @@
 #include "ngx_http_ratelimit_failure.h"
 #include "ngx_http_ratelimit_reply.h"
 #include "ngx_http_ratelimit_stats.h"
+#include "ngx_http_ratelimit_tls.h"
 
 
 typedef struct ngx_http_ratelimit_redis_s  ngx_http_ratelimit_redis_t;
@@ -28,8 +29,11 @@ typedef struct ngx_http_ratelimit_slot_s   ngx_http_ratelimit_slot_t;
 typedef struct {
     ngx_str_t     command;           /* as it goes over the wire */
     ngx_str_t     name;              /* for the log */
+    ngx_uint_t    tell;              /* 0, or what the owner knows it by */
     unsigned      required:1;        /* no use of the server without it */
     unsigned      secret:1;          /* must not get into the log */
+    unsigned      elsewhere:1;       /* MOVED is as good as any answer */
+    unsigned      gate:1;            /* the rest is sent when it is answered */
 } ngx_http_ratelimit_greeting_t;
 
 
@@ -37,10 +41,17 @@ typedef struct {
 
 typedef struct {
     ngx_str_t     name;              /* host:port, without credentials */
-    ngx_addr_t   *addrs;             /* tried in turn */
-    ngx_uint_t    naddrs;
+    ngx_addr_t   *addrs;             /* tried in turn, unless it was moved */
+    ngx_uint_t    naddrs;            /* 0: not known yet */
     ngx_array_t   greeting;          /* ngx_http_ratelimit_greeting_t */
-    ngx_msec_t    connect_timeout;   /* for connect and greeting together */
+    ngx_msec_t    connect_timeout;   /* until the greeting is answered */
+    size_t        arena;             /* bytes that a reply may have */
+    size_t        max;               /* the same before it is parsed */
+
+    ngx_http_ratelimit_tls_t  *tls;  /* NULL: plain */
+
+    /* who it has to be; if that is empty, the address */
+    ngx_str_t     host;
 } ngx_http_ratelimit_redis_conf_t;
 
 
@@ -57,13 +68,44 @@ typedef struct {
     /*
      * It ended by a failure, or, NGX_HTTP_RATELIMIT_OK, while nobody used it;
      * "stable" if it had lived for a while.  Returns when to connect again,
-     * ms; 0: at once
+     * ms; 0: at once; NGX_TIMER_INFINITE: when it is woken or used
      */
     ngx_msec_t  (*closed)(void *data, ngx_http_ratelimit_failure_e failure,
                           ngx_uint_t stable);
 
     /* whether a failure of this class is to be logged now */
     ngx_uint_t  (*loud)(void *data, ngx_http_ratelimit_failure_e failure);
+
+    /*
+     * A reply to a greeting that the owner is told about, if it is no error.
+     * Anything but NGX_HTTP_RATELIMIT_OK ends the connection; then the owner
+     * has logged why.
+     */
+    ngx_http_ratelimit_failure_e
+                (*greeted)(void *data, ngx_uint_t tell,
+                           ngx_http_ratelimit_reply_t *reply);
+
+    /*
+     * May be NULL.  An error reply to a command that has a handler: NGX_OK if
+     * the slot was forwarded or parked, NGX_DECLINED if the handler is to have
+     * the reply, NGX_ERROR if it is to have *failure
+     */
+    ngx_int_t   (*redirect)(void *data, ngx_http_ratelimit_slot_t *slot,
+                            ngx_http_ratelimit_reply_t *reply,
+                            ngx_http_ratelimit_failure_e *failure);
+
+    /*
+     * A command that another server has sent on was not answered as it should
+     * be.  Who has made it, and knows the other server only, is not told why.
+     */
+    void        (*failed)(void *data, ngx_http_ratelimit_failure_e failure,
+                          ngx_http_ratelimit_reply_t *reply);
+
+    /*
+     * May be NULL.  All that the server says after the greeting: it is never
+     * asked anything, see ngx_http_ratelimit_redis_say()
+     */
+    void        (*push)(void *data, ngx_http_ratelimit_reply_t *reply);
 
     ngx_http_ratelimit_shard_stats_t  *stats;
 } ngx_http_ratelimit_redis_owner_t;
@@ -79,9 +121,38 @@ typedef ngx_int_t (*ngx_http_ratelimit_redis_pt)(void *data,
 
 
 /* NULL if there is no memory; connects when it is woken or used */
-ngx_http_ratelimit_redis_t *ngx_http_ratelimit_redis_create(ngx_pool_t *pool,
-    ngx_log_t *log, ngx_http_ratelimit_redis_conf_t *conf,
+ngx_http_ratelimit_redis_t *ngx_http_ratelimit_redis_create(ngx_log_t *log,
+    ngx_http_ratelimit_redis_conf_t *conf,
     ngx_http_ratelimit_redis_owner_t *owner);
+
+/*
+ * The server has other addresses now, which are copied.  If the connection is
+ * to none of them it ends: at once, with its calls, if "drop" is set; else by
+ * and by, see ngx_http_ratelimit_redis_retire().
+ * NGX_DECLINED: it can't stay, and "drop" is not set; NGX_ERROR: no memory
+ */
+ngx_int_t ngx_http_ratelimit_redis_move(ngx_http_ratelimit_redis_t *redis,
+    ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop);
+
+/*
+ * Another one takes its place: gets what has not been sent, and all to come.
+ * It lives on until its last call has ended; its owner hears nothing more.
+ */
+void ngx_http_ratelimit_redis_retire(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_redis_t *heir);
+
+/* of the connection, or where the next one goes; NULL: not known */
+ngx_addr_t *ngx_http_ratelimit_redis_addr(ngx_http_ratelimit_redis_t *redis);
+
+/* nobody needs it for now: an idle connection is closed, and none is made */
+void ngx_http_ratelimit_redis_rest(ngx_http_ratelimit_redis_t *redis);
+
+/* one that rests connects as soon as its owner lets it */
+void ngx_http_ratelimit_redis_plan(ngx_http_ratelimit_redis_t *redis);
+
+/* a command whose reply is for the owner's push() */
+void ngx_http_ratelimit_redis_say(ngx_http_ratelimit_redis_t *redis,
+    ngx_str_t *command);
 
 /* whether there is, or soon may be, a connection; makes one if needed */
 ngx_http_ratelimit_failure_e ngx_http_ratelimit_redis_check(
@@ -108,11 +179,46 @@ void ngx_http_ratelimit_redis_quiet(ngx_http_ratelimit_slot_t *slot);
 /* the handler will not be called; a command that was sent may still run */
 void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_slot_t *slot);
 
+/*
+ * For the owner's redirect(): the command goes to that server, in the time that
+ * is left, after an ASKING if "asking" is set.  Anything but
+ * NGX_HTTP_RATELIMIT_OK: it does not, and the slot is as it was.
+ */
+ngx_http_ratelimit_failure_e ngx_http_ratelimit_redis_forward(
+    ngx_http_ratelimit_slot_t *slot, ngx_http_ratelimit_redis_t *redis,
+    ngx_uint_t asking);
+
+/* or it waits there, until it is sent again or its time is over */
+void ngx_http_ratelimit_redis_park(ngx_http_ratelimit_slot_t *slot,
+    ngx_queue_t *queue, void *place);
+
+/* the first one that waits, and the place it was parked with */
+ngx_http_ratelimit_slot_t *ngx_http_ratelimit_redis_parked(ngx_queue_t *queue,
+    void **place);
+
+/* the same again, by the server that refused it; or the end of it */
+void ngx_http_ratelimit_redis_again(ngx_http_ratelimit_slot_t *slot,
+    ngx_http_ratelimit_redis_t *redis);
+
+/* its reply is for the handler, whatever it is: it is not redirected */
+void ngx_http_ratelimit_redis_direct(ngx_http_ratelimit_slot_t *slot);
+
+/* an error of a node of a cluster that is well, but has not got the key */
+ngx_uint_t ngx_http_ratelimit_redis_elsewhere(
+    ngx_http_ratelimit_reply_t *reply);
+
+/* counts how often the command was forwarded */
+ngx_uint_t ngx_http_ratelimit_redis_hops(ngx_http_ratelimit_slot_t *slot);
+
 /* whether commands go out at once */
 ngx_uint_t ngx_http_ratelimit_redis_ready(ngx_http_ratelimit_redis_t *redis);
 
-/* whether it is about to fail all calls of a connection that was lost */
-ngx_uint_t ngx_http_ratelimit_redis_failing(ngx_http_ratelimit_redis_t *redis);
+/*
+ * Whether calls of this owner are about to fail for a reason that it has been
+ * told, or that says nothing about where its connection leads to now
+ */
+ngx_uint_t ngx_http_ratelimit_redis_failing(
+    ngx_http_ratelimit_redis_owner_t *owner);
 
 /* there is reason to believe that the server is there: don't wait */
 void ngx_http_ratelimit_redis_wake(ngx_http_ratelimit_redis_t *redis);
@@ -127,6 +233,9 @@ void ngx_http_ratelimit_redis_release(ngx_http_ratelimit_redis_t *redis);
 
 /* for the end of the process: closes the socket, calls no handlers */
 void ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis);
+
+/* and then, once: those that have retired, and the memory of all */
+void ngx_http_ratelimit_redis_done(void);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_REDIS_H_INCLUDED_ */

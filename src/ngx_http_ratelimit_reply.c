@@ -7,12 +7,10 @@
 
 struct ngx_http_ratelimit_reader_s {
     redisReader  *reader;
+    size_t        max;                       /* bytes not yet parsed */
+    size_t        size;                      /* of the arena */
     size_t        used;                      /* of the arena */
-    union {
-        char        bytes[NGX_HTTP_RATELIMIT_REPLY_ARENA];
-        void       *align;
-        long long   align_integer;
-    } arena;
+    long long     arena[];                   /* aligned for all that is there */
 };
 
 
@@ -57,15 +55,17 @@ static redisReplyObjectFunctions  ngx_http_ratelimit_reply_functions = {
 
 
 ngx_http_ratelimit_reader_t *
-ngx_http_ratelimit_reader_create(void)
+ngx_http_ratelimit_reader_create(size_t arena, size_t max)
 {
     ngx_http_ratelimit_reader_t  *r;
 
-    r = malloc(sizeof(ngx_http_ratelimit_reader_t));
+    r = malloc(sizeof(ngx_http_ratelimit_reader_t) + arena);
     if (r == NULL) {
         return NULL;
     }
 
+    r->max = max;
+    r->size = arena;
     r->used = 0;
 
     r->reader = redisReaderCreateWithFunctions(
@@ -93,7 +93,7 @@ int
 ngx_http_ratelimit_reader_feed(ngx_http_ratelimit_reader_t *r,
     const void *data, size_t len)
 {
-    if (r->reader->len - r->reader->pos > NGX_HTTP_RATELIMIT_REPLY_MAX) {
+    if (r->reader->len - r->reader->pos > r->max) {
         return -1;
     }
 
@@ -147,11 +147,14 @@ static void *
 ngx_http_ratelimit_reply_array(const redisReadTask *task,
     NGX_HTTP_RATELIMIT_ELEMENTS elements)
 {
-    ngx_http_ratelimit_reply_t  *reply;
+    ngx_http_ratelimit_reply_t   *reply;
+    ngx_http_ratelimit_reader_t  *r;
+
+    r = task->privdata;
 
     /* checked first: the size in bytes must not wrap around */
 
-    if ((size_t) elements > NGX_HTTP_RATELIMIT_REPLY_ARENA / sizeof(void *)) {
+    if ((size_t) elements > r->size / sizeof(void *)) {
         return NULL;
     }
 
@@ -160,7 +163,7 @@ ngx_http_ratelimit_reply_array(const redisReadTask *task,
         return NULL;
     }
 
-    reply->element = ngx_http_ratelimit_reply_alloc(task->privdata,
+    reply->element = ngx_http_ratelimit_reply_alloc(r,
                                                   elements * sizeof(void *));
     if (reply->element == NULL) {
         return NULL;
@@ -277,19 +280,18 @@ ngx_http_ratelimit_reply_create(const redisReadTask *task)
 static void *
 ngx_http_ratelimit_reply_alloc(ngx_http_ratelimit_reader_t *r, size_t size)
 {
-    void  *p;
+    char  *p;
 
-    if (size > sizeof(r->arena) - r->used) {
+    if (size > r->size - r->used) {
         return NULL;
     }
 
-    p = &r->arena.bytes[r->used];
+    p = (char *) r->arena + r->used;
 
-    r->used += (size + sizeof(r->arena.align_integer) - 1)
-               & ~(sizeof(r->arena.align_integer) - 1);
+    r->used += (size + sizeof(r->arena[0]) - 1) & ~(sizeof(r->arena[0]) - 1);
 
-    if (r->used > sizeof(r->arena)) {
-        r->used = sizeof(r->arena);
+    if (r->used > r->size) {
+        r->used = r->size;
     }
 
     memset(p, 0, size);

@@ -19,8 +19,10 @@
 #include <hiredis/hiredis.h>
 
 
+/* the usual bounds of a reader */
 #define NGX_HTTP_RATELIMIT_REPLY_MAX     65536   /* bytes not yet parsed */
 #define NGX_HTTP_RATELIMIT_REPLY_ARENA   16384   /* bytes of one reply */
+
 #define NGX_HTTP_RATELIMIT_REPLY_DEPTH   7       /* arrays in arrays */
 
 
@@ -38,8 +40,12 @@ struct ngx_http_ratelimit_reply_s {
 };
 
 
-/* NULL if there is no memory */
-ngx_http_ratelimit_reader_t *ngx_http_ratelimit_reader_create(void);
+/*
+ * With a bound of "arena" bytes for one reply and of "max" bytes not yet
+ * parsed; NULL if there is no memory
+ */
+ngx_http_ratelimit_reader_t *ngx_http_ratelimit_reader_create(size_t arena,
+    size_t max);
 void ngx_http_ratelimit_reader_free(ngx_http_ratelimit_reader_t *reader);
 
 /* 0, or -1: no memory, or more than a reply may have */

@@ -1,36 +1,275 @@
 
 #include "ngx_http_ratelimit_shards.h"
 #include "ngx_http_ratelimit_hash.h"
-#include "ngx_http_ratelimit_script.h"
 
 
-#define NGX_HTTP_RATELIMIT_REDIS_PORT  6379
+#define NGX_HTTP_RATELIMIT_REDIS_PORT     6379
+#define NGX_HTTP_RATELIMIT_SENTINEL_PORT  26379
 
 
+static ngx_int_t ngx_http_ratelimit_shard_parse(ngx_conf_t *cf,
+    ngx_str_t *word, ngx_http_ratelimit_shard_t *shard, in_port_t port);
 static ngx_int_t ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
     ngx_http_ratelimit_shard_t *shard);
 static ngx_int_t ngx_http_ratelimit_shard_no_password(ngx_conf_t *cf,
     u_char *p, u_char *last);
 static ngx_int_t ngx_http_ratelimit_shard_decode(ngx_conf_t *cf,
     ngx_str_t *text, u_char *start, u_char *end);
-static ngx_http_ratelimit_peer_t *ngx_http_ratelimit_peer(ngx_conf_t *cf,
-    ngx_http_ratelimit_shard_t *shard, ngx_http_ratelimit_access_t *access,
-    ngx_array_t *peers);
-static ngx_int_t ngx_http_ratelimit_peer_label(ngx_conf_t *cf,
-    ngx_http_ratelimit_peer_t *peer, ngx_array_t *peers);
-static ngx_int_t ngx_http_ratelimit_peer_probe(ngx_conf_t *cf,
-    ngx_http_ratelimit_peer_t *peer, ngx_str_t *prefix);
-static ngx_int_t ngx_http_ratelimit_peer_greeting(ngx_conf_t *cf,
-    ngx_http_ratelimit_peer_t *peer);
-static ngx_int_t ngx_http_ratelimit_peer_greet(ngx_conf_t *cf,
-    ngx_http_ratelimit_peer_t *peer, char *name, ngx_uint_t required,
-    char *command, long long len);
-static ngx_uint_t ngx_http_ratelimit_str_equal(ngx_str_t *a, ngx_str_t *b);
+static ngx_int_t ngx_http_ratelimit_shards_masters(ngx_conf_t *cf,
+    ngx_array_t *masters, ngx_str_t *word);
+static ngx_int_t ngx_http_ratelimit_shards_fit(ngx_conf_t *cf,
+    ngx_http_ratelimit_where_t *where, ngx_http_ratelimit_shard_t *shard);
+static ngx_int_t ngx_http_ratelimit_shards_add(ngx_conf_t *cf,
+    ngx_http_ratelimit_shards_t *shards, ngx_http_ratelimit_peer_t *peer,
+    ngx_str_t *name);
+static ngx_int_t ngx_http_ratelimit_shards_cluster(ngx_conf_t *cf,
+    ngx_http_ratelimit_shards_t *shards, ngx_http_ratelimit_where_t *where,
+    ngx_http_ratelimit_access_t *access, ngx_array_t *peers);
+static ngx_int_t ngx_http_ratelimit_shards_sentinel(ngx_conf_t *cf,
+    ngx_http_ratelimit_shards_t *shards, ngx_http_ratelimit_where_t *where,
+    ngx_http_ratelimit_access_t *access, ngx_array_t *peers);
+static ngx_int_t ngx_http_ratelimit_shards_join(ngx_conf_t *cf,
+    const char *prefix, ngx_array_t *addresses, ngx_str_t *name);
 
 
-ngx_int_t
+ngx_http_ratelimit_where_t *
+ngx_http_ratelimit_shards_parse(ngx_conf_t *cf)
+{
+    ngx_str_t                   *value;
+    ngx_uint_t                   i, j;
+    ngx_http_ratelimit_shard_t  *shard, *other;
+    ngx_http_ratelimit_where_t  *where;
+
+    value = cf->args->elts;
+
+    where = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_where_t));
+    if (where == NULL) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&where->addresses, cf->pool, cf->args->nelts,
+                       sizeof(ngx_http_ratelimit_shard_t))
+        != NGX_OK
+        || ngx_array_init(&where->masters, cf->pool, 1, sizeof(ngx_str_t))
+           != NGX_OK)
+    {
+        return NULL;
+    }
+
+    where->hash = NGX_HTTP_RATELIMIT_HASH_CONSISTENT;
+
+    i = 1;
+
+    if (ngx_strcmp(value[1].data, "cluster") == 0) {
+        where->kind = NGX_HTTP_RATELIMIT_CLUSTER;
+        i = 2;
+
+    } else if (ngx_strncmp(value[1].data, "sentinel=", 9) == 0
+               || ngx_strcmp(value[1].data, "sentinel") == 0)
+    {
+        where->kind = NGX_HTTP_RATELIMIT_SENTINEL;
+        i = 2;
+
+        if (ngx_http_ratelimit_shards_masters(cf, &where->masters, &value[1])
+            != NGX_OK)
+        {
+            return NULL;
+        }
+    }
+
+    for ( /* void */ ; i < cf->args->nelts; i++) {
+
+        if (ngx_strncmp(value[i].data, "hash=", 5) == 0) {
+
+            if (ngx_strcmp(&value[i].data[5], "consistent") == 0) {
+                where->hash = NGX_HTTP_RATELIMIT_HASH_CONSISTENT;
+
+            } else if (ngx_strcmp(&value[i].data[5], "modulo") == 0) {
+                where->hash = NGX_HTTP_RATELIMIT_HASH_MODULO;
+
+            } else {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "invalid value \"%V\" in \"%V\": it must "
+                                   "be \"hash=consistent\" or "
+                                   "\"hash=modulo\"", &value[i], &value[0]);
+                return NULL;
+            }
+
+            if (where->kind == NGX_HTTP_RATELIMIT_CLUSTER) {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "\"%V\" in \"%V\": a cluster has a rule "
+                                   "of its own", &value[i], &value[0]);
+                return NULL;
+            }
+
+            continue;
+        }
+
+        shard = ngx_array_push(&where->addresses);
+        if (shard == NULL) {
+            return NULL;
+        }
+
+        if (ngx_http_ratelimit_shard_parse(cf, &value[i], shard,
+                               where->kind == NGX_HTTP_RATELIMIT_SENTINEL
+                               ? NGX_HTTP_RATELIMIT_SENTINEL_PORT
+                               : NGX_HTTP_RATELIMIT_REDIS_PORT)
+            != NGX_OK
+            || ngx_http_ratelimit_shards_fit(cf, where, shard) != NGX_OK)
+        {
+            return NULL;
+        }
+
+        other = where->addresses.elts;
+
+        for (j = 0; j + 1 < where->addresses.nelts; j++) {
+
+            if (other[j].name.len == shard->name.len
+                && ngx_memcmp(other[j].name.data, shard->name.data,
+                              shard->name.len)
+                   == 0)
+            {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate shard \"%V\" in \"%V\"",
+                                   &shard->name, &value[0]);
+                return NULL;
+            }
+        }
+    }
+
+    if (where->addresses.nelts == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "no address in \"%V\"",
+                           &value[0]);
+        return NULL;
+    }
+
+    return where;
+}
+
+
+/* sentinel=NAME[,NAME...] */
+
+static ngx_int_t
+ngx_http_ratelimit_shards_masters(ngx_conf_t *cf, ngx_array_t *masters,
+    ngx_str_t *word)
+{
+    u_char      *p, *last;
+    ngx_str_t   *name, *other;
+    ngx_uint_t   i;
+
+    p = word->data + ngx_min(word->len, sizeof("sentinel=") - 1);
+    last = word->data + word->len;
+
+    for ( ;; ) {
+        name = ngx_array_push(masters);
+        if (name == NULL) {
+            return NGX_ERROR;
+        }
+
+        name->len = 0;
+
+        while (p + name->len < last && p[name->len] != ',') {
+
+            if (p[name->len] <= ' ' || p[name->len] >= 0x7f) {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "invalid name of a master in \"%V\" of "
+                                   "\"ratelimit_shards\"", word);
+                return NGX_ERROR;
+            }
+
+            name->len++;
+        }
+
+        if (name->len == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "no master in \"%V\" of \"ratelimit_shards\": "
+                               "write sentinel=NAME, the name that the "
+                               "sentinels know it by", word);
+            return NGX_ERROR;
+        }
+
+        name->data = ngx_pnalloc(cf->pool, name->len + 1);
+        if (name->data == NULL) {
+            return NGX_ERROR;
+        }
+
+        *ngx_cpymem(name->data, p, name->len) = '\0';
+
+        other = masters->elts;
+
+        for (i = 0; i + 1 < masters->nelts; i++) {
+
+            if (other[i].len == name->len
+                && ngx_memcmp(other[i].data, name->data, name->len) == 0)
+            {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate master \"%V\" in \"%V\" of "
+                                   "\"ratelimit_shards\"", name, word);
+                return NGX_ERROR;
+            }
+        }
+
+        p += name->len;
+
+        if (p == last) {
+            return NGX_OK;
+        }
+
+        p++;
+    }
+}
+
+
+/* not every address is one of a cluster, or of a sentinel */
+
+static ngx_int_t
+ngx_http_ratelimit_shards_fit(ngx_conf_t *cf,
+    ngx_http_ratelimit_where_t *where, ngx_http_ratelimit_shard_t *shard)
+{
+    const char  *err;
+
+    if (where->kind == NGX_HTTP_RATELIMIT_SHARDS) {
+        return NGX_OK;
+    }
+
+    err = NULL;
+
+    if (shard->port == 0) {
+        err = "a unix socket can't be a node of a cluster, or a sentinel: "
+              "write host:port";
+
+    } else if (where->kind == NGX_HTTP_RATELIMIT_CLUSTER) {
+
+        if (shard->database > 0) {
+            err = "a cluster has no databases: write it without \"/\" "
+                  "and a number";
+        }
+
+    } else if (shard->password.data) {
+        err = "the password of a sentinel is that of "
+              "\"ratelimit_sentinel_password\", the one of a master that of "
+              "\"ratelimit_redis_password\"";
+
+    } else if (shard->database != NGX_CONF_UNSET) {
+        err = "a sentinel has no databases: write "
+              "\"ratelimit_redis_database\" for the masters";
+    }
+
+    if (err == NULL) {
+        return NGX_OK;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid address \"%V\" in \"ratelimit_shards\": %s",
+                       &shard->name, err);
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
 ngx_http_ratelimit_shard_parse(ngx_conf_t *cf, ngx_str_t *word,
-    ngx_http_ratelimit_shard_t *shard)
+    ngx_http_ratelimit_shard_t *shard, in_port_t port)
 {
     u_char     *p;
     ngx_url_t   u;
@@ -47,7 +286,7 @@ ngx_http_ratelimit_shard_parse(ngx_conf_t *cf, ngx_str_t *word,
     ngx_memzero(&u, sizeof(ngx_url_t));
 
     u.url = shard->url;
-    u.default_port = NGX_HTTP_RATELIMIT_REDIS_PORT;
+    u.default_port = port;
 
     if (ngx_parse_url(cf->pool, &u) != NGX_OK) {
 
@@ -70,6 +309,9 @@ ngx_http_ratelimit_shard_parse(ngx_conf_t *cf, ngx_str_t *word,
         return NGX_OK;
     }
 
+    shard->host = u.host;
+    shard->port = u.port;
+
     p = ngx_pnalloc(cf->pool, u.host.len + sizeof(":65535/65535"));
     if (p == NULL) {
         return NGX_ERROR;
@@ -91,7 +333,7 @@ ngx_http_ratelimit_shard_parse(ngx_conf_t *cf, ngx_str_t *word,
 }
 
 
-/* redis://[user[:password]@]host[:port][/database] */
+/* redis[s]://[user[:password]@]host[:port][/database] */
 
 static ngx_int_t
 ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
@@ -106,16 +348,15 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
     if (word->len >= tls.len
         && ngx_strncasecmp(word->data, tls.data, tls.len) == 0)
     {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"rediss://\" in \"ratelimit_shards\" is not "
-                           "supported: use \"redis://\", or a TLS tunnel "
-                           "on a unix socket");
-        return NGX_ERROR;
-    }
+        host = word->data + tls.len;
+        shard->tls = 1;
 
-    if (word->len < scheme.len
-        || ngx_strncasecmp(word->data, scheme.data, scheme.len) != 0)
+    } else if (word->len >= scheme.len
+               && ngx_strncasecmp(word->data, scheme.data, scheme.len) == 0)
     {
+        host = word->data + scheme.len;
+
+    } else {
         if (ngx_strncasecmp(word->data, unix_socket.data, unix_socket.len)
             == 0)
         {
@@ -126,7 +367,6 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
                                                     word->data + word->len);
     }
 
-    host = word->data + scheme.len;
     last = word->data + word->len;
 
     at = NULL;
@@ -236,43 +476,246 @@ ngx_http_ratelimit_shard_decode(ngx_conf_t *cf, ngx_str_t *text, u_char *start,
 
 
 ngx_http_ratelimit_shards_t *
-ngx_http_ratelimit_shards_create(ngx_conf_t *cf, ngx_array_t *array,
-    ngx_uint_t hash, ngx_http_ratelimit_access_t *access, ngx_array_t *peers)
+ngx_http_ratelimit_shards_create(ngx_conf_t *cf,
+    ngx_http_ratelimit_where_t *where, ngx_http_ratelimit_access_t *access,
+    ngx_array_t *peers)
 {
-    ngx_uint_t                    i;
+    ngx_int_t                     rc;
+    ngx_uint_t                    i, n;
+    ngx_http_ratelimit_peer_t    *peer;
     ngx_http_ratelimit_shard_t   *shard;
     ngx_http_ratelimit_shards_t  *shards;
 
-    shards = ngx_palloc(cf->pool, sizeof(ngx_http_ratelimit_shards_t));
+    shards = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_shards_t));
     if (shards == NULL) {
         return NULL;
     }
 
-    shard = array->elts;
+    n = ngx_max(where->addresses.nelts, where->masters.nelts);
 
-    shards->n = array->nelts;
-    shards->hash = hash;
-
+    shards->kind = where->kind;
+    shards->hash = where->hash;
     shards->peers = ngx_palloc(cf->pool,
-                           shards->n * sizeof(ngx_http_ratelimit_peer_t *));
-    shards->hashes = ngx_palloc(cf->pool, shards->n * sizeof(uint64_t));
+                               n * sizeof(ngx_http_ratelimit_peer_t *));
+    shards->hashes = ngx_palloc(cf->pool, n * sizeof(uint64_t));
 
     if (shards->peers == NULL || shards->hashes == NULL) {
         return NULL;
     }
 
-    for (i = 0; i < shards->n; i++) {
-        shards->peers[i] = ngx_http_ratelimit_peer(cf, &shard[i], access,
-                                                   peers);
-        if (shards->peers[i] == NULL) {
+    if (where->kind != NGX_HTTP_RATELIMIT_SHARDS) {
+
+        rc = (where->kind == NGX_HTTP_RATELIMIT_CLUSTER)
+             ? ngx_http_ratelimit_shards_cluster(cf, shards, where, access,
+                                                 peers)
+             : ngx_http_ratelimit_shards_sentinel(cf, shards, where, access,
+                                                  peers);
+
+        return (rc == NGX_OK) ? shards : NULL;
+    }
+
+    shard = where->addresses.elts;
+
+    for (i = 0; i < where->addresses.nelts; i++) {
+        peer = ngx_http_ratelimit_peer(cf, &shard[i], access, NULL, NULL,
+                                       peers);
+
+        if (ngx_http_ratelimit_shards_add(cf, shards, peer, &shard[i].name)
+            != NGX_OK)
+        {
             return NULL;
         }
-
-        shards->hashes[i] = ngx_http_ratelimit_hash(shard[i].name.data,
-                                                    shard[i].name.len);
     }
 
     return shards;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_shards_add(ngx_conf_t *cf,
+    ngx_http_ratelimit_shards_t *shards, ngx_http_ratelimit_peer_t *peer,
+    ngx_str_t *name)
+{
+    if (peer == NULL) {
+        return NGX_ERROR;
+    }
+
+    shards->hashes[shards->n] = ngx_http_ratelimit_hash(name->data, name->len);
+    shards->peers[shards->n++] = peer;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_shards_cluster(ngx_conf_t *cf,
+    ngx_http_ratelimit_shards_t *shards, ngx_http_ratelimit_where_t *where,
+    ngx_http_ratelimit_access_t *access, ngx_array_t *peers)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_peer_t   *peer;
+    ngx_http_ratelimit_shard_t   all, *seed;
+
+    if (access->database) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"ratelimit_redis_database\" %i with "
+                      "\"ratelimit_shards cluster\": a cluster has no "
+                      "databases", access->database);
+        return NGX_ERROR;
+    }
+
+    /* what the nodes have in common; a password is that of all of them */
+
+    ngx_memzero(&all, sizeof(ngx_http_ratelimit_shard_t));
+
+    seed = where->addresses.elts;
+    all.database = 0;
+
+    for (i = 0; i < where->addresses.nelts; i++) {
+
+        if (seed[i].password.data && all.password.data == NULL) {
+            all.user = seed[i].user;
+            all.password = seed[i].password;
+
+        } else if (seed[i].password.data
+                   && (seed[i].user.len != all.user.len
+                       || seed[i].password.len != all.password.len
+                       || ngx_memcmp(seed[i].user.data, all.user.data,
+                                     all.user.len)
+                       || ngx_memcmp(seed[i].password.data, all.password.data,
+                                     all.password.len)))
+        {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"%V\" in \"ratelimit_shards cluster\" has another "
+                          "password than a node before it: all nodes of a "
+                          "cluster have the same", &seed[i].name);
+            return NGX_ERROR;
+        }
+
+        all.tls |= seed[i].tls;
+    }
+
+    if (ngx_http_ratelimit_shards_join(cf, "cluster=", &where->addresses,
+                                       &all.name)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    peer = ngx_http_ratelimit_peer(cf, &all, access, NULL, &where->addresses,
+                                   peers);
+
+    return ngx_http_ratelimit_shards_add(cf, shards, peer, &all.name);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_shards_sentinel(ngx_conf_t *cf,
+    ngx_http_ratelimit_shards_t *shards, ngx_http_ratelimit_where_t *where,
+    ngx_http_ratelimit_access_t *access, ngx_array_t *peers)
+{
+    ngx_str_t                       *name;
+    ngx_uint_t                       i;
+    ngx_http_ratelimit_peer_t       *peer, **pp;
+    ngx_http_ratelimit_shard_t       master, *shard;
+    ngx_http_ratelimit_sentinels_t  *sentinels;
+
+    sentinels = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_sentinels_t));
+    if (sentinels == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_array_init(&sentinels->masters, cf->pool, where->masters.nelts,
+                       sizeof(ngx_http_ratelimit_peer_t *))
+        != NGX_OK
+        || ngx_http_ratelimit_shards_join(cf, "", &where->addresses,
+                                          &sentinels->name)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    sentinels->addresses = &where->addresses;
+    sentinels->user = access->sentinel_user;
+    sentinels->password = access->sentinel_password;
+
+    ngx_memzero(&master, sizeof(ngx_http_ratelimit_shard_t));
+
+    master.database = NGX_CONF_UNSET;
+    name = where->masters.elts;
+    shard = where->addresses.elts;
+
+    /* nobody is told in the clear what one of them is told by TLS */
+
+    for (i = 0; i < where->addresses.nelts; i++) {
+        master.tls |= shard[i].tls;
+    }
+
+    for (i = 0; i < where->masters.nelts; i++) {
+        master.name = name[i];
+
+        peer = ngx_http_ratelimit_peer(cf, &master, access, sentinels, NULL,
+                                       peers);
+
+        if (ngx_http_ratelimit_shards_add(cf, shards, peer, &name[i])
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        /* another place may have asked for it, which will do for both */
+
+        if (peer->sentinels == sentinels) {
+
+            pp = ngx_array_push(&sentinels->masters);
+            if (pp == NULL) {
+                return NGX_ERROR;
+            }
+
+            *pp = peer;
+        }
+    }
+
+    return sentinels->masters.nelts
+           ? ngx_http_ratelimit_peer_sentinel(cf, sentinels, access)
+           : NGX_OK;
+}
+
+
+/* one name for several addresses */
+
+static ngx_int_t
+ngx_http_ratelimit_shards_join(ngx_conf_t *cf, const char *prefix,
+    ngx_array_t *addresses, ngx_str_t *name)
+{
+    u_char                      *p;
+    size_t                       len;
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_shard_t  *shard;
+
+    shard = addresses->elts;
+    len = ngx_strlen(prefix);
+
+    for (i = 0; i < addresses->nelts; i++) {
+        len += shard[i].name.len + 1;
+    }
+
+    p = ngx_pnalloc(cf->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    name->data = p;
+    p = ngx_cpymem(p, prefix, ngx_strlen(prefix));
+
+    for (i = 0; i < addresses->nelts; i++) {
+        p = ngx_cpymem(p, shard[i].name.data, shard[i].name.len);
+        *p++ = ',';
+    }
+
+    name->len = p - 1 - name->data;
+
+    return NGX_OK;
 }
 
 
@@ -298,302 +741,4 @@ ngx_http_ratelimit_shards_find(ngx_http_ratelimit_shards_t *shards,
     }
 
     return shards->peers[i];
-}
-
-
-/* finds the peer if another set has it already */
-
-static ngx_http_ratelimit_peer_t *
-ngx_http_ratelimit_peer(ngx_conf_t *cf, ngx_http_ratelimit_shard_t *shard,
-    ngx_http_ratelimit_access_t *access, ngx_array_t *peers)
-{
-    ngx_int_t                    database;
-    ngx_str_t                   *user, *password;
-    ngx_uint_t                   i;
-    ngx_http_ratelimit_peer_t   *peer, **pp;
-
-    user = shard->password.data ? &shard->user : &access->user;
-    password = shard->password.data ? &shard->password : &access->password;
-    database = (shard->database != NGX_CONF_UNSET) ? shard->database
-                                                   : access->database;
-
-    pp = peers->elts;
-
-    for (i = 0; i < peers->nelts; i++) {
-        peer = pp[i];
-
-        if (ngx_http_ratelimit_str_equal(&peer->redis.name, &shard->name)
-            && ngx_http_ratelimit_str_equal(&peer->user, user)
-            && ngx_http_ratelimit_str_equal(&peer->password, password)
-            && peer->database == database
-            && peer->redis.connect_timeout == access->connect_timeout
-            && peer->breaker.failures == access->breaker.failures
-            && peer->breaker.window == access->breaker.window
-            && peer->breaker.probe == access->breaker.probe)
-        {
-            return peer;
-        }
-    }
-
-    peer = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_peer_t));
-    if (peer == NULL) {
-        return NULL;
-    }
-
-    peer->index = peers->nelts;
-    peer->user = *user;
-    peer->password = *password;
-    peer->database = database;
-
-    peer->redis.name = shard->name;
-    peer->redis.addrs = shard->addrs;
-    peer->redis.naddrs = shard->naddrs;
-    peer->redis.connect_timeout = access->connect_timeout;
-    peer->breaker = access->breaker;
-    peer->timeout = NGX_MAX_INT32_VALUE;
-
-    if (ngx_http_ratelimit_peer_label(cf, peer, peers) != NGX_OK
-        || ngx_http_ratelimit_peer_greeting(cf, peer) != NGX_OK
-        || ngx_http_ratelimit_peer_probe(cf, peer, &access->prefix) != NGX_OK)
-    {
-        return NULL;
-    }
-
-    pp = ngx_array_push(peers);
-    if (pp == NULL) {
-        return NULL;
-    }
-
-    *pp = peer;
-
-    return peer;
-}
-
-
-/*
- * What peers are called in metrics and in the log, and by which they find their
- * breaker: those that differ in nothing but timeouts share one, those with
- * different passwords must not
- */
-
-static ngx_int_t
-ngx_http_ratelimit_peer_label(ngx_conf_t *cf, ngx_http_ratelimit_peer_t *peer,
-    ngx_array_t *peers)
-{
-    u_char                      *p, *end;
-    ngx_uint_t                   i, n;
-    ngx_http_ratelimit_peer_t  **other;
-
-    p = ngx_pnalloc(cf->pool, peer->user.len + peer->redis.name.len
-                              + 2 * NGX_INT_T_LEN + 3);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    peer->label.data = p;
-
-    if (peer->user.len) {
-        p = ngx_sprintf(p, "%V@", &peer->user);
-    }
-
-    p = ngx_cpymem(p, peer->redis.name.data, peer->redis.name.len);
-
-    if (peer->database) {
-        p = ngx_sprintf(p, "/%i", peer->database);
-    }
-
-    end = p;
-    other = peers->elts;
-    n = 1;
-
-    for (i = 0; i < peers->nelts; i++) {
-        peer->label.len = p - peer->label.data;
-
-        if (ngx_http_ratelimit_str_equal(&peer->label, &other[i]->label)
-            && !ngx_http_ratelimit_str_equal(&peer->password,
-                                             &other[i]->password))
-        {
-            p = ngx_sprintf(end, "#%ui", ++n);
-        }
-    }
-
-    peer->label.len = p - peer->label.data;
-    peer->hash = ngx_http_ratelimit_hash(peer->label.data, peer->label.len);
-
-    return NGX_OK;
-}
-
-
-/*
- * Whether limits can be kept there.  It ends the greeting, and is asked again
- * and again while the breaker is open.
- */
-
-static ngx_int_t
-ngx_http_ratelimit_peer_probe(ngx_conf_t *cf, ngx_http_ratelimit_peer_t *peer,
-    ngx_str_t *prefix)
-{
-    char                           *command;
-    u_char                         *key, *p;
-    long long                       len;
-    ngx_http_ratelimit_greeting_t  *greeting;
-
-    key = ngx_pnalloc(cf->pool, prefix->len + sizeof(":{probe}"));
-    if (key == NULL) {
-        return NGX_ERROR;
-    }
-
-    p = ngx_sprintf(key, "%V:{probe}", prefix);
-
-    len = ngx_http_ratelimit_script_probe(&command, (char *) key, p - key);
-
-    if (ngx_http_ratelimit_peer_greet(cf, peer, "a script that writes", 1,
-                                      command, len)
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    greeting = peer->redis.greeting.elts;
-    peer->probe = greeting[peer->redis.greeting.nelts - 1].command;
-
-    return NGX_OK;
-}
-
-
-ngx_int_t
-ngx_http_ratelimit_shards_attach(ngx_http_ratelimit_zone_t *zone,
-    ngx_array_t *peers)
-{
-    ngx_uint_t                   i;
-    ngx_http_ratelimit_peer_t  **peer;
-
-    peer = peers->elts;
-
-    for (i = 0; i < peers->nelts; i++) {
-        peer[i]->stats = ngx_http_ratelimit_stats_shard(zone,
-                                                        &peer[i]->label);
-        if (peer[i]->stats == NULL) {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_peer_greeting(ngx_conf_t *cf,
-    ngx_http_ratelimit_peer_t *peer)
-{
-    char       *command, *user, *password;
-    u_char      name[sizeof("nginx-ratelimit@") + NGX_MAXHOSTNAMELEN];
-    u_char      database[NGX_INT_T_LEN + 1];
-    size_t      i;
-    long long   len;
-
-    if (ngx_array_init(&peer->redis.greeting, cf->pool, 4,
-                       sizeof(ngx_http_ratelimit_greeting_t))
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (peer->password.len) {
-        user = (char *) peer->user.data;
-        password = (char *) peer->password.data;
-
-        len = peer->user.len
-              ? ngx_http_ratelimit_script_command(&command, "AUTH", user,
-                                                  password, NULL)
-              : ngx_http_ratelimit_script_command(&command, "AUTH", password,
-                                                  NULL);
-
-        if (ngx_http_ratelimit_peer_greet(cf, peer, "AUTH", 1, command, len)
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-    }
-
-    if (peer->database) {
-        ngx_sprintf(database, "%i%Z", peer->database);
-
-        len = ngx_http_ratelimit_script_command(&command, "SELECT", database,
-                                                NULL);
-
-        if (ngx_http_ratelimit_peer_greet(cf, peer, "SELECT", 1, command, len)
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-    }
-
-    ngx_snprintf(name, sizeof(name), "nginx-ratelimit@%V%Z",
-                 &cf->cycle->hostname);
-
-    len = ngx_http_ratelimit_script_command(&command, "CLIENT", "SETNAME",
-                                            name, NULL);
-
-    if (ngx_http_ratelimit_peer_greet(cf, peer, "CLIENT SETNAME", 0, command,
-                                      len)
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    for (i = 0; /* void */ ; i++) {
-        len = ngx_http_ratelimit_script_load(&command, i);
-
-        if (len == -2) {
-            return NGX_OK;
-        }
-
-        if (ngx_http_ratelimit_peer_greet(cf, peer, "SCRIPT LOAD", 0, command,
-                                          len)
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-    }
-}
-
-
-/* takes the command over */
-
-static ngx_int_t
-ngx_http_ratelimit_peer_greet(ngx_conf_t *cf, ngx_http_ratelimit_peer_t *peer,
-    char *name, ngx_uint_t required, char *command, long long len)
-{
-    ngx_http_ratelimit_greeting_t  *greeting;
-
-    if (len < 0) {
-        return NGX_ERROR;
-    }
-
-    greeting = ngx_array_push(&peer->redis.greeting);
-
-    if (greeting) {
-        greeting->name.data = (u_char *) name;
-        greeting->name.len = ngx_strlen(name);
-        greeting->required = required;
-        greeting->secret = (ngx_strcmp(name, "AUTH") == 0);
-        greeting->command.len = len;
-        greeting->command.data = ngx_pnalloc(cf->pool, len);
-
-        if (greeting->command.data) {
-            ngx_memcpy(greeting->command.data, command, len);
-        }
-    }
-
-    ngx_http_ratelimit_script_free(command);
-
-    return (greeting && greeting->command.data) ? NGX_OK : NGX_ERROR;
-}
-
-
-static ngx_uint_t
-ngx_http_ratelimit_str_equal(ngx_str_t *a, ngx_str_t *b)
-{
-    return a->len == b->len && ngx_memcmp(a->data, b->data, a->len) == 0;
 }

@@ -9,6 +9,10 @@
 #define NGX_HTTP_RATELIMIT_RECORD_SHARD  2
 
 
+#define NGX_HTTP_RATELIMIT_STATS_LOG     60         /* s */
+#define NGX_HTTP_RATELIMIT_STATS_LINES   10         /* logged in that time */
+
+
 static ngx_uint_t ngx_http_ratelimit_stats_alive(ngx_atomic_uint_t pid);
 
 
@@ -25,6 +29,26 @@ static const char  *ngx_http_ratelimit_decision_names[] = {
     "rejected",
     "dry_run_rejected",
     "skipped"
+};
+
+
+static const char  *ngx_http_ratelimit_event_names[] = {
+    "map_refresh",
+    "moved",
+    "ask",
+    "tryagain",
+    "clusterdown",
+    "failover",
+    "resolved",
+    "resolve_failed"
+};
+
+
+static const char  *ngx_http_ratelimit_role_names[] = {
+    "shard",
+    "master",
+    "node",
+    "sentinel"
 };
 
 
@@ -68,12 +92,22 @@ ngx_http_ratelimit_stats_shard(ngx_http_ratelimit_zone_t *zone,
 }
 
 
+ngx_http_ratelimit_shard_stats_t *
+ngx_http_ratelimit_stats_next(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_shard_stats_t *after, ngx_str_t *name)
+{
+    return ngx_http_ratelimit_zone_next(zone, NGX_HTTP_RATELIMIT_RECORD_SHARD,
+                                        after, name);
+}
+
+
 /* takes the place of a process that has ended or was killed */
 
 void
 ngx_http_ratelimit_stats_begin(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_stats_t *stats)
 {
+    ngx_str_t                          name;
     ngx_uint_t                         i;
     ngx_atomic_uint_t                  pid;
     ngx_http_ratelimit_shard_stats_t  *shard;
@@ -95,9 +129,7 @@ ngx_http_ratelimit_stats_begin(ngx_http_ratelimit_zone_t *zone,
     shard = NULL;
 
     for ( ;; ) {
-        shard = ngx_http_ratelimit_zone_next(zone,
-                                             NGX_HTTP_RATELIMIT_RECORD_SHARD,
-                                             shard);
+        shard = ngx_http_ratelimit_stats_next(zone, shard, &name);
         if (shard == NULL) {
             break;
         }
@@ -207,8 +239,109 @@ ngx_http_ratelimit_stats_latency(ngx_http_ratelimit_shard_stats_t *shard,
 }
 
 
+ngx_uint_t
+ngx_http_ratelimit_stats_loud(ngx_http_ratelimit_shard_stats_t *shard,
+    ngx_http_ratelimit_failure_e failure)
+{
+    ngx_atomic_uint_t  now, logged;
+
+    now = ngx_http_ratelimit_stats_seconds();
+    logged = shard->logged[failure];
+
+    return ngx_http_ratelimit_stats_minute(now, logged)
+           && ngx_atomic_cmp_set(&shard->logged[failure], logged, now);
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_stats_found(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_shard_stats_t *shard, ngx_str_t *address)
+{
+    size_t      len;
+    ngx_uint_t  changed;
+
+    len = ngx_min(address->len, NGX_SOCKADDR_STRLEN);
+
+    ngx_http_ratelimit_zone_hold(zone);
+
+    changed = shard->node_len != len
+              || ngx_memcmp(shard->node, address->data, len) != 0;
+
+    if (changed) {
+        ngx_memcpy(shard->node, address->data, len);
+        shard->node_len = len;
+    }
+
+    ngx_http_ratelimit_zone_release(zone);
+
+    return changed;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_stats_news(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_shard_stats_t *shard, uint64_t hash)
+{
+    ngx_uint_t  news;
+
+    ngx_http_ratelimit_zone_hold(zone);
+
+    news = (shard->news != hash);
+    shard->news = hash;
+
+    ngx_http_ratelimit_zone_release(zone);
+
+    return news;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_stats_may_tell(ngx_http_ratelimit_shard_stats_t *shard)
+{
+    ngx_atomic_uint_t  now;
+
+    now = ngx_http_ratelimit_stats_seconds();
+
+    if (ngx_http_ratelimit_stats_minute(now, shard->told)) {
+        shard->told = now;
+        shard->lines = 0;
+    }
+
+    return ngx_atomic_fetch_add(&shard->lines, 1)
+           < NGX_HTTP_RATELIMIT_STATS_LINES;
+}
+
+
+ngx_atomic_uint_t
+ngx_http_ratelimit_stats_seconds(void)
+{
+    return ngx_current_msec / 1000 + NGX_HTTP_RATELIMIT_STATS_LOG;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_stats_minute(ngx_atomic_uint_t now, ngx_atomic_uint_t then)
+{
+    return (ngx_atomic_int_t) (now - then) >= NGX_HTTP_RATELIMIT_STATS_LOG;
+}
+
+
 const char *
 ngx_http_ratelimit_decision_name(ngx_http_ratelimit_decision_e d)
 {
     return ngx_http_ratelimit_decision_names[d];
+}
+
+
+const char *
+ngx_http_ratelimit_event_name(ngx_http_ratelimit_event_e e)
+{
+    return ngx_http_ratelimit_event_names[e];
+}
+
+
+const char *
+ngx_http_ratelimit_role_name(ngx_http_ratelimit_role_e r)
+{
+    return ngx_http_ratelimit_role_names[r];
 }

@@ -46,6 +46,32 @@ typedef struct {
 } ngx_http_ratelimit_limit_stats_t;
 
 
+/* what becomes of a topology */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_EVENT_MAP_REFRESH = 0,
+    NGX_HTTP_RATELIMIT_EVENT_MOVED,
+    NGX_HTTP_RATELIMIT_EVENT_ASK,
+    NGX_HTTP_RATELIMIT_EVENT_TRYAGAIN,
+    NGX_HTTP_RATELIMIT_EVENT_CLUSTERDOWN,
+    NGX_HTTP_RATELIMIT_EVENT_FAILOVER,
+    NGX_HTTP_RATELIMIT_EVENT_RESOLVED,
+    NGX_HTTP_RATELIMIT_EVENT_RESOLVE_FAILED,
+
+    NGX_HTTP_RATELIMIT_EVENTS
+} ngx_http_ratelimit_event_e;
+
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_ROLE_SHARD = 0,
+    NGX_HTTP_RATELIMIT_ROLE_MASTER,                /* by a sentinel */
+    NGX_HTTP_RATELIMIT_ROLE_NODE,                  /* of a cluster */
+    NGX_HTTP_RATELIMIT_ROLE_SENTINEL,
+
+    NGX_HTTP_RATELIMIT_ROLES
+} ngx_http_ratelimit_role_e;
+
+
 typedef struct {
     uint32_t                        calls;         /* under way */
     uint32_t                        connections;
@@ -69,6 +95,17 @@ typedef struct {
     ngx_atomic_t                    received;
     ngx_atomic_t                    transitions
                                       [NGX_HTTP_RATELIMIT_BREAKER_STATES];
+    ngx_atomic_t                    events[NGX_HTTP_RATELIMIT_EVENTS];
+
+    /* what is known about it; the address and the news with the zone held */
+
+    ngx_atomic_t                    role;
+    uint64_t                        set;           /* of a node: its cluster;
+                                                      of a master: sentinels */
+    uint64_t                        news;          /* hash of what was told */
+    ngx_atomic_t                    mapped;        /* of a node: is in use */
+    u_char                          node[NGX_SOCKADDR_STRLEN];
+    size_t                          node_len;      /* where it was last */
 
     /* what was logged, all times in seconds */
 
@@ -103,6 +140,11 @@ ngx_http_ratelimit_limit_stats_t *ngx_http_ratelimit_stats_limit(
 ngx_http_ratelimit_shard_stats_t *ngx_http_ratelimit_stats_shard(
     ngx_http_ratelimit_zone_t *zone, ngx_str_t *name);
 
+/* all of them, in any order: the one after that, NULL at the end */
+ngx_http_ratelimit_shard_stats_t *ngx_http_ratelimit_stats_next(
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_shard_stats_t *after,
+    ngx_str_t *name);
+
 /* a process begins: its gauges are zero; and ends */
 void ngx_http_ratelimit_stats_begin(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_stats_t *stats);
@@ -124,10 +166,39 @@ void ngx_http_ratelimit_stats_decision(ngx_http_ratelimit_decisions_t counters,
 void ngx_http_ratelimit_stats_latency(ngx_http_ratelimit_shard_stats_t *shard,
     uint64_t us);
 
+/*
+ * Whether a failure of this class is to be logged now: once a minute, and once
+ * for all workers
+ */
+ngx_uint_t ngx_http_ratelimit_stats_loud(
+    ngx_http_ratelimit_shard_stats_t *shard,
+    ngx_http_ratelimit_failure_e failure);
+
+/* whether one more change may be logged, up to ten a minute of all workers */
+ngx_uint_t ngx_http_ratelimit_stats_may_tell(
+    ngx_http_ratelimit_shard_stats_t *shard);
+
+/* keeps where a shard is; returns whether that was not known */
+ngx_uint_t ngx_http_ratelimit_stats_found(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_shard_stats_t *shard, ngx_str_t *address);
+
+/* whether that is not what a worker has told last */
+ngx_uint_t ngx_http_ratelimit_stats_news(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_shard_stats_t *shard, uint64_t hash);
+
+/* seconds by a clock that never steps back; any moment is a minute ago */
+ngx_atomic_uint_t ngx_http_ratelimit_stats_seconds(void);
+
+/* the clock of another worker may be a moment ahead */
+ngx_uint_t ngx_http_ratelimit_stats_minute(ngx_atomic_uint_t now,
+    ngx_atomic_uint_t then);
+
 extern const uint32_t
     ngx_http_ratelimit_latency_bounds[NGX_HTTP_RATELIMIT_LATENCIES];  /* us */
 
 const char *ngx_http_ratelimit_decision_name(ngx_http_ratelimit_decision_e d);
+const char *ngx_http_ratelimit_event_name(ngx_http_ratelimit_event_e e);
+const char *ngx_http_ratelimit_role_name(ngx_http_ratelimit_role_e r);
 
 
 #define ngx_http_ratelimit_count(counter)                                     \

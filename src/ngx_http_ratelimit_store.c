@@ -21,6 +21,7 @@
 #include "ngx_http_ratelimit_batch.h"
 #include "ngx_http_ratelimit_group.h"
 #include "ngx_http_ratelimit_refund.h"
+#include "ngx_http_ratelimit_topology.h"
 
 
 /* a take whose request is gone; lives in the pool of the take */
@@ -32,7 +33,8 @@ typedef struct {
 
 
 static ngx_http_ratelimit_call_t *ngx_http_ratelimit_store_call(
-    ngx_http_ratelimit_take_t *take, ngx_http_ratelimit_peer_t *peer);
+    ngx_http_ratelimit_take_t *take, ngx_http_ratelimit_link_t *link,
+    ngx_uint_t part);
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_store_call_send(
     ngx_http_ratelimit_call_t *call, ngx_msec_t timeout);
 static ngx_int_t ngx_http_ratelimit_store_reply(void *data,
@@ -49,45 +51,20 @@ static void ngx_http_ratelimit_store_detached(
     ngx_http_ratelimit_take_t *take);
 
 
-/* this process's links, by the index of the peer */
-static ngx_http_ratelimit_link_t  **ngx_http_ratelimit_store_links;
-static ngx_uint_t                   ngx_http_ratelimit_store_n;
-static ngx_http_ratelimit_zone_t   *ngx_http_ratelimit_store_zone;
+static ngx_http_ratelimit_zone_t  *ngx_http_ratelimit_store_zone;
 
 /* ids of calls: those of other processes begin with something else */
-static uint64_t                     ngx_http_ratelimit_store_process;
-static uint64_t                     ngx_http_ratelimit_store_calls;
+static uint64_t                    ngx_http_ratelimit_store_process;
+static uint64_t                    ngx_http_ratelimit_store_calls;
 
 /* takes whose requests are gone */
-static ngx_queue_t                  ngx_http_ratelimit_store_orphans;
+static ngx_queue_t                 ngx_http_ratelimit_store_orphans;
 
 
 ngx_int_t
 ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
     ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_stats_t *stats)
 {
-    ngx_uint_t                   i;
-    ngx_http_ratelimit_peer_t  **peer;
-
-    ngx_http_ratelimit_store_links = ngx_pcalloc(cycle->pool,
-                        peers->nelts * sizeof(ngx_http_ratelimit_link_t *));
-    if (ngx_http_ratelimit_store_links == NULL) {
-        return NGX_ERROR;
-    }
-
-    peer = peers->elts;
-
-    for (i = 0; i < peers->nelts; i++) {
-        ngx_http_ratelimit_store_links[i] =
-            ngx_http_ratelimit_link_create(cycle->pool, cycle->log, peer[i],
-                                           zone, stats);
-
-        if (ngx_http_ratelimit_store_links[i] == NULL) {
-            return NGX_ERROR;
-        }
-    }
-
-    ngx_http_ratelimit_store_n = peers->nelts;
     ngx_http_ratelimit_store_zone = zone;
 
     ngx_queue_init(&ngx_http_ratelimit_store_orphans);
@@ -98,14 +75,13 @@ ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
         ^ ngx_murmur_hash2(cycle->hostname.data, cycle->hostname.len)
         ^ ((uint64_t) ngx_pid << 32);
 
-    if (ngx_http_ratelimit_batch_init(cycle, peers,
-                                      ngx_http_ratelimit_store_links)
-        != NGX_OK)
-    {
+    ngx_http_ratelimit_batch_init(cycle);
+
+    if (ngx_http_ratelimit_group_init(cycle, zone) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    return ngx_http_ratelimit_group_init(cycle, zone);
+    return ngx_http_ratelimit_topology_init(cycle, peers, zone, stats);
 }
 
 
@@ -135,21 +111,17 @@ ngx_http_ratelimit_store_stamp(ngx_http_ratelimit_script_t *script, u_char *id)
 void
 ngx_http_ratelimit_store_exit(void)
 {
-    ngx_uint_t                      i;
     ngx_queue_t                    *q;
     ngx_http_ratelimit_detached_t  *detached;
 
-    if (ngx_http_ratelimit_store_n == 0) {
+    if (ngx_http_ratelimit_store_zone == NULL) {
         return;
     }
 
     ngx_http_ratelimit_group_exit();
+    ngx_http_ratelimit_topology_exit();
 
-    for (i = 0; i < ngx_http_ratelimit_store_n; i++) {
-        ngx_http_ratelimit_link_exit(ngx_http_ratelimit_store_links[i]);
-    }
-
-    ngx_http_ratelimit_store_n = 0;
+    ngx_http_ratelimit_store_zone = NULL;
 
     while (!ngx_queue_empty(&ngx_http_ratelimit_store_orphans)) {
         q = ngx_queue_head(&ngx_http_ratelimit_store_orphans);
@@ -175,9 +147,14 @@ ngx_int_t
 ngx_http_ratelimit_store_add(ngx_http_ratelimit_take_t *take,
     ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_peer_t *peer)
 {
+    ngx_uint_t                  part;
     ngx_http_ratelimit_call_t  *call;
+    ngx_http_ratelimit_link_t  *link;
 
-    call = ngx_http_ratelimit_store_call(take, peer);
+    link = ngx_http_ratelimit_topology_find(peer, claim->key, claim->len,
+                                            &part);
+
+    call = ngx_http_ratelimit_store_call(take, link, part);
     if (call == NULL) {
         return NGX_ERROR;
     }
@@ -188,11 +165,11 @@ ngx_http_ratelimit_store_add(ngx_http_ratelimit_take_t *take,
 }
 
 
-/* finds or makes the call to this peer */
+/* finds or makes the call that goes there */
 
 static ngx_http_ratelimit_call_t *
 ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
-    ngx_http_ratelimit_peer_t *peer)
+    ngx_http_ratelimit_link_t *link, ngx_uint_t part)
 {
     ngx_uint_t                  i;
     ngx_http_ratelimit_call_t  *call;
@@ -200,7 +177,7 @@ ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
     call = take->calls.elts;
 
     for (i = 0; i < take->calls.nelts; i++) {
-        if (call[i].peer == peer) {
+        if (call[i].link == link && call[i].part == part) {
             return &call[i];
         }
     }
@@ -211,7 +188,8 @@ ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
     }
 
     call->take = take;
-    call->peer = peer;
+    call->link = link;
+    call->part = part;
     call->slot = NULL;
     call->failure = NGX_HTTP_RATELIMIT_OK;
 
@@ -240,8 +218,7 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
     /* others may want the same of the same bucket */
 
     if (take->calls.nelts == 1 && call->script.n == 1 && !take->preview) {
-        return ngx_http_ratelimit_group_join(take,
-                           ngx_http_ratelimit_store_links[call->peer->index]);
+        return ngx_http_ratelimit_group_join(take, call->link);
     }
 
     take->group = NULL;
@@ -259,9 +236,7 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
             take->pending++;
 
         } else {
-            ngx_http_ratelimit_link_unsent(
-                      ngx_http_ratelimit_store_links[call[i].peer->index],
-                      call[i].failure);
+            ngx_http_ratelimit_link_unsent(call[i].link, call[i].failure);
         }
     }
 
@@ -439,12 +414,9 @@ ngx_http_ratelimit_store_call_send(ngx_http_ratelimit_call_t *call,
     char                          *bytes;
     long long                      len;
     ngx_str_t                      command;
-    ngx_http_ratelimit_link_t     *link;
     ngx_http_ratelimit_failure_e   failure;
 
-    link = ngx_http_ratelimit_store_links[call->peer->index];
-
-    failure = ngx_http_ratelimit_link_check(link);
+    failure = ngx_http_ratelimit_link_check(call->link);
 
     if (failure != NGX_HTTP_RATELIMIT_OK) {
         return failure;
@@ -460,7 +432,7 @@ ngx_http_ratelimit_store_call_send(ngx_http_ratelimit_call_t *call,
 
     call->sent = ngx_http_ratelimit_local_clock();
 
-    failure = ngx_http_ratelimit_link_send(link, &command, timeout,
+    failure = ngx_http_ratelimit_link_send(call->link, &command, timeout,
                                            ngx_http_ratelimit_store_reply,
                                            call, &call->slot);
 
@@ -480,7 +452,7 @@ ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
     ngx_http_ratelimit_take_t  *take;
 
     take = call->take;
-    link = ngx_http_ratelimit_store_links[call->peer->index];
+    link = call->link;
 
     call->slot = NULL;
 
@@ -627,9 +599,8 @@ ngx_http_ratelimit_store_refund(ngx_http_ratelimit_take_t *take)
             continue;
         }
 
-        ngx_http_ratelimit_refund(
-                      ngx_http_ratelimit_store_links[call[i].peer->index],
-                      &call[i].script, 1, take->timeout);
+        ngx_http_ratelimit_refund(call[i].link, &call[i].script, 1,
+                                  take->timeout);
 
         for (j = 0; j < call[i].script.n; j++) {
             claim = call[i].script.claims[j];

@@ -64,11 +64,13 @@ struct ngx_http_ratelimit_take_s {
 };
 
 
-/* the claims on one shard */
+/* the claims on one shard, or on one slot of a cluster */
 
 struct ngx_http_ratelimit_call_s {
     ngx_http_ratelimit_take_t       *take;
-    ngx_http_ratelimit_peer_t       *peer;
+    ngx_http_ratelimit_link_t       *link;
+    ngx_uint_t                       part;       /* of what the link leads to:
+                                                    the slot in a cluster */
     ngx_http_ratelimit_slot_t       *slot;       /* NULL: not under way */
     uint64_t                         sent;       /* us */
     ngx_http_ratelimit_failure_e     failure;    /* OK: decisions are valid */

@@ -251,7 +251,7 @@ ngx_http_ratelimit_variable_shard(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    name = &ctx->peer->redis.name;
+    name = &ctx->peer->label;
     ngx_http_ratelimit_variable_set(v, name->data, name->len);
 
     return NGX_OK;

@@ -31,7 +31,7 @@
  * included: a reload with a new module then gets new memory, beside the old
  * workers with theirs
  */
-#define NGX_HTTP_RATELIMIT_ZONE_NAME     "ngx_http_ratelimit_3"
+#define NGX_HTTP_RATELIMIT_ZONE_NAME     "ngx_http_ratelimit_4"
 
 /* a part of the pages, and at least so many, is left for later records */
 #define NGX_HTTP_RATELIMIT_ZONE_RESERVE  16
@@ -408,7 +408,7 @@ found:
 
 void *
 ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone, ngx_uint_t kind,
-    void *after)
+    void *after, ngx_str_t *name)
 {
     void                         *data;
     ngx_uint_t                    found;
@@ -428,6 +428,7 @@ ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone, ngx_uint_t kind,
 
         if (found && record->kind == kind) {
             data = record->data;
+            *name = record->name;
             break;
         }
 

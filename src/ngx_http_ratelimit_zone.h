@@ -114,9 +114,12 @@ ngx_http_ratelimit_zone_t *ngx_http_ratelimit_zone_add(ngx_conf_t *cf,
 void *ngx_http_ratelimit_zone_record(ngx_http_ratelimit_zone_t *zone,
     ngx_uint_t kind, ngx_str_t *name, size_t size);
 
-/* the record of this kind after another one, or after NULL the first one */
+/*
+ * The record of this kind after another one, or after NULL the first one, and
+ * its name
+ */
 void *ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone,
-    ngx_uint_t kind, void *record);
+    ngx_uint_t kind, void *record, ngx_str_t *name);
 
 void ngx_http_ratelimit_zone_key(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_keep_e keep, const void *data, size_t len,

@@ -25,6 +25,7 @@ static const struct {
 
     { NGX_HTTP_RATELIMIT_NOSCRIPT,
       "NOSCRIPT No matching script. Please use EVAL." },
+    { NGX_HTTP_RATELIMIT_NOSCRIPT, "NOSCRIPT No matching script." },
     { NGX_HTTP_RATELIMIT_NOSCRIPT, "NOSCRIPT" },
 
     { NGX_HTTP_RATELIMIT_AUTH, "NOAUTH Authentication required." },
@@ -52,6 +53,9 @@ static const struct {
     { NGX_HTTP_RATELIMIT_AUTH,
       "DENIED Redis is running in protected mode because protected mode is "
       "enabled and no password is set for the default user." },
+    { NGX_HTTP_RATELIMIT_AUTH,
+      "DENIED Running in protected mode because protected mode is enabled and "
+      "no password is set for the default user." },
 
     { NGX_HTTP_RATELIMIT_LOADING,
       "LOADING Redis is loading the dataset in memory" },
@@ -87,6 +91,9 @@ static const struct {
       "BUSY Redis is busy running a script. You can only call SCRIPT KILL or "
       "SHUTDOWN NOSAVE." },
     { NGX_HTTP_RATELIMIT_BUSY,
+      "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or "
+      "SHUTDOWN NOSAVE." },
+    { NGX_HTTP_RATELIMIT_BUSY,
       "UNKILLABLE Sorry the script already executed write commands against the "
       "dataset." },
     { NGX_HTTP_RATELIMIT_BUSY,
@@ -111,6 +118,9 @@ static const struct {
 
     { NGX_HTTP_RATELIMIT_MISCONF,
       "MISCONF Redis is configured to save RDB snapshots, but it's currently "
+      "unable to persist to disk." },
+    { NGX_HTTP_RATELIMIT_MISCONF,
+      "MISCONF Valkey is configured to save RDB snapshots, but it's currently "
       "unable to persist to disk." },
     { NGX_HTTP_RATELIMIT_MISCONF,
       "MISCONF Errors writing to the AOF file: No space left on device" },
@@ -265,6 +275,11 @@ main(void)
     is_text(ngx_http_ratelimit_failure_name(NGX_HTTP_RATELIMIT_ERROR),
             "error", "and the one before that, too");
 
+    is_text(ngx_http_ratelimit_failure_name(NGX_HTTP_RATELIMIT_TLS),
+            "tls", "a failed handshake has one, too");
+
+    is_text(reason_of(NGX_HTTP_RATELIMIT_TLS), "storage_unavailable",
+            "of which a client learns nothing");
     is_text(reason_of(NGX_HTTP_RATELIMIT_TIMEOUT), "timeout",
             "a client learns of a timeout");
     is_text(reason_of(NGX_HTTP_RATELIMIT_CIRCUIT), "circuit_open",

@@ -13,6 +13,10 @@
 
 #define bytes_of(text)  text, sizeof(text) - 1
 
+#define usual_reader()                                                        \
+    ngx_http_ratelimit_reader_create(NGX_HTTP_RATELIMIT_REPLY_ARENA,          \
+                                     NGX_HTTP_RATELIMIT_REPLY_MAX)
+
 
 typedef struct {
     char    data[65536];
@@ -210,7 +214,7 @@ test_splits(void)
         s = &samples[i];
         wrong = 0;
 
-        reader = ngx_http_ratelimit_reader_create();
+        reader = usual_reader();
 
         /* in three portions, cut at every two places; also empty ones */
 
@@ -271,7 +275,7 @@ test_many(void)
                       samples[i].expected);
     }
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
 
     text.len = 0;
     is_number(feed(reader, wire, len), 0, "all kinds in one portion");
@@ -293,7 +297,7 @@ test_many(void)
 
     /* a long life: a million replies, in portions that respect no border */
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
 
     seed = 3;
     sent = 0;
@@ -345,7 +349,7 @@ is_refused(const char *wire, size_t len, const char *name)
 
     before = allocated();
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
     text.len = 0;
 
     rc = feed(reader, wire, len);
@@ -386,7 +390,7 @@ test_garbage(void)
             continue;
         }
 
-        reader = ngx_http_ratelimit_reader_create();
+        reader = usual_reader();
         text.len = 0;
         snprintf(wire, sizeof(wire), "x1\r\nOK\r\n");
         wire[0] = (char) c;
@@ -415,7 +419,7 @@ test_garbage(void)
 
     /* the reply before it is still good */
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
     text.len = 0;
     feed(reader, ":5\r\nxyz\r\n", 9);
     is_number(read_all(reader), -1, "garbage after a reply");
@@ -452,7 +456,7 @@ test_hostile(void)
     /* a negative length is an error or nothing, as hiredis likes */
 
     for (i = 0; i < sizeof(negative) / sizeof(negative[0]); i++) {
-        reader = ngx_http_ratelimit_reader_create();
+        reader = usual_reader();
         text.len = 0;
         feed(reader, negative[i], strlen(negative[i]));
         rc = read_all(reader);
@@ -523,7 +527,7 @@ test_fill(void)
     wire = malloc(NGX_HTTP_RATELIMIT_REPLY_ARENA + 64);
     largest = 0;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
 
     for (n = NGX_HTTP_RATELIMIT_REPLY_ARENA - 256;
          n < NGX_HTTP_RATELIMIT_REPLY_ARENA + 16;
@@ -555,6 +559,106 @@ test_fill(void)
 }
 
 
+/* 1, -1: what a reader with these bounds says to a string of this length */
+
+static int
+read_string(size_t arena, size_t max, size_t len)
+{
+    int                           rc;
+    char                         *wire;
+    size_t                        head, portion, fed;
+    ngx_http_ratelimit_reply_t   *reply;
+    ngx_http_ratelimit_reader_t  *reader;
+
+    wire = malloc(len + 64);
+    head = snprintf(wire, 64, "$%zu\r\n", len);
+    memset(wire + head, 'z', len);
+    memcpy(wire + head + len, "\r\n", 2);
+
+    reader = ngx_http_ratelimit_reader_create(arena, max);
+    rc = 0;
+
+    for (fed = 0; fed < head + len + 2 && rc == 0; fed += portion) {
+        portion = head + len + 2 - fed;
+        portion = portion < 16384 ? portion : 16384;
+
+        rc = feed(reader, wire + fed, portion);
+
+        if (rc == 0) {
+            rc = ngx_http_ratelimit_reader_next(reader, &reply);
+        }
+    }
+
+    if (rc == 1 && (reply->len != len
+                    || memcmp(reply->str, wire + head, len) != 0))
+    {
+        rc = 2;
+    }
+
+    ngx_http_ratelimit_reader_free(reader);
+    free(wire);
+
+    return rc;
+}
+
+
+/* a reader has the bounds that it was given, not others */
+
+static void
+test_bounds(void)
+{
+    int                           rc;
+    size_t                        i, wrong;
+    ngx_http_ratelimit_reply_t   *reply;
+    ngx_http_ratelimit_reader_t  *reader;
+
+    static const char  head[] = "*50000\r\n";
+    static const char  element[] = "*2\r\n:1\r\n$2\r\nab\r\n";
+
+    is_number(read_string(256, 65536, 150), 1, "a small arena, a string");
+    is_number(read_string(256, 65536, 250), -1, "one that is too long for it");
+    is_number(read_string(253, 65536, 150), 1, "an arena of an odd size");
+    is_number(read_string(0, 65536, 0), -1, "no arena at all");
+    is_number(read_string(4194304, 32768, 100000), -1,
+              "a string longer than what may wait to be parsed");
+    is_number(read_string(4194304, 4194304, 1000000), 1,
+              "a large arena, a large string");
+    is_number(read_string(4194304, 4194304, 4194304), -1,
+              "one that is too large for it");
+
+    is_number(read_string(NGX_HTTP_RATELIMIT_REPLY_ARENA,
+                          NGX_HTTP_RATELIMIT_REPLY_MAX, 1000000), -1,
+              "which is too large for the usual one");
+
+    reader = ngx_http_ratelimit_reader_create(16777216, 65536);
+    rc = feed(reader, head, sizeof(head) - 1);
+
+    for (i = 0; i < 50000 && rc == 0; i++) {
+        rc = ngx_http_ratelimit_reader_next(reader, &reply);
+
+        if (rc == 0) {
+            rc = feed(reader, element, sizeof(element) - 1);
+        }
+    }
+
+    is_number(rc, 0, "a large array of arrays");
+    is_number(ngx_http_ratelimit_reader_next(reader, &reply), 1, "is read");
+
+    wrong = 0;
+
+    for (i = 0; i < reply->elements; i++) {
+        wrong += reply->element[i]->elements != 2
+                 || reply->element[i]->element[0]->integer != 1
+                 || memcmp(reply->element[i]->element[1]->str, "ab", 3) != 0;
+    }
+
+    is_number(reply->elements, 50000, "to its end");
+    is_number(wrong, 0, "all of it");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
 /* portions of what never becomes a reply, until the reader has enough */
 
 static void
@@ -573,7 +677,7 @@ is_bounded(const char *begin, const char *filler, const char *name)
     before = allocated();
     most = before;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
 
     rc = feed(reader, begin, strlen(begin));
 
@@ -686,7 +790,7 @@ test_fuzz(void)
             }
         }
 
-        reader = ngx_http_ratelimit_reader_create();
+        reader = usual_reader();
         rc = 0;
 
         for (at = 0; at < len && rc == 0; at += portion) {
@@ -729,6 +833,7 @@ main(void)
     test_garbage();
     test_hostile();
     test_fill();
+    test_bounds();
     test_endless();
     test_fuzz();
 

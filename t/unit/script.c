@@ -29,6 +29,10 @@
 #define bytes_of(text)  text, sizeof(text) - 1
 #define nelts_of(a)     (sizeof(a) / sizeof((a)[0]))
 
+#define usual_reader()                                                        \
+    ngx_http_ratelimit_reader_create(NGX_HTTP_RATELIMIT_REPLY_ARENA,          \
+                                     NGX_HTTP_RATELIMIT_REPLY_MAX)
+
 
 typedef struct {
     size_t       n;
@@ -1310,7 +1314,7 @@ test_replies(void)
 
     claim = claim_of("k", bucket_of(10, "1r/s", 3));
     script = script_of(&claim, 1);
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
 
     is_number(answer(reader, ":7000000\r\n", &script),
               NGX_HTTP_RATELIMIT_OK, "an integer is a decision");
@@ -1365,7 +1369,7 @@ test_arrays(void)
     claims[2] = claim_of("c", window_of(30, 60 * SECOND, 3));
 
     script = script_of(claims, 3);
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
 
     is_number(answer(reader, "*6\r\n:7000000\r\n:-2000001\r\n:1000000\r\n"
                              ":-3\r\n:5000000\r\n:8000001\r\n", &script),
@@ -1420,7 +1424,7 @@ test_many_replies(void)
     ngx_http_ratelimit_script_t   script;
     ngx_http_ratelimit_reader_t  *reader;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
 
     n = snprintf(wire, sizeof(wire), "*%d\r\n", 3 * CLAIMS);
 
@@ -1470,7 +1474,7 @@ test_times_replies(void)
         "*2\r\n:2\r\n$-1\r\n"
     };
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
 
     bucket = claim_of("k", bucket_of(10, "1r/s", 1));
     script = script_of(&bucket, 1);
@@ -1525,7 +1529,7 @@ test_gcra_replies(void)
     ngx_http_ratelimit_script_t   script;
     ngx_http_ratelimit_reader_t  *reader;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
 
     claims[0] = claim_of("a", gcra_of(10, "1r/s", 3));
     claims[1] = claim_of("b", gcra_of(20, "7r/s", 1));
@@ -1624,7 +1628,7 @@ test_batch_replies(void)
         { "-WRONGTYPE Operation\r\n", NGX_HTTP_RATELIMIT_WRONGTYPE }
     };
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = usual_reader();
 
     for (i = 0; i < 3; i++) {
         claims[i] = claim_of("k", bucket_of(10, "1r/s", 1));

@@ -1,0 +1,107 @@
+
+#include "ngx_http_ratelimit_addr.h"
+#include "ngx_http_ratelimit_hash.h"
+
+
+static void ngx_http_ratelimit_addr_set(ngx_http_ratelimit_addr_t *addr,
+    socklen_t socklen, in_port_t port);
+
+
+ngx_int_t
+ngx_http_ratelimit_addr(ngx_http_ratelimit_addr_t *addr, const void *text,
+    size_t len, in_port_t port)
+{
+    in_addr_t  ipv4;
+
+    ngx_memzero(addr, sizeof(ngx_http_ratelimit_addr_t));
+
+    ipv4 = ngx_inet_addr((u_char *) text, len);
+
+    if (ipv4 != INADDR_NONE) {
+        addr->sockaddr.sockaddr_in.sin_family = AF_INET;
+        addr->sockaddr.sockaddr_in.sin_addr.s_addr = ipv4;
+
+        ngx_http_ratelimit_addr_set(addr, sizeof(struct sockaddr_in), port);
+
+        return NGX_OK;
+    }
+
+#if (NGX_HAVE_INET6)
+
+    if (ngx_inet6_addr((u_char *) text, len,
+                       addr->sockaddr.sockaddr_in6.sin6_addr.s6_addr)
+        == NGX_OK)
+    {
+        addr->sockaddr.sockaddr_in6.sin6_family = AF_INET6;
+
+        ngx_http_ratelimit_addr_set(addr, sizeof(struct sockaddr_in6), port);
+
+        return NGX_OK;
+    }
+
+#endif
+
+    return NGX_DECLINED;
+}
+
+
+void
+ngx_http_ratelimit_addr_port(ngx_http_ratelimit_addr_t *addr, ngx_addr_t *host,
+    in_port_t port)
+{
+    ngx_memzero(addr, sizeof(ngx_http_ratelimit_addr_t));
+
+    ngx_memcpy(&addr->sockaddr, host->sockaddr, host->socklen);
+
+    ngx_http_ratelimit_addr_set(addr, host->socklen, port);
+}
+
+
+static void
+ngx_http_ratelimit_addr_set(ngx_http_ratelimit_addr_t *addr, socklen_t socklen,
+    in_port_t port)
+{
+    ngx_inet_set_port(&addr->sockaddr.sockaddr, port);
+
+    addr->addr.sockaddr = &addr->sockaddr.sockaddr;
+    addr->addr.socklen = socklen;
+    addr->addr.name.data = addr->text;
+    addr->addr.name.len = ngx_sock_ntop(&addr->sockaddr.sockaddr, socklen,
+                                        addr->text, NGX_SOCKADDR_STRLEN, 1);
+}
+
+
+void
+ngx_http_ratelimit_addr_copy(ngx_http_ratelimit_addr_t *to,
+    ngx_http_ratelimit_addr_t *from)
+{
+    *to = *from;
+
+    to->addr.sockaddr = &to->sockaddr.sockaddr;
+    to->addr.name.data = to->text;
+}
+
+
+uint64_t
+ngx_http_ratelimit_addr_hash(ngx_addr_t *addrs, ngx_uint_t n)
+{
+    uint64_t    hash;
+    ngx_uint_t  i;
+
+    hash = n;
+
+    for (i = 0; i < n; i++) {
+        hash += ngx_http_ratelimit_hash(addrs[i].name.data, addrs[i].name.len);
+    }
+
+    return hash;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_addr_equal(ngx_addr_t *a, ngx_addr_t *b)
+{
+    return ngx_cmp_sockaddr(a->sockaddr, a->socklen, b->sockaddr, b->socklen,
+                            1)
+           == NGX_OK;
+}

@@ -1,0 +1,1116 @@
+
+/*
+ * The map of slots comes with CLUSTER SLOTS: with the greeting of every new
+ * connection, and again when there is reason to believe that it has changed,
+ * at most once a second: after a redirect, and as long as a node of the map
+ * does not answer.  It comes from any node that has a connection.  Before
+ * there is a map any seed will do: it redirects.
+ *
+ * Redirects are followed below whoever made a call, who does not notice:
+ *
+ *     MOVED         the slot is that node's from now on; the call goes there
+ *     ASK           this call goes there, after an ASKING; the map stays
+ *     TRYAGAIN      the same again in a moment
+ *     CLUSTERDOWN   the same, and the map is asked for
+ *
+ * All of that in the time that the call has, and with a few hops at most.
+ *
+ * A node is a peer with a link of its own, breaker and counters included, made
+ * when it is first heard of and kept for good, as calls may hold on to it: one
+ * that leaves the map loses its connection.  The seeds are the first nodes; one
+ * that is in the map under the same address is that node.
+ */
+
+
+#include "ngx_http_ratelimit_cluster.h"
+#include "ngx_http_ratelimit_addr.h"
+#include "ngx_http_ratelimit_hash.h"
+#include "ngx_http_ratelimit_name.h"
+#include "ngx_http_ratelimit_script.h"
+#include "ngx_http_ratelimit_slot.h"
+
+
+#define NGX_HTTP_RATELIMIT_CLUSTER_NODES    1024
+#define NGX_HTTP_RATELIMIT_CLUSTER_HOPS     5
+#define NGX_HTTP_RATELIMIT_CLUSTER_REFRESH  1000    /* ms, between two */
+#define NGX_HTTP_RATELIMIT_CLUSTER_JITTER   50      /* ms */
+#define NGX_HTTP_RATELIMIT_CLUSTER_AGAIN    10      /* ms */
+#define NGX_HTTP_RATELIMIT_CLUSTER_ASKED    10000   /* ms */
+#define NGX_HTTP_RATELIMIT_CLUSTER_TRIES    100000  /* for the key of a probe */
+
+#define NGX_HTTP_RATELIMIT_CLUSTER_NOBODY   0xffff
+
+
+typedef struct {
+    ngx_http_ratelimit_cluster_t   *cluster;
+    ngx_http_ratelimit_peer_t       peer;
+    ngx_http_ratelimit_link_t      *link;
+    ngx_http_ratelimit_addr_t       addr;       /* unless it is a seed's */
+    ngx_http_ratelimit_name_t      *name;       /* of a seed; NULL */
+    ngx_str_t                       host;       /* that the cluster calls it
+                                                   by; len 0: its address */
+    u_char                         *called;     /* room for that */
+    in_port_t                       port;
+    ngx_msec_t                      asked;      /* when an ASK named it */
+    uint32_t                        probe;      /* the slot of its probe */
+    char                           *command;    /* that; malloc()ed */
+    unsigned                        seed:1;
+    unsigned                        mapped:1;
+    unsigned                        seen:1;     /* in the map just read */
+} ngx_http_ratelimit_member_t;
+
+
+struct ngx_http_ratelimit_cluster_s {
+    ngx_http_ratelimit_peer_t      *peer;       /* what nodes have in common */
+    ngx_http_ratelimit_zone_t      *zone;
+    ngx_pool_t                     *pool;
+
+    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
+    ngx_socket_t                    ident;
+
+    ngx_http_ratelimit_stats_t     *stats;
+    ngx_log_t                      *log;
+    ngx_http_ratelimit_guide_t      guide;
+
+    ngx_http_ratelimit_member_t    **nodes;
+    ngx_uint_t                      n;
+    ngx_uint_t                      next;       /* to be asked for the map */
+    ngx_uint_t                      served;     /* slots */
+    uint16_t                        slots[NGX_HTTP_RATELIMIT_SLOTS];
+
+    ngx_event_t                     refresh;
+    ngx_msec_t                      refreshed;
+    ngx_event_t                     again;
+    ngx_queue_t                     parked;     /* slots of calls */
+    ngx_str_t                       probe;      /* key, and room behind it */
+    ngx_event_t                     tidy;       /* posted */
+
+    ngx_http_ratelimit_link_t      *asking;
+    unsigned                        asked:1;    /* a refresh is under way */
+    unsigned                        full:1;     /* of nodes, and told */
+    unsigned                        ending:1;
+};
+
+
+/* a map while it is read */
+
+typedef struct {
+    ngx_http_ratelimit_cluster_t   *cluster;
+    ngx_http_ratelimit_link_t      *from;
+    ngx_uint_t                      served;
+    uint16_t                        slots[NGX_HTTP_RATELIMIT_SLOTS];
+} ngx_http_ratelimit_map_t;
+
+
+static ngx_http_ratelimit_member_t *ngx_http_ratelimit_cluster_seed(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_shard_t *shard);
+static ngx_uint_t ngx_http_ratelimit_cluster_renamed(void *data,
+    ngx_addr_t *addrs, ngx_uint_t n);
+static ngx_int_t ngx_http_ratelimit_cluster_node(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_link_t *from,
+    const char *host, size_t len, in_port_t port);
+static ngx_http_ratelimit_member_t *ngx_http_ratelimit_cluster_add(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_addr_t *addr);
+static ngx_int_t ngx_http_ratelimit_cluster_attach(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node);
+static ngx_http_ratelimit_link_t *ngx_http_ratelimit_cluster_any(
+    ngx_http_ratelimit_cluster_t *cluster);
+static ngx_http_ratelimit_failure_e ngx_http_ratelimit_cluster_greeted(
+    void *data, ngx_http_ratelimit_link_t *link, ngx_uint_t tell,
+    ngx_http_ratelimit_reply_t *reply);
+static ngx_int_t ngx_http_ratelimit_cluster_redirect(void *data,
+    ngx_http_ratelimit_link_t *link, ngx_http_ratelimit_slot_t *slot,
+    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e *failure);
+static void ngx_http_ratelimit_cluster_trouble(void *data,
+    ngx_http_ratelimit_link_t *link, ngx_http_ratelimit_failure_e failure);
+static ngx_int_t ngx_http_ratelimit_cluster_learn(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_link_t *from,
+    ngx_http_ratelimit_reply_t *reply);
+static void ngx_http_ratelimit_cluster_range(void *data,
+    const ngx_http_ratelimit_slots_t *range);
+static void ngx_http_ratelimit_cluster_call(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node,
+    const ngx_http_ratelimit_slots_t *range);
+static void ngx_http_ratelimit_cluster_nodes(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_link_t *from);
+static void ngx_http_ratelimit_cluster_probe(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node,
+    ngx_uint_t n);
+static void ngx_http_ratelimit_cluster_tidy(ngx_event_t *ev);
+static void ngx_http_ratelimit_cluster_map(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node,
+    ngx_uint_t mapped);
+static void ngx_http_ratelimit_cluster_want(
+    ngx_http_ratelimit_cluster_t *cluster);
+static void ngx_http_ratelimit_cluster_refresh(ngx_event_t *ev);
+static ngx_int_t ngx_http_ratelimit_cluster_refreshed(void *data,
+    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
+static ngx_uint_t ngx_http_ratelimit_cluster_ill(
+    ngx_http_ratelimit_cluster_t *cluster);
+static void ngx_http_ratelimit_cluster_rouse(
+    ngx_http_ratelimit_cluster_t *cluster);
+static void ngx_http_ratelimit_cluster_again(ngx_event_t *ev);
+
+
+/* read one at a time */
+static ngx_http_ratelimit_map_t  ngx_http_ratelimit_cluster_fresh;
+
+
+ngx_http_ratelimit_cluster_t *
+ngx_http_ratelimit_cluster_create(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_peer_t *peer, ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_stats_t *stats)
+{
+    ngx_uint_t                     i;
+    ngx_http_ratelimit_shard_t    *seed;
+    ngx_http_ratelimit_member_t   *node;
+    ngx_http_ratelimit_cluster_t  *cluster;
+
+    cluster = ngx_pcalloc(cycle->pool, sizeof(ngx_http_ratelimit_cluster_t));
+    if (cluster == NULL) {
+        return NULL;
+    }
+
+    cluster->peer = peer;
+    cluster->zone = zone;
+    cluster->stats = stats;
+    cluster->pool = cycle->pool;
+    cluster->log = cycle->log;
+    cluster->ident = (ngx_socket_t) -1;
+
+    cluster->guide.data = cluster;
+    cluster->guide.greeted = ngx_http_ratelimit_cluster_greeted;
+    cluster->guide.redirect = ngx_http_ratelimit_cluster_redirect;
+    cluster->guide.trouble = ngx_http_ratelimit_cluster_trouble;
+
+    cluster->refresh.handler = ngx_http_ratelimit_cluster_refresh;
+    cluster->refresh.data = cluster;
+    cluster->refresh.log = cycle->log;
+    cluster->refresh.cancelable = 1;
+
+    cluster->again.handler = ngx_http_ratelimit_cluster_again;
+    cluster->again.data = cluster;
+    cluster->again.log = cycle->log;
+
+    cluster->tidy.handler = ngx_http_ratelimit_cluster_tidy;
+    cluster->tidy.data = cluster;
+    cluster->tidy.log = cycle->log;
+
+    ngx_queue_init(&cluster->parked);
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_SLOTS; i++) {
+        cluster->slots[i] = NGX_HTTP_RATELIMIT_CLUSTER_NOBODY;
+    }
+
+    cluster->nodes = ngx_palloc(cycle->pool,
+                                NGX_HTTP_RATELIMIT_CLUSTER_NODES
+                                * sizeof(ngx_http_ratelimit_member_t *));
+    if (cluster->nodes == NULL) {
+        return NULL;
+    }
+
+    cluster->probe.len = peer->prefix.len;
+    cluster->probe.data = ngx_pnalloc(cycle->pool, peer->prefix.len
+                                      + sizeof(":{probe}") + NGX_INT_T_LEN);
+    if (cluster->probe.data == NULL) {
+        return NULL;
+    }
+
+    ngx_memcpy(cluster->probe.data, peer->prefix.data, peer->prefix.len);
+
+    seed = peer->seeds->elts;
+
+    for (i = 0;
+         i < peer->seeds->nelts && i < NGX_HTTP_RATELIMIT_CLUSTER_NODES;
+         i++)
+    {
+        node = ngx_http_ratelimit_cluster_seed(cluster, &seed[i]);
+        if (node == NULL) {
+            return NULL;
+        }
+    }
+
+    /* workers begin with different ones */
+
+    cluster->next = ngx_random() % cluster->n;
+
+    for (i = 0; i < cluster->n; i++) {
+        ngx_http_ratelimit_link_wake(cluster->nodes[i]->link);
+    }
+
+    return cluster;
+}
+
+
+void
+ngx_http_ratelimit_cluster_exit(ngx_http_ratelimit_cluster_t *cluster)
+{
+    void                       *link;
+    ngx_uint_t                  i;
+    ngx_http_ratelimit_slot_t  *slot;
+
+    cluster->ending = 1;
+
+    if (cluster->refresh.timer_set) {
+        ngx_del_timer(&cluster->refresh);
+    }
+
+    if (cluster->again.timer_set) {
+        ngx_del_timer(&cluster->again);
+    }
+
+    if (cluster->tidy.posted) {
+        ngx_delete_posted_event(&cluster->tidy);
+    }
+
+    while (!ngx_queue_empty(&cluster->parked)) {
+        slot = ngx_http_ratelimit_redis_parked(&cluster->parked, &link);
+        ngx_http_ratelimit_redis_cancel(slot);
+    }
+
+    for (i = 0; i < cluster->n; i++) {
+
+        if (cluster->nodes[i]->name) {
+            ngx_http_ratelimit_name_end(cluster->nodes[i]->name);
+        }
+
+        ngx_http_ratelimit_link_exit(cluster->nodes[i]->link);
+
+        if (cluster->nodes[i]->command) {
+            ngx_http_ratelimit_script_free(cluster->nodes[i]->command);
+        }
+    }
+}
+
+
+ngx_http_ratelimit_link_t *
+ngx_http_ratelimit_cluster_find(ngx_http_ratelimit_cluster_t *cluster,
+    const char *key, size_t len, ngx_uint_t *slot)
+{
+    ngx_uint_t  n;
+
+    *slot = ngx_http_ratelimit_slot(key, len);
+
+    n = cluster->slots[*slot];
+
+    if (n != NGX_HTTP_RATELIMIT_CLUSTER_NOBODY) {
+        return cluster->nodes[n]->link;
+    }
+
+    ngx_http_ratelimit_cluster_want(cluster);
+
+    return ngx_http_ratelimit_cluster_any(cluster);
+}
+
+
+/* one that answers, if there is any */
+
+static ngx_http_ratelimit_link_t *
+ngx_http_ratelimit_cluster_any(ngx_http_ratelimit_cluster_t *cluster)
+{
+    ngx_uint_t                  i;
+    ngx_http_ratelimit_link_t  *link;
+
+    for (i = 0; i < cluster->n; i++) {
+        link = cluster->nodes[(cluster->next + i) % cluster->n]->link;
+
+        if (ngx_http_ratelimit_link_usable(link)) {
+            return link;
+        }
+    }
+
+    return cluster->nodes[cluster->next % cluster->n]->link;
+}
+
+
+static ngx_http_ratelimit_member_t *
+ngx_http_ratelimit_cluster_seed(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_shard_t *shard)
+{
+    ngx_http_ratelimit_peer_t    *peer;
+    ngx_http_ratelimit_member_t  *node;
+
+    node = ngx_pcalloc(cluster->pool, sizeof(ngx_http_ratelimit_member_t));
+    if (node == NULL) {
+        return NULL;
+    }
+
+    node->cluster = cluster;
+    node->peer = *cluster->peer;
+    node->peer.redis.name = shard->name;
+    node->peer.redis.host = shard->host;
+    node->peer.redis.addrs = shard->addrs;
+    node->peer.redis.naddrs = shard->naddrs;
+    node->host = shard->host;
+    node->port = shard->port;
+    node->seed = 1;
+
+    if (ngx_http_ratelimit_cluster_attach(cluster, node) != NGX_OK) {
+        return NULL;
+    }
+
+    peer = &node->peer;
+
+    if (ngx_http_ratelimit_name_check(peer->resolver, &shard->host) == NGX_OK)
+    {
+        node->name = ngx_http_ratelimit_name_watch(cluster->log,
+                                          peer->resolver,
+                                          peer->resolver_timeout, &peer->label,
+                                          &shard->host, shard->port,
+                                          shard->addrs, shard->naddrs,
+                                          ngx_http_ratelimit_cluster_renamed,
+                                          node);
+        if (node->name == NULL) {
+            return NULL;
+        }
+    }
+
+    return node;
+}
+
+
+/* where a seed is now; the map has the other nodes */
+
+static ngx_uint_t
+ngx_http_ratelimit_cluster_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
+{
+    ngx_http_ratelimit_member_t *node = data;
+
+    ngx_uint_t  news;
+
+    news = ngx_http_ratelimit_link_renamed(node->link, addrs, n);
+
+    /* it was moved to be there when it is needed */
+
+    if (n && !node->mapped && node->cluster->served) {
+        ngx_http_ratelimit_link_rest(node->link);
+    }
+
+    return news;
+}
+
+
+/* the number of the node with this address, or NGX_ERROR */
+
+static ngx_int_t
+ngx_http_ratelimit_cluster_node(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_link_t *from, const char *host, size_t len,
+    in_port_t port)
+{
+    ngx_addr_t                   *addr;
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_addr_t     there;
+    ngx_http_ratelimit_member_t  *node;
+
+    if (len == 0) {
+        addr = ngx_http_ratelimit_redis_addr(
+                                       ngx_http_ratelimit_link_redis(from));
+        if (addr == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_http_ratelimit_addr_port(&there, addr, port);
+
+    } else if (ngx_http_ratelimit_addr(&there, host, len, port) != NGX_OK) {
+
+        /* a name: that of a seed, or one that came with an address before */
+
+        for (i = 0; i < cluster->n; i++) {
+            node = cluster->nodes[i];
+
+            if (node->host.len == len && node->port == port
+                && ngx_strncasecmp(node->host.data, (u_char *) host, len) == 0)
+            {
+                return i;
+            }
+        }
+
+        if (ngx_http_ratelimit_link_loud(from, NGX_HTTP_RATELIMIT_CONFIG)) {
+            ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
+                          "redis %V names a node of its cluster \"%*s\", and "
+                          "no address: have it announce addresses "
+                          "(cluster-preferred-endpoint-type ip), or name all "
+                          "nodes in \"ratelimit_shards\"",
+                          &ngx_http_ratelimit_link_peer(from)->label, len,
+                          host);
+        }
+
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < cluster->n; i++) {
+        node = cluster->nodes[i];
+
+        /* one with a name may be elsewhere by now */
+
+        if (node->name == NULL && node->peer.redis.naddrs == 1
+            && ngx_http_ratelimit_addr_equal(&node->peer.redis.addrs[0],
+                                             &there.addr))
+        {
+            return i;
+        }
+    }
+
+    node = ngx_http_ratelimit_cluster_add(cluster, &there);
+
+    return node ? (ngx_int_t) i : NGX_ERROR;
+}
+
+
+static ngx_http_ratelimit_member_t *
+ngx_http_ratelimit_cluster_add(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_addr_t *addr)
+{
+    ngx_addr_t                   *a;
+    ngx_http_ratelimit_member_t  *node;
+
+    if (cluster->n == NGX_HTTP_RATELIMIT_CLUSTER_NODES) {
+
+        if (!cluster->full) {
+            cluster->full = 1;
+            ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
+                          "%V has had more than %d nodes: those to come are "
+                          "not used until nginx is reloaded",
+                          &cluster->peer->label,
+                          NGX_HTTP_RATELIMIT_CLUSTER_NODES);
+        }
+
+        return NULL;
+    }
+
+    node = ngx_pcalloc(cluster->pool, sizeof(ngx_http_ratelimit_member_t));
+    if (node == NULL) {
+        return NULL;
+    }
+
+    ngx_http_ratelimit_addr_copy(&node->addr, addr);
+
+    a = &node->addr.addr;
+
+    node->cluster = cluster;
+    node->peer = *cluster->peer;
+    node->peer.redis.name = a->name;
+    node->peer.redis.addrs = a;
+    node->peer.redis.naddrs = 1;
+
+    if (ngx_http_ratelimit_cluster_attach(cluster, node) != NGX_OK) {
+        return NULL;
+    }
+
+    return node;
+}
+
+
+/* a node of its own right: label, counters, link */
+
+static ngx_int_t
+ngx_http_ratelimit_cluster_attach(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_member_t *node)
+{
+    void                       *greeting;
+    u_char                     *p;
+    ngx_array_t                *all;
+    ngx_http_ratelimit_peer_t  *peer;
+
+    peer = &node->peer;
+
+    p = ngx_pnalloc(cluster->pool, peer->user.len + 1 + peer->redis.name.len);
+
+    /* its own, as it ends with a probe of its own */
+
+    all = &cluster->peer->redis.greeting;
+    greeting = ngx_palloc(cluster->pool, all->nelts * all->size);
+
+    if (p == NULL || greeting == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(greeting, all->elts, all->nelts * all->size);
+    peer->redis.greeting.elts = greeting;
+
+    peer->label.data = p;
+
+    if (peer->user.len) {
+        p = ngx_sprintf(p, "%V@", &peer->user);
+    }
+
+    p = ngx_cpymem(p, peer->redis.name.data, peer->redis.name.len);
+
+    peer->label.len = p - peer->label.data;
+    peer->hash = ngx_http_ratelimit_hash(peer->label.data, peer->label.len);
+
+    peer->stats = ngx_http_ratelimit_stats_shard(cluster->zone, &peer->label);
+
+    if (peer->stats == NULL) {
+
+        /* no room for it: then it counts, and breaks, with the others */
+
+        peer->stats = cluster->peer->stats;
+
+    } else {
+        peer->stats->role = peer->role;
+        peer->stats->set = cluster->peer->hash;
+    }
+
+    node->link = ngx_http_ratelimit_link_create(cluster->pool, cluster->log,
+                                                peer, cluster->zone,
+                                                cluster->stats,
+                                                &cluster->guide);
+    if (node->link == NULL) {
+        return NGX_ERROR;
+    }
+
+    cluster->nodes[cluster->n++] = node;
+
+    return NGX_OK;
+}
+
+
+/* the map that comes with a new connection */
+
+static ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_cluster_greeted(void *data, ngx_http_ratelimit_link_t *link,
+    ngx_uint_t tell, ngx_http_ratelimit_reply_t *reply)
+{
+    ngx_http_ratelimit_cluster_t *cluster = data;
+
+    if (ngx_http_ratelimit_cluster_learn(cluster, link, reply) == NGX_OK) {
+        return NGX_HTTP_RATELIMIT_OK;
+    }
+
+    return NGX_HTTP_RATELIMIT_PROTOCOL;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_cluster_redirect(void *data,
+    ngx_http_ratelimit_link_t *link, ngx_http_ratelimit_slot_t *slot,
+    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e *failure)
+{
+    ngx_http_ratelimit_cluster_t *cluster = data;
+
+    ngx_int_t                      n;
+    ngx_http_ratelimit_member_t   *node;
+    ngx_http_ratelimit_redirect_t  there;
+
+    (void) ngx_http_ratelimit_redirect_parse(reply->str, reply->len, &there);
+
+    switch (there.kind) {
+
+    case NGX_HTTP_RATELIMIT_REDIRECT_NONE:
+        return NGX_DECLINED;
+
+    case NGX_HTTP_RATELIMIT_REDIRECT_TRYAGAIN:
+    case NGX_HTTP_RATELIMIT_REDIRECT_CLUSTERDOWN:
+
+        if (there.kind == NGX_HTTP_RATELIMIT_REDIRECT_TRYAGAIN) {
+            ngx_http_ratelimit_link_event(link,
+                                          NGX_HTTP_RATELIMIT_EVENT_TRYAGAIN);
+
+        } else {
+            ngx_http_ratelimit_link_event(link,
+                                       NGX_HTTP_RATELIMIT_EVENT_CLUSTERDOWN);
+            ngx_http_ratelimit_cluster_want(cluster);
+        }
+
+        /* until it is over, or the call's time is */
+
+        ngx_http_ratelimit_redis_park(slot, &cluster->parked, link);
+
+        if (!cluster->again.timer_set) {
+            ngx_add_timer(&cluster->again, NGX_HTTP_RATELIMIT_CLUSTER_AGAIN);
+        }
+
+        return NGX_OK;
+
+    default: /* NGX_HTTP_RATELIMIT_REDIRECT_MOVED, ASK */
+        break;
+    }
+
+    ngx_http_ratelimit_cluster_want(cluster);
+
+    n = ngx_http_ratelimit_cluster_node(cluster, link, there.host,
+                                        there.host_len, there.port);
+    if (n == NGX_ERROR) {
+        return NGX_DECLINED;
+    }
+
+    node = cluster->nodes[n];
+
+    if (there.kind == NGX_HTTP_RATELIMIT_REDIRECT_MOVED) {
+        ngx_http_ratelimit_link_event(link, NGX_HTTP_RATELIMIT_EVENT_MOVED);
+
+        if (cluster->slots[there.slot] == NGX_HTTP_RATELIMIT_CLUSTER_NOBODY) {
+            cluster->served++;
+        }
+
+        cluster->slots[there.slot] = n;
+        ngx_http_ratelimit_cluster_map(cluster, node, 1);
+
+    } else {
+        ngx_http_ratelimit_link_event(link, NGX_HTTP_RATELIMIT_EVENT_ASK);
+        node->asked = ngx_current_msec;
+    }
+
+    if (ngx_http_ratelimit_redis_hops(slot) >= NGX_HTTP_RATELIMIT_CLUSTER_HOPS)
+    {
+        return NGX_DECLINED;
+    }
+
+    *failure = ngx_http_ratelimit_link_forward(node->link, slot,
+                      there.kind == NGX_HTTP_RATELIMIT_REDIRECT_ASK);
+
+    if (*failure == NGX_HTTP_RATELIMIT_OK) {
+        return NGX_OK;
+    }
+
+    /* that is the other node's affair, not that of who has sent it there */
+
+    ngx_http_ratelimit_link_unsent(node->link, *failure);
+
+    if (*failure != NGX_HTTP_RATELIMIT_CIRCUIT) {
+        *failure = NGX_HTTP_RATELIMIT_MOVED;
+    }
+
+    return NGX_ERROR;
+}
+
+
+static void
+ngx_http_ratelimit_cluster_trouble(void *data, ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_failure_e failure)
+{
+    ngx_http_ratelimit_cluster_t *cluster = data;
+
+    if (ngx_http_ratelimit_failure_breaks(failure)) {
+        ngx_http_ratelimit_cluster_want(cluster);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_cluster_learn(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_link_t *from, ngx_http_ratelimit_reply_t *reply)
+{
+    ngx_uint_t                 i;
+    ngx_http_ratelimit_map_t  *map;
+
+    map = &ngx_http_ratelimit_cluster_fresh;
+
+    map->cluster = cluster;
+    map->from = from;
+    map->served = 0;
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_SLOTS; i++) {
+        map->slots[i] = NGX_HTTP_RATELIMIT_CLUSTER_NOBODY;
+    }
+
+    for (i = 0; i < cluster->n; i++) {
+        cluster->nodes[i]->seen = 0;
+    }
+
+    if (ngx_http_ratelimit_slots_parse(reply, ngx_http_ratelimit_cluster_range,
+                                       map)
+        < 0)
+    {
+        if (ngx_http_ratelimit_link_loud(from, NGX_HTTP_RATELIMIT_PROTOCOL)) {
+            ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
+                          "redis %V answered CLUSTER SLOTS with what is no "
+                          "map", &ngx_http_ratelimit_link_peer(from)->label);
+        }
+
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_link_event(from, NGX_HTTP_RATELIMIT_EVENT_MAP_REFRESH);
+
+    /* a node that has left its cluster knows of nobody */
+
+    if (map->served == 0 && cluster->served) {
+        return NGX_OK;
+    }
+
+    ngx_memcpy(cluster->slots, map->slots, sizeof(cluster->slots));
+    cluster->served = map->served;
+
+    ngx_http_ratelimit_cluster_nodes(cluster, from);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_ratelimit_cluster_range(void *data,
+    const ngx_http_ratelimit_slots_t *range)
+{
+    ngx_http_ratelimit_map_t *map = data;
+
+    ngx_int_t                     n;
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_member_t  *node;
+
+    n = range->ip_len
+        ? ngx_http_ratelimit_cluster_node(map->cluster, map->from, range->ip,
+                                          range->ip_len, range->port)
+        : ngx_http_ratelimit_cluster_node(map->cluster, map->from,
+                                          range->host, range->host_len,
+                                          range->port);
+    if (n == NGX_ERROR) {
+        return;
+    }
+
+    node = map->cluster->nodes[n];
+    node->seen = 1;
+
+    if (range->ip_len) {
+        ngx_http_ratelimit_cluster_call(map->cluster, node, range);
+    }
+
+    for (i = range->first; i <= range->last; i++) {
+
+        if (map->slots[i] == NGX_HTTP_RATELIMIT_CLUSTER_NOBODY) {
+            map->served++;
+        }
+
+        map->slots[i] = n;
+    }
+}
+
+
+/* redirects have its name alone, and it is what a certificate is for */
+
+static void
+ngx_http_ratelimit_cluster_call(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_member_t *node,
+    const ngx_http_ratelimit_slots_t *range)
+{
+    node->port = range->port;
+
+    if (node->host.len == range->host_len
+        && ngx_memcmp(node->host.data, range->host, range->host_len) == 0)
+    {
+        return;
+    }
+
+    /* it may change, and has a bounded length */
+
+    if (node->called == NULL) {
+        node->called = ngx_pnalloc(cluster->pool,
+                                   NGX_HTTP_RATELIMIT_SLOT_HOST);
+        if (node->called == NULL) {
+            return;
+        }
+    }
+
+    ngx_memcpy(node->called, range->host, range->host_len);
+
+    node->host.data = node->called;
+    node->host.len = range->host_len;
+
+    /* a seed has to be whom the configuration names */
+
+    if (!node->seed) {
+        node->peer.redis.host = node->host;
+    }
+}
+
+
+/* who is in the map has a connection as soon as it is needed, others none */
+
+static void
+ngx_http_ratelimit_cluster_nodes(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_link_t *from)
+{
+    uint64_t                      hash;
+    ngx_uint_t                    i, n;
+    ngx_http_ratelimit_member_t  *node;
+
+    n = 0;
+    hash = cluster->served;
+
+    for (i = 0; i < cluster->n; i++) {
+        node = cluster->nodes[i];
+
+        if (node->seen) {
+            n++;
+            hash += node->peer.hash;
+
+            ngx_http_ratelimit_cluster_probe(cluster, node, i);
+        }
+
+        ngx_http_ratelimit_cluster_map(cluster, node, node->seen);
+    }
+
+    ngx_post_event(&cluster->tidy, &ngx_posted_events);
+
+    /* told by the first worker that finds it so */
+
+    if (ngx_http_ratelimit_stats_news(cluster->zone, cluster->peer->stats,
+                                      hash)
+        && ngx_http_ratelimit_stats_may_tell(cluster->peer->stats))
+    {
+        ngx_log_error(NGX_LOG_NOTICE, cluster->log, 0,
+                      "ratelimit cluster: %ui nodes serve %ui of %d slots, "
+                      "says redis %V", n, cluster->served,
+                      NGX_HTTP_RATELIMIT_SLOTS,
+                      &ngx_http_ratelimit_link_peer(from)->label);
+    }
+}
+
+
+/* with a key of its own: one of other nodes says nothing about this one */
+
+static void
+ngx_http_ratelimit_cluster_probe(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_member_t *node, ngx_uint_t n)
+{
+    char                           *command;
+    u_char                         *p, *last;
+    long long                       len;
+    ngx_uint_t                      i, slot;
+    ngx_http_ratelimit_greeting_t  *greeting;
+
+    if (node->command && cluster->slots[node->probe] == n) {
+        return;
+    }
+
+    p = cluster->probe.data + cluster->probe.len;
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_CLUSTER_TRIES; i++) {
+
+        last = ngx_sprintf(p, ":{probe%ui}", i);
+        slot = ngx_http_ratelimit_slot((char *) p, last - p);
+
+        if (cluster->slots[slot] == n) {
+            break;
+        }
+    }
+
+    if (i == NGX_HTTP_RATELIMIT_CLUSTER_TRIES) {
+        return;
+    }
+
+    len = ngx_http_ratelimit_script_probe(&command,
+                                          (char *) cluster->probe.data,
+                                          last - cluster->probe.data);
+    if (len < 0) {
+        return;
+    }
+
+    if (node->command) {
+        ngx_http_ratelimit_script_free(node->command);
+    }
+
+    node->command = command;
+    node->probe = (uint32_t) slot;
+
+    node->peer.probe.data = (u_char *) command;
+    node->peer.probe.len = len;
+
+    greeting = node->peer.redis.greeting.elts;
+    greeting[node->peer.redis.greeting.nelts - 1].command = node->peer.probe;
+}
+
+
+/* not before the one that has brought the map was heard out */
+
+static void
+ngx_http_ratelimit_cluster_tidy(ngx_event_t *ev)
+{
+    ngx_uint_t                     i;
+    ngx_http_ratelimit_member_t   *node;
+    ngx_http_ratelimit_cluster_t  *cluster;
+
+    cluster = ev->data;
+
+    for (i = 0; cluster->served && i < cluster->n; i++) {
+        node = cluster->nodes[i];
+
+        /* one that is about to get slots is not there in vain */
+
+        if (!node->mapped
+            && ngx_current_msec - node->asked
+               >= NGX_HTTP_RATELIMIT_CLUSTER_ASKED)
+        {
+            ngx_http_ratelimit_link_rest(node->link);
+        }
+    }
+}
+
+
+static void
+ngx_http_ratelimit_cluster_map(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_member_t *node, ngx_uint_t mapped)
+{
+    node->mapped = mapped;
+
+    if (node->peer.stats != cluster->peer->stats) {
+        node->peer.stats->mapped = mapped;
+    }
+}
+
+
+static void
+ngx_http_ratelimit_cluster_want(ngx_http_ratelimit_cluster_t *cluster)
+{
+    ngx_msec_t  age, delay;
+
+    if (cluster->asked || cluster->refresh.timer_set || cluster->ending
+        || ngx_exiting)
+    {
+        return;
+    }
+
+    age = ngx_current_msec - cluster->refreshed;
+
+    delay = (age < NGX_HTTP_RATELIMIT_CLUSTER_REFRESH)
+            ? NGX_HTTP_RATELIMIT_CLUSTER_REFRESH - age : 1;
+
+    ngx_add_timer(&cluster->refresh,
+                  delay + ngx_random() % NGX_HTTP_RATELIMIT_CLUSTER_JITTER);
+}
+
+
+static void
+ngx_http_ratelimit_cluster_refresh(ngx_event_t *ev)
+{
+    ngx_http_ratelimit_link_t     *link;
+    ngx_http_ratelimit_slot_t     *slot;
+    ngx_http_ratelimit_cluster_t  *cluster;
+
+    static ngx_str_t  command = ngx_string("*2\r\n$7\r\nCLUSTER\r\n"
+                                           "$5\r\nSLOTS\r\n");
+
+    cluster = ev->data;
+
+    if (ngx_exiting) {
+        return;
+    }
+
+    cluster->refreshed = ngx_current_msec;
+
+    /* another one each time: one that is cut off from the others may answer */
+
+    cluster->next++;
+    link = ngx_http_ratelimit_cluster_any(cluster);
+
+    if (ngx_http_ratelimit_link_usable(link)
+        && ngx_http_ratelimit_redis_send(ngx_http_ratelimit_link_redis(link),
+                                       &command,
+                                       cluster->peer->redis.connect_timeout,
+                                       ngx_http_ratelimit_cluster_refreshed,
+                                       cluster, &slot)
+           == NGX_HTTP_RATELIMIT_OK)
+    {
+        ngx_http_ratelimit_redis_quiet(slot);
+
+        cluster->asked = 1;
+        cluster->asking = link;
+        return;
+    }
+
+    /* nobody is there: the greeting of the next connection brings the map */
+
+    ngx_http_ratelimit_cluster_rouse(cluster);
+    ngx_http_ratelimit_cluster_want(cluster);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_cluster_refreshed(void *data,
+    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure)
+{
+    ngx_http_ratelimit_cluster_t *cluster = data;
+
+    ngx_int_t  rc;
+
+    cluster->asked = 0;
+    rc = NGX_OK;
+
+    if (failure == NGX_HTTP_RATELIMIT_OK
+        && reply->type != REDIS_REPLY_ERROR)
+    {
+        rc = ngx_http_ratelimit_cluster_learn(cluster, cluster->asking, reply);
+    }
+
+    if (ngx_http_ratelimit_cluster_ill(cluster)) {
+        ngx_http_ratelimit_cluster_want(cluster);
+    }
+
+    return rc;
+}
+
+
+/* a node is missed, or one of the map does not answer */
+
+static ngx_uint_t
+ngx_http_ratelimit_cluster_ill(ngx_http_ratelimit_cluster_t *cluster)
+{
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_member_t  *node;
+
+    if (cluster->served < NGX_HTTP_RATELIMIT_SLOTS) {
+        return 1;
+    }
+
+    for (i = 0; i < cluster->n; i++) {
+        node = cluster->nodes[i];
+
+        if (node->mapped
+            && node->peer.stats->breaker.state
+               != NGX_HTTP_RATELIMIT_DISTRIBUTED)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* seeds, and nodes of the map, that have no connection */
+
+static void
+ngx_http_ratelimit_cluster_rouse(ngx_http_ratelimit_cluster_t *cluster)
+{
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_member_t  *node;
+
+    for (i = 0; i < cluster->n; i++) {
+        node = cluster->nodes[i];
+
+        if (node->seed || node->mapped) {
+            ngx_http_ratelimit_redis_plan(
+                                  ngx_http_ratelimit_link_redis(node->link));
+        }
+    }
+}
+
+
+static void
+ngx_http_ratelimit_cluster_again(ngx_event_t *ev)
+{
+    void                          *link;
+    ngx_queue_t                    parked;
+    ngx_http_ratelimit_slot_t     *slot;
+    ngx_http_ratelimit_cluster_t  *cluster;
+
+    cluster = ev->data;
+
+    if (ngx_queue_empty(&cluster->parked)) {
+        return;
+    }
+
+    /* some may be parked again at once */
+
+    ngx_queue_init(&parked);
+    ngx_queue_add(&parked, &cluster->parked);
+    ngx_queue_init(&cluster->parked);
+
+    while (!ngx_queue_empty(&parked)) {
+        slot = ngx_http_ratelimit_redis_parked(&parked, &link);
+
+        ngx_http_ratelimit_redis_again(slot,
+                                       ngx_http_ratelimit_link_redis(link));
+    }
+}

@@ -1,0 +1,130 @@
+
+/*
+ * A peer is one server with its credentials; it exists once, however many
+ * places of the configuration name it, so that a worker has one connection to
+ * it.  What a sentinel calls a master is a peer that moves.  A cluster is one
+ * peer, too: what its nodes have in common.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_PEER_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_PEER_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "ngx_http_ratelimit_breaker.h"
+#include "ngx_http_ratelimit_redis.h"
+#include "ngx_http_ratelimit_stats.h"
+#include "ngx_http_ratelimit_tls.h"
+#include "ngx_http_ratelimit_zone.h"
+
+
+/* what a greeting tells whoever knows the topology */
+
+#define NGX_HTTP_RATELIMIT_TELL_ROLE   1
+#define NGX_HTTP_RATELIMIT_TELL_SLOTS  2
+
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_SHARDS = 0,                /* servers, as named */
+    NGX_HTTP_RATELIMIT_SENTINEL,                  /* masters, as found */
+    NGX_HTTP_RATELIMIT_CLUSTER
+} ngx_http_ratelimit_topology_e;
+
+
+/* one address of "ratelimit_shards", as written */
+
+typedef struct {
+    ngx_str_t                          url;       /* host[:port], unix:path */
+    ngx_str_t                          name;      /* unique in the set */
+    ngx_str_t                          host;      /* len 0: needs no lookup */
+    in_port_t                          port;
+    ngx_str_t                          user;      /* the URL's; data may be */
+    ngx_str_t                          password;  /* NULL: not given */
+    ngx_int_t                          database;  /* NGX_CONF_UNSET */
+    ngx_addr_t                        *addrs;
+    ngx_uint_t                         naddrs;
+    unsigned                           tls:1;     /* the URL says so */
+} ngx_http_ratelimit_shard_t;
+
+
+/* for those shards whose URL says nothing else */
+
+typedef struct {
+    ngx_str_t                          user;
+    ngx_str_t                          password;
+    ngx_int_t                          database;
+    ngx_msec_t                         connect_timeout;
+    ngx_http_ratelimit_tls_conf_t      tls;
+    ngx_http_ratelimit_breaker_conf_t  breaker;   /* failures 0: not set */
+    ngx_str_t                          sentinel_user;
+    ngx_str_t                          sentinel_password;
+    ngx_str_t                          prefix;    /* of keys */
+    ngx_resolver_t                    *resolver;  /* NULL: none */
+    ngx_msec_t                         resolver_timeout;
+} ngx_http_ratelimit_access_t;
+
+
+typedef struct ngx_http_ratelimit_peer_s  ngx_http_ratelimit_peer_t;
+
+
+/* those who know where some masters are */
+
+typedef struct {
+    ngx_str_t                          name;      /* of all, to tell apart */
+    ngx_array_t                       *addresses; /* ..._shard_t */
+    ngx_array_t                        masters;   /* ..._peer_t *, found here */
+    ngx_str_t                          user;
+    ngx_str_t                          password;
+    ngx_http_ratelimit_peer_t         *peer;      /* the connection to them */
+} ngx_http_ratelimit_sentinels_t;
+
+
+struct ngx_http_ratelimit_peer_s {
+    ngx_http_ratelimit_redis_conf_t    redis;
+    ngx_uint_t                         index;     /* among all peers */
+    ngx_http_ratelimit_topology_e      kind;
+    ngx_http_ratelimit_sentinels_t    *sentinels; /* of a master */
+    ngx_array_t                       *seeds;     /* of a cluster */
+    ngx_str_t                          host;      /* to be looked up again */
+    in_port_t                          port;
+    ngx_resolver_t                    *resolver;
+    ngx_msec_t                         resolver_timeout;
+    ngx_str_t                          user;
+    ngx_str_t                          password;
+    ngx_int_t                          database;
+    ngx_http_ratelimit_tls_conf_t      tls;       /* what redis.tls is of */
+    ngx_http_ratelimit_breaker_conf_t  breaker;
+    ngx_msec_t                         timeout;   /* the shortest of calls */
+    ngx_str_t                          label;     /* [user@]name[/database] */
+    uint64_t                           hash;      /* of the label */
+    ngx_str_t                          probe;     /* a call that writes */
+    ngx_str_t                          prefix;    /* of its key */
+    ngx_http_ratelimit_shard_stats_t  *stats;     /* shared memory */
+    ngx_http_ratelimit_role_e          role;
+    unsigned                           node:1;    /* of a cluster */
+};
+
+
+/*
+ * Finds or makes the peer of a shard, of a master (sentinels are given) or of a
+ * cluster (seeds are).  NULL: an error was logged.
+ */
+ngx_http_ratelimit_peer_t *ngx_http_ratelimit_peer(ngx_conf_t *cf,
+    ngx_http_ratelimit_shard_t *shard, ngx_http_ratelimit_access_t *access,
+    ngx_http_ratelimit_sentinels_t *sentinels, ngx_array_t *seeds,
+    ngx_array_t *peers);
+
+/* the connection to sentinels, when all their masters are known */
+ngx_int_t ngx_http_ratelimit_peer_sentinel(ngx_conf_t *cf,
+    ngx_http_ratelimit_sentinels_t *sentinels,
+    ngx_http_ratelimit_access_t *access);
+
+/* finds or makes the peers' counters in the zone */
+ngx_int_t ngx_http_ratelimit_peers_attach(ngx_http_ratelimit_zone_t *zone,
+    ngx_array_t *peers);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_PEER_H_INCLUDED_ */

@@ -1,0 +1,842 @@
+
+/*
+ * A new connection to a sentinel asks where all masters are, subscribes to
+ * +switch-master, and then only listens.  If the sentinel can't be reached,
+ * does not know a master, or is silent, the next one is tried.  When a master
+ * is in trouble, or is none any more, the connection is made anew, so that it
+ * asks again, at most once a second.
+ *
+ * What a switch says is believed at once: the connection to the old master is
+ * closed, with the calls that wait for it, and nothing goes there any more,
+ * however alive it may be.  For a while after a switch a sentinel that has not
+ * heard of it is not believed if it names the old master.
+ *
+ * Where a master was last is kept in shared memory, so that workers that start
+ * while no sentinel answers find it.  Every connection to a master checks its
+ * ROLE.
+ */
+
+
+#include "ngx_http_ratelimit_sentinel.h"
+#include "ngx_http_ratelimit_addr.h"
+#include "ngx_http_ratelimit_backoff.h"
+#include "ngx_http_ratelimit_escape.h"
+#include "ngx_http_ratelimit_hash.h"
+#include "ngx_http_ratelimit_name.h"
+
+
+#define NGX_HTTP_RATELIMIT_SENTINEL_ASK     1000    /* ms, between two */
+#define NGX_HTTP_RATELIMIT_SENTINEL_PING    2000    /* ms */
+#define NGX_HTTP_RATELIMIT_SENTINEL_STALE   10000   /* ms after a switch */
+#define NGX_HTTP_RATELIMIT_SENTINEL_WAIT    2000    /* ms, the longest pause */
+#define NGX_HTTP_RATELIMIT_SENTINEL_TEXT    64
+
+
+typedef struct {
+    ngx_http_ratelimit_peer_t           *peer;
+    ngx_http_ratelimit_link_t           *link;
+    ngx_http_ratelimit_addr_t            addr;      /* socklen 0: not known */
+    ngx_http_ratelimit_addr_t            old;       /* before the switch */
+    ngx_msec_t                           switched;
+} ngx_http_ratelimit_master_t;
+
+
+/* one of the sentinels; there is a connection to no more than one of them */
+
+typedef struct {
+    ngx_http_ratelimit_sentinel_t       *sentinel;
+    ngx_http_ratelimit_redis_t          *redis;
+    ngx_http_ratelimit_redis_conf_t      conf;
+    ngx_http_ratelimit_redis_owner_t     owner;
+    ngx_http_ratelimit_name_t           *name;      /* NULL: is an address */
+} ngx_http_ratelimit_post_t;
+
+
+struct ngx_http_ratelimit_sentinel_s {
+    ngx_http_ratelimit_post_t           *post;      /* that is asked */
+    ngx_http_ratelimit_peer_t           *peer;      /* what they share */
+    ngx_http_ratelimit_zone_t           *zone;
+
+    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
+    ngx_socket_t                         ident;
+
+    ngx_log_t                           *log;
+    ngx_http_ratelimit_guide_t           guide;     /* of the masters' links */
+    ngx_http_ratelimit_master_t         *masters;
+    ngx_uint_t                           n;
+    ngx_http_ratelimit_post_t           *posts;
+    ngx_uint_t                           nposts;
+
+    ngx_event_t                          next;      /* post to be asked */
+    ngx_event_t                          ask;
+    ngx_msec_t                           asked;
+    ngx_event_t                          ping;
+    uint32_t                             attempt;
+    unsigned                             heard:1;   /* since the last PING */
+};
+
+
+static ngx_int_t ngx_http_ratelimit_sentinel_master(
+    ngx_http_ratelimit_sentinel_t *sentinel, ngx_cycle_t *cycle,
+    ngx_http_ratelimit_master_t *master, ngx_http_ratelimit_stats_t *stats);
+static ngx_int_t ngx_http_ratelimit_sentinel_post(
+    ngx_http_ratelimit_sentinel_t *sentinel, ngx_cycle_t *cycle,
+    ngx_http_ratelimit_post_t *post, ngx_http_ratelimit_shard_t *shard);
+static ngx_uint_t ngx_http_ratelimit_sentinel_renamed(void *data,
+    ngx_addr_t *addrs, ngx_uint_t n);
+static void ngx_http_ratelimit_sentinel_turn(
+    ngx_http_ratelimit_sentinel_t *sentinel, ngx_msec_t delay);
+static void ngx_http_ratelimit_sentinel_next(ngx_event_t *ev);
+static ngx_msec_t ngx_http_ratelimit_sentinel_may_connect(void *data);
+static void ngx_http_ratelimit_sentinel_ready(void *data);
+static ngx_msec_t ngx_http_ratelimit_sentinel_closed(void *data,
+    ngx_http_ratelimit_failure_e failure, ngx_uint_t stable);
+static ngx_uint_t ngx_http_ratelimit_sentinel_loud(void *data,
+    ngx_http_ratelimit_failure_e failure);
+static ngx_http_ratelimit_failure_e ngx_http_ratelimit_sentinel_greeted(
+    void *data, ngx_uint_t tell, ngx_http_ratelimit_reply_t *reply);
+static void ngx_http_ratelimit_sentinel_push(void *data,
+    ngx_http_ratelimit_reply_t *reply);
+static void ngx_http_ratelimit_sentinel_switch(
+    ngx_http_ratelimit_sentinel_t *sentinel, ngx_str_t *word);
+static ngx_int_t ngx_http_ratelimit_sentinel_learn(
+    ngx_http_ratelimit_sentinel_t *sentinel,
+    ngx_http_ratelimit_master_t *master, ngx_str_t *host, ngx_str_t *port,
+    ngx_uint_t switched);
+static void ngx_http_ratelimit_sentinel_tell(
+    ngx_http_ratelimit_sentinel_t *sentinel,
+    ngx_http_ratelimit_master_t *master, ngx_http_ratelimit_addr_t *old,
+    ngx_addr_t *from);
+static ngx_http_ratelimit_failure_e ngx_http_ratelimit_sentinel_role(
+    void *data, ngx_http_ratelimit_link_t *link, ngx_uint_t tell,
+    ngx_http_ratelimit_reply_t *reply);
+static void ngx_http_ratelimit_sentinel_trouble(void *data,
+    ngx_http_ratelimit_link_t *link, ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_sentinel_ask(ngx_event_t *ev);
+static void ngx_http_ratelimit_sentinel_ping(ngx_event_t *ev);
+
+
+ngx_http_ratelimit_sentinel_t *
+ngx_http_ratelimit_sentinel_create(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_sentinels_t *sentinels, ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_stats_t *stats)
+{
+    ngx_uint_t                      i;
+    ngx_http_ratelimit_peer_t     **peer;
+    ngx_http_ratelimit_shard_t     *shard;
+    ngx_http_ratelimit_sentinel_t  *sentinel;
+
+    sentinel = ngx_pcalloc(cycle->pool,
+                           sizeof(ngx_http_ratelimit_sentinel_t));
+    if (sentinel == NULL) {
+        return NULL;
+    }
+
+    sentinel->peer = sentinels->peer;
+    sentinel->zone = zone;
+    sentinel->log = cycle->log;
+    sentinel->ident = (ngx_socket_t) -1;
+
+    sentinel->next.handler = ngx_http_ratelimit_sentinel_next;
+    sentinel->next.data = sentinel;
+    sentinel->next.log = cycle->log;
+    sentinel->next.cancelable = 1;
+
+    sentinel->ask.handler = ngx_http_ratelimit_sentinel_ask;
+    sentinel->ask.data = sentinel;
+    sentinel->ask.log = cycle->log;
+    sentinel->ask.cancelable = 1;
+
+    sentinel->ping.handler = ngx_http_ratelimit_sentinel_ping;
+    sentinel->ping.data = sentinel;
+    sentinel->ping.log = cycle->log;
+    sentinel->ping.cancelable = 1;
+
+    sentinel->guide.data = sentinel;
+    sentinel->guide.greeted = ngx_http_ratelimit_sentinel_role;
+    sentinel->guide.trouble = ngx_http_ratelimit_sentinel_trouble;
+
+    sentinel->n = sentinels->masters.nelts;
+    sentinel->masters = ngx_pcalloc(cycle->pool, sentinel->n
+                                    * sizeof(ngx_http_ratelimit_master_t));
+    if (sentinel->masters == NULL) {
+        return NULL;
+    }
+
+    peer = sentinels->masters.elts;
+
+    for (i = 0; i < sentinel->n; i++) {
+        sentinel->masters[i].peer = peer[i];
+
+        if (ngx_http_ratelimit_sentinel_master(sentinel, cycle,
+                                               &sentinel->masters[i], stats)
+            != NGX_OK)
+        {
+            return NULL;
+        }
+    }
+
+    sentinel->nposts = sentinels->addresses->nelts;
+    sentinel->posts = ngx_pcalloc(cycle->pool, sentinel->nposts
+                                  * sizeof(ngx_http_ratelimit_post_t));
+    if (sentinel->posts == NULL) {
+        return NULL;
+    }
+
+    shard = sentinels->addresses->elts;
+
+    for (i = 0; i < sentinel->nposts; i++) {
+        if (ngx_http_ratelimit_sentinel_post(sentinel, cycle,
+                                             &sentinel->posts[i], &shard[i])
+            != NGX_OK)
+        {
+            return NULL;
+        }
+    }
+
+    /* workers spread over them */
+
+    sentinel->post = &sentinel->posts[ngx_random() % sentinel->nposts];
+
+    ngx_http_ratelimit_redis_wake(sentinel->post->redis);
+
+    return sentinel;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_sentinel_post(ngx_http_ratelimit_sentinel_t *sentinel,
+    ngx_cycle_t *cycle, ngx_http_ratelimit_post_t *post,
+    ngx_http_ratelimit_shard_t *shard)
+{
+    ngx_http_ratelimit_peer_t  *peer;
+
+    peer = sentinel->peer;
+
+    post->sentinel = sentinel;
+
+    post->conf = peer->redis;
+    post->conf.addrs = shard->addrs;
+    post->conf.naddrs = shard->naddrs;
+    post->conf.host = shard->host;
+
+    post->owner.data = post;
+    post->owner.may_connect = ngx_http_ratelimit_sentinel_may_connect;
+    post->owner.ready = ngx_http_ratelimit_sentinel_ready;
+    post->owner.closed = ngx_http_ratelimit_sentinel_closed;
+    post->owner.loud = ngx_http_ratelimit_sentinel_loud;
+    post->owner.greeted = ngx_http_ratelimit_sentinel_greeted;
+    post->owner.push = ngx_http_ratelimit_sentinel_push;
+    post->owner.stats = peer->stats;
+
+    post->redis = ngx_http_ratelimit_redis_create(cycle->log, &post->conf,
+                                                  &post->owner);
+    if (post->redis == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_ratelimit_name_check(peer->resolver, &shard->host) == NGX_OK)
+    {
+        post->name = ngx_http_ratelimit_name_watch(cycle->log, peer->resolver,
+                                         peer->resolver_timeout, &shard->name,
+                                         &shard->host, shard->port,
+                                         shard->addrs, shard->naddrs,
+                                         ngx_http_ratelimit_sentinel_renamed,
+                                         post);
+        if (post->name == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_sentinel_renamed(void *data, ngx_addr_t *addrs,
+    ngx_uint_t n)
+{
+    ngx_http_ratelimit_post_t *post = data;
+
+    if (n == 0) {
+        return ngx_http_ratelimit_stats_loud(post->owner.stats,
+                                             NGX_HTTP_RATELIMIT_CONFIG);
+    }
+
+    /* nobody waits for an answer: to leave the old address costs nothing */
+
+    (void) ngx_http_ratelimit_redis_move(post->redis, addrs, n, 1);
+
+    if (post != post->sentinel->post) {
+        ngx_http_ratelimit_redis_rest(post->redis);
+    }
+
+    return ngx_http_ratelimit_stats_news(post->sentinel->zone,
+                                         post->owner.stats,
+                                         ngx_http_ratelimit_addr_hash(addrs,
+                                                                      n));
+}
+
+
+/* where it was last may be true still */
+
+static ngx_int_t
+ngx_http_ratelimit_sentinel_master(ngx_http_ratelimit_sentinel_t *sentinel,
+    ngx_cycle_t *cycle, ngx_http_ratelimit_master_t *master,
+    ngx_http_ratelimit_stats_t *stats)
+{
+    u_char                             text[NGX_SOCKADDR_STRLEN];
+    uint64_t                           hash;
+    ngx_str_t                          host, port;
+    ngx_http_ratelimit_shard_stats_t  *known;
+
+    master->link = ngx_http_ratelimit_link_create(cycle->pool, cycle->log,
+                                                  master->peer, sentinel->zone,
+                                                  stats, &sentinel->guide);
+    if (master->link == NULL) {
+        return NGX_ERROR;
+    }
+
+    known = master->peer->stats;
+
+    hash = ngx_http_ratelimit_hash(master->peer->sentinels->name.data,
+                                   master->peer->sentinels->name.len);
+
+    ngx_http_ratelimit_zone_hold(sentinel->zone);
+
+    if (known->set != hash) {
+        /* a name that other sentinels had given to another one */
+        known->set = hash;
+        known->node_len = 0;
+    }
+
+    host.len = ngx_min(known->node_len, NGX_SOCKADDR_STRLEN);
+    ngx_memcpy(text, known->node, host.len);
+
+    ngx_http_ratelimit_zone_release(sentinel->zone);
+
+    host.data = text;
+
+    /* the port is behind the last colon; an IPv6 address is in brackets */
+
+    for (port.data = text + host.len;
+         port.data > text && port.data[-1] != ':';
+         port.data--)
+    {
+        /* void */
+    }
+
+    if (port.data == text) {
+        return NGX_OK;
+    }
+
+    port.len = text + host.len - port.data;
+    host.len = port.data - 1 - text;
+
+    if (host.len > 2 && host.data[0] == '[') {
+        host.data++;
+        host.len -= 2;
+    }
+
+    if (ngx_http_ratelimit_addr(&master->addr, host.data, host.len,
+                                (in_port_t) ngx_atoi(port.data, port.len))
+        != NGX_OK)
+    {
+        master->addr.addr.socklen = 0;
+        return NGX_OK;
+    }
+
+    ngx_http_ratelimit_link_move(master->link, &master->addr.addr, 1, 1);
+
+    return NGX_OK;
+}
+
+
+ngx_http_ratelimit_link_t *
+ngx_http_ratelimit_sentinel_link(ngx_http_ratelimit_sentinel_t *sentinel,
+    ngx_uint_t i)
+{
+    return sentinel->masters[i].link;
+}
+
+
+void
+ngx_http_ratelimit_sentinel_exit(ngx_http_ratelimit_sentinel_t *sentinel)
+{
+    ngx_uint_t  i;
+
+    if (sentinel->next.timer_set) {
+        ngx_del_timer(&sentinel->next);
+    }
+
+    if (sentinel->ask.timer_set) {
+        ngx_del_timer(&sentinel->ask);
+    }
+
+    if (sentinel->ping.timer_set) {
+        ngx_del_timer(&sentinel->ping);
+    }
+
+    for (i = 0; i < sentinel->nposts; i++) {
+
+        if (sentinel->posts[i].name) {
+            ngx_http_ratelimit_name_end(sentinel->posts[i].name);
+        }
+
+        ngx_http_ratelimit_redis_exit(sentinel->posts[i].redis);
+    }
+}
+
+
+static ngx_msec_t
+ngx_http_ratelimit_sentinel_may_connect(void *data)
+{
+    return 0;
+}
+
+
+static void
+ngx_http_ratelimit_sentinel_ready(void *data)
+{
+    ngx_http_ratelimit_post_t *post = data;
+
+    ngx_http_ratelimit_sentinel_t  *sentinel;
+
+    sentinel = post->sentinel;
+
+    sentinel->attempt = 0;
+    sentinel->heard = 1;
+
+    ngx_http_ratelimit_stats_found(sentinel->zone, sentinel->peer->stats,
+                     &ngx_http_ratelimit_redis_addr(post->redis)->name);
+
+    if (!sentinel->ping.timer_set) {
+        ngx_add_timer(&sentinel->ping, NGX_HTTP_RATELIMIT_SENTINEL_PING);
+    }
+}
+
+
+/* the next one at once, and a pause when all have been tried */
+
+static ngx_msec_t
+ngx_http_ratelimit_sentinel_closed(void *data,
+    ngx_http_ratelimit_failure_e failure, ngx_uint_t stable)
+{
+    ngx_http_ratelimit_post_t *post = data;
+
+    ngx_msec_t                      delay;
+    ngx_http_ratelimit_sentinel_t  *sentinel;
+
+    sentinel = post->sentinel;
+
+    if (failure != NGX_HTTP_RATELIMIT_OK) {
+        ngx_http_ratelimit_count(sentinel->peer->stats->failures[failure]);
+    }
+
+    if (post->name) {
+        ngx_http_ratelimit_name_again(post->name);
+    }
+
+    if (post != sentinel->post || ngx_exiting) {
+        return NGX_TIMER_INFINITE;
+    }
+
+    delay = 1;
+
+    if (++sentinel->attempt % sentinel->nposts == 0) {
+        delay = ngx_http_ratelimit_backoff(
+                           (uint32_t) (sentinel->attempt / sentinel->nposts),
+                           NGX_HTTP_RATELIMIT_SENTINEL_WAIT,
+                           (uint32_t) ngx_random());
+    }
+
+    ngx_http_ratelimit_sentinel_turn(sentinel, delay);
+
+    return NGX_TIMER_INFINITE;
+}
+
+
+/* to the next sentinel, after a while */
+
+static void
+ngx_http_ratelimit_sentinel_turn(ngx_http_ratelimit_sentinel_t *sentinel,
+    ngx_msec_t delay)
+{
+    if (sentinel->ping.timer_set) {
+        ngx_del_timer(&sentinel->ping);
+    }
+
+    if (++sentinel->post == sentinel->posts + sentinel->nposts) {
+        sentinel->post = sentinel->posts;
+    }
+
+    if (!sentinel->next.timer_set) {
+        ngx_add_timer(&sentinel->next, delay);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_sentinel_next(ngx_event_t *ev)
+{
+    ngx_http_ratelimit_sentinel_t  *sentinel;
+
+    sentinel = ev->data;
+
+    if (!ngx_exiting) {
+        ngx_http_ratelimit_redis_wake(sentinel->post->redis);
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_sentinel_loud(void *data,
+    ngx_http_ratelimit_failure_e failure)
+{
+    ngx_http_ratelimit_post_t *post = data;
+
+    return ngx_http_ratelimit_stats_loud(post->owner.stats, failure);
+}
+
+
+/* the reply to SENTINEL GET-MASTER-ADDR-BY-NAME */
+
+static ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_sentinel_greeted(void *data, ngx_uint_t tell,
+    ngx_http_ratelimit_reply_t *reply)
+{
+    ngx_http_ratelimit_post_t *post = data;
+
+    ngx_str_t                       host, port;
+    ngx_addr_t                     *addr;
+    ngx_http_ratelimit_master_t    *master;
+    ngx_http_ratelimit_sentinel_t  *sentinel;
+
+    sentinel = post->sentinel;
+    master = &sentinel->masters[tell - 1];
+    addr = ngx_http_ratelimit_redis_addr(post->redis);
+
+    if (reply->type == REDIS_REPLY_NIL) {
+
+        if (ngx_http_ratelimit_sentinel_loud(post, NGX_HTTP_RATELIMIT_CONFIG))
+        {
+            ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                          "sentinel %V knows no master \"%V\": check the name "
+                          "in \"ratelimit_shards sentinel=...\"",
+                          &addr->name, &master->peer->redis.name);
+        }
+
+        return NGX_HTTP_RATELIMIT_CONFIG;
+    }
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2
+        || reply->element[0]->type != REDIS_REPLY_STRING
+        || reply->element[1]->type != REDIS_REPLY_STRING)
+    {
+        if (ngx_http_ratelimit_sentinel_loud(post,
+                                             NGX_HTTP_RATELIMIT_PROTOCOL))
+        {
+            ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                          "sentinel %V answered with what is no address",
+                          &addr->name);
+        }
+
+        return NGX_HTTP_RATELIMIT_PROTOCOL;
+    }
+
+    host.data = (u_char *) reply->element[0]->str;
+    host.len = reply->element[0]->len;
+    port.data = (u_char *) reply->element[1]->str;
+    port.len = reply->element[1]->len;
+
+    return (ngx_http_ratelimit_sentinel_learn(sentinel, master, &host, &port,
+                                              0)
+            == NGX_OK)
+           ? NGX_HTTP_RATELIMIT_OK : NGX_HTTP_RATELIMIT_CONFIG;
+}
+
+
+/* message, +switch-master, "NAME oldip oldport newip newport"; or a pong */
+
+static void
+ngx_http_ratelimit_sentinel_push(void *data, ngx_http_ratelimit_reply_t *reply)
+{
+    ngx_http_ratelimit_post_t *post = data;
+
+    u_char      *p, *last;
+    ngx_str_t    word[5];
+    ngx_uint_t   n;
+
+    post->sentinel->heard = 1;
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3
+        || reply->element[0]->type != REDIS_REPLY_STRING
+        || ngx_strcmp(reply->element[0]->str, "message") != 0
+        || reply->element[1]->type != REDIS_REPLY_STRING
+        || ngx_strcmp(reply->element[1]->str, "+switch-master") != 0
+        || reply->element[2]->type != REDIS_REPLY_STRING)
+    {
+        return;
+    }
+
+    p = (u_char *) reply->element[2]->str;
+    last = p + reply->element[2]->len;
+
+    for (n = 0; n < 5 && p < last; n++) {
+        word[n].data = p;
+
+        while (p < last && *p != ' ') {
+            p++;
+        }
+
+        word[n].len = p - word[n].data;
+
+        if (p < last) {
+            p++;
+        }
+    }
+
+    if (n == 5) {
+        ngx_http_ratelimit_sentinel_switch(post->sentinel, word);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_sentinel_switch(ngx_http_ratelimit_sentinel_t *sentinel,
+    ngx_str_t *word)
+{
+    ngx_str_t   *name;
+    ngx_uint_t   i;
+
+    for (i = 0; i < sentinel->n; i++) {
+        name = &sentinel->masters[i].peer->redis.name;
+
+        if (name->len == word[0].len
+            && ngx_memcmp(name->data, word[0].data, name->len) == 0)
+        {
+            (void) ngx_http_ratelimit_sentinel_learn(sentinel,
+                                                     &sentinel->masters[i],
+                                                     &word[3], &word[4], 1);
+            return;
+        }
+    }
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_sentinel_learn(ngx_http_ratelimit_sentinel_t *sentinel,
+    ngx_http_ratelimit_master_t *master, ngx_str_t *host, ngx_str_t *port,
+    ngx_uint_t switched)
+{
+    size_t                      len;
+    u_char                      text[ngx_http_ratelimit_escape_size(
+                                         NGX_HTTP_RATELIMIT_SENTINEL_TEXT)];
+    ngx_int_t                   n;
+    ngx_addr_t                 *from;
+    ngx_uint_t                  known;
+    ngx_http_ratelimit_addr_t   addr;
+
+    n = ngx_atoi(port->data, port->len);
+    from = ngx_http_ratelimit_redis_addr(sentinel->post->redis);
+
+    if (n < 1 || n > 65535
+        || ngx_http_ratelimit_addr(&addr, host->data, host->len, (in_port_t) n)
+           != NGX_OK)
+    {
+        if (ngx_http_ratelimit_sentinel_loud(sentinel->post,
+                                             NGX_HTTP_RATELIMIT_CONFIG))
+        {
+            len = ngx_http_ratelimit_escape(text, (char *) host->data,
+                                       ngx_min(host->len,
+                                          NGX_HTTP_RATELIMIT_SENTINEL_TEXT));
+
+            ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                          "sentinel %V names master \"%V\" as \"%*s\", which "
+                          "is no address: set \"SENTINEL announce-hostnames "
+                          "no\" there", &from->name,
+                          &master->peer->redis.name, len, text);
+        }
+
+        return NGX_ERROR;
+    }
+
+    known = (master->addr.addr.socklen != 0);
+
+    if (known && ngx_http_ratelimit_addr_equal(&master->addr.addr, &addr.addr))
+    {
+        /* others may have heard of a switch already: nothing is written */
+
+        return NGX_OK;
+    }
+
+    /* one that has not heard of the switch: in a moment another one is asked */
+
+    if (!switched && master->old.addr.socklen
+        && ngx_current_msec - master->switched
+           < NGX_HTTP_RATELIMIT_SENTINEL_STALE
+        && ngx_http_ratelimit_addr_equal(&master->old.addr, &addr.addr))
+    {
+        if (!sentinel->ask.timer_set) {
+            ngx_add_timer(&sentinel->ask, NGX_HTTP_RATELIMIT_SENTINEL_ASK);
+        }
+
+        return NGX_OK;
+    }
+
+    if (known) {
+        ngx_http_ratelimit_addr_copy(&master->old, &master->addr);
+        master->switched = ngx_current_msec;
+    }
+
+    ngx_http_ratelimit_addr_copy(&master->addr, &addr);
+
+    ngx_http_ratelimit_sentinel_tell(sentinel, master,
+                                     known ? &master->old : NULL, from);
+
+    /* not one more call to the old one */
+
+    ngx_http_ratelimit_link_move(master->link, &master->addr.addr, 1, 1);
+
+    return NGX_OK;
+}
+
+
+/* once for all workers, by the first that finds it so */
+
+static void
+ngx_http_ratelimit_sentinel_tell(ngx_http_ratelimit_sentinel_t *sentinel,
+    ngx_http_ratelimit_master_t *master, ngx_http_ratelimit_addr_t *old,
+    ngx_addr_t *from)
+{
+    ngx_str_t  *name;
+
+    name = &master->addr.addr.name;
+
+    if (!ngx_http_ratelimit_link_found(master->link, name)) {
+        return;
+    }
+
+    if (old) {
+        ngx_http_ratelimit_link_event(master->link,
+                                      NGX_HTTP_RATELIMIT_EVENT_FAILOVER);
+
+        ngx_log_error(NGX_LOG_NOTICE, sentinel->log, 0,
+                      "ratelimit shard %V: the master is %V now, and was %V, "
+                      "says sentinel %V", &master->peer->label, name,
+                      &old->addr.name, &from->name);
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, sentinel->log, 0,
+                  "ratelimit shard %V: the master is %V, says sentinel %V",
+                  &master->peer->label, name, &from->name);
+}
+
+
+/* of a new connection to a master */
+
+static ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_sentinel_role(void *data, ngx_http_ratelimit_link_t *link,
+    ngx_uint_t tell, ngx_http_ratelimit_reply_t *reply)
+{
+    ngx_http_ratelimit_sentinel_t *sentinel = data;
+
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements
+        && reply->element[0]->type == REDIS_REPLY_STRING
+        && ngx_strcmp(reply->element[0]->str, "master") == 0)
+    {
+        return NGX_HTTP_RATELIMIT_OK;
+    }
+
+    if (ngx_http_ratelimit_link_loud(link, NGX_HTTP_RATELIMIT_READONLY)) {
+        ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                      "redis %V, the master of \"%V\", is none by its ROLE",
+                      &ngx_http_ratelimit_redis_addr(
+                           ngx_http_ratelimit_link_redis(link))->name,
+                      &ngx_http_ratelimit_link_peer(link)->label);
+    }
+
+    return NGX_HTTP_RATELIMIT_READONLY;
+}
+
+
+static void
+ngx_http_ratelimit_sentinel_trouble(void *data,
+    ngx_http_ratelimit_link_t *link, ngx_http_ratelimit_failure_e failure)
+{
+    ngx_http_ratelimit_sentinel_t *sentinel = data;
+
+    ngx_msec_t  age;
+
+    if (!ngx_http_ratelimit_failure_breaks(failure)
+        || sentinel->ask.timer_set || ngx_exiting)
+    {
+        return;
+    }
+
+    age = ngx_current_msec - sentinel->asked;
+
+    ngx_add_timer(&sentinel->ask,
+                  (age < NGX_HTTP_RATELIMIT_SENTINEL_ASK)
+                  ? NGX_HTTP_RATELIMIT_SENTINEL_ASK - age : 1);
+}
+
+
+/* another sentinel each time: one of them may be cut off from the others */
+
+static void
+ngx_http_ratelimit_sentinel_ask(ngx_event_t *ev)
+{
+    ngx_http_ratelimit_sentinel_t  *sentinel;
+
+    sentinel = ev->data;
+
+    if (ngx_exiting) {
+        return;
+    }
+
+    sentinel->asked = ngx_current_msec;
+
+    if (ngx_http_ratelimit_redis_ready(sentinel->post->redis)) {
+        ngx_http_ratelimit_redis_rest(sentinel->post->redis);
+        ngx_http_ratelimit_sentinel_turn(sentinel, 1);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_sentinel_ping(ngx_event_t *ev)
+{
+    ngx_http_ratelimit_redis_t     *redis;
+    ngx_http_ratelimit_sentinel_t  *sentinel;
+
+    static ngx_str_t  command = ngx_string("*1\r\n$4\r\nPING\r\n");
+
+    sentinel = ev->data;
+    redis = sentinel->post->redis;
+
+    if (ngx_exiting || !ngx_http_ratelimit_redis_ready(redis)) {
+        return;
+    }
+
+    if (sentinel->heard) {
+        sentinel->heard = 0;
+
+        ngx_http_ratelimit_redis_say(redis, &command);
+        ngx_add_timer(ev, NGX_HTTP_RATELIMIT_SENTINEL_PING);
+
+        return;
+    }
+
+    if (ngx_http_ratelimit_sentinel_loud(sentinel->post,
+                                         NGX_HTTP_RATELIMIT_TIMEOUT))
+    {
+        ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                      "sentinel %V does not answer any more, trying the next "
+                      "one", &ngx_http_ratelimit_redis_addr(redis)->name);
+    }
+
+    ngx_http_ratelimit_redis_rest(redis);
+    ngx_http_ratelimit_sentinel_turn(sentinel, 1);
+}
