@@ -20,8 +20,10 @@ LDFLAGS     ?= -Wl,-z,relro -Wl,-z,now
 
 TESTS       ?=
 PROVEFLAGS  ?=
+REDIS       ?=
 PORT        ?=
-EXAMPLE     ?= simple
+EXAMPLE     ?=
+TOPOLOGY    ?=
 DESTDIR     ?=
 MODULESDIR  ?=
 
@@ -30,8 +32,8 @@ FLAVOUR     ?= plain
 
 # variables reach a make of our own through the environment, and nginx's
 # Makefile, which has a CFLAGS too, not at all
-export NGINX_DEV NGINX_SRC NGINX_FLAGS CFLAGS LDFLAGS TESTS PROVEFLAGS PORT \
-       EXAMPLE FLAVOUR
+export NGINX_DEV NGINX_SRC NGINX_FLAGS CFLAGS LDFLAGS TESTS PROVEFLAGS REDIS \
+       PORT EXAMPLE TOPOLOGY FLAVOUR
 MAKEOVERRIDES :=
 
 # for the module's own sources; warnings are errors
@@ -197,8 +199,8 @@ build/unit/%: t/unit/%.c $(pure_objs)
 -include $(wildcard build/unit/*.d)
 
 
-test: ## install what is needed, build, run the tests (TESTS='t/001-*.t')
-	@tools/setup.sh $(group) run test
+test: ## install what is needed, build, run the tests (TESTS='t/001-*.t', REDIS=valkey)
+	@tools/setup.sh $(group) run test valkey
 	@$(MAKE) --no-print-directory prove
 
 
@@ -228,7 +230,7 @@ lint: ## check style, layers, symbols; run cppcheck and luacheck
 
 # --- a try -------------------------------------------------------------------
 
-run: ## start nginx and three Redis shards to play with, until Ctrl-C (PORT=, EXAMPLE=)
+run: ## start nginx and Redis servers to play with, until Ctrl-C (TOPOLOGY=shards|cluster|sentinel|tls, EXAMPLE=, PORT=)
 	@tools/setup.sh $(group) run
 	@$(MAKE) --no-print-directory all
 	@tools/run.sh $(nginx) $(CURDIR)/$(so)

@@ -2,11 +2,14 @@
 
 # Installs the packages of one or more groups, as far as they are missing:
 #
-#     tools/setup.sh build run test lint source asan valgrind bench
+#     tools/setup.sh build run test valkey lint source asan valgrind bench
 #
 # Debian and its relatives only.  No service is started, and an nginx, a Redis
 # or a Prometheus that this machine has already is neither upgraded nor
 # restarted.
+#
+# Only tests want Valkey, and they can do without: where it can't be had, this
+# says so and goes on.
 
 set -eu
 
@@ -38,7 +41,7 @@ packages_of()
         ;;
 
     run)
-        echo redis-server redis-tools curl
+        echo redis-server redis-tools curl openssl
         ;;
 
     test)
@@ -48,6 +51,10 @@ packages_of()
 
     bench)
         echo perl wrk redis-server redis-tools
+        ;;
+
+    valkey)
+        command -v valkey-server > /dev/null || echo valkey-server
         ;;
 
     lint)
@@ -65,8 +72,8 @@ packages_of()
         ;;
 
     *)
-        die "no group \"$1\": build, source, run, test, bench, lint, asan,
-       valgrind"
+        die "no group \"$1\": build, source, run, test, valkey, bench, lint,
+       asan, valgrind"
         ;;
     esac
 }
@@ -90,6 +97,19 @@ missing_of()
                 }
             }
         }'
+}
+
+
+# what of it has to be there
+
+needed_of()
+{
+    for name in "$@"; do
+        case $name in
+            valkey-server) ;;
+            *)             printf '%s ' "$name" ;;
+        esac
+    done
 }
 
 
@@ -128,8 +148,30 @@ apt_install()
 }
 
 
-# Debian 12 has no libtest-nginx-perl, Debian testing has: the one .deb comes
-# from there, what it depends on from the system's own sources
+# apt_install_from SUITE PACKAGE...: these packages come from another suite of
+# Debian, what they depend on from the system's own sources
+
+apt_install_from()
+{
+    suite=$1
+    shift
+
+    mkdir -p "$temp/$suite/deb"
+
+    private_apt_open "$temp/$suite" deb "$suite" || return 1
+
+    if getent passwd _apt > /dev/null; then
+        chown _apt "$temp/$suite/deb"
+    fi
+
+    cd "$temp/$suite/deb"
+    private_apt download "$@" > /dev/null || return 1
+    apt_install ./*.deb
+    cd "$tools"
+}
+
+
+# Debian 12 has no libtest-nginx-perl, Debian testing has
 
 test_nginx_install()
 {
@@ -138,22 +180,29 @@ test_nginx_install()
         return
     fi
 
-    mkdir "$temp/private"
-
-    private_apt_open "$temp/private" deb testing \
-    || die "cannot read the package lists of Debian testing;
+    apt_install_from testing libtest-nginx-perl \
+    || die "cannot get it from Debian testing;
        install Test::Nginx by hand: cpan Test::Nginx"
+}
 
-    mkdir "$temp/private/deb"
 
-    if getent passwd _apt > /dev/null; then
-        chown _apt "$temp/private/deb"
+# Debian 12 has Valkey in its backports only
+
+valkey_install()
+{
+    if [ -z "$needed" ]; then
+        apt update
     fi
 
-    cd "$temp/private/deb"
-    private_apt download libtest-nginx-perl > /dev/null
-    apt_install ./libtest-nginx-perl_*.deb
-    cd "$tools"
+    if [ -n "$(apt-cache madison valkey-server)" ]; then
+        apt_install valkey-server
+        return
+    fi
+
+    codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-testing}")
+
+    apt_install_from "$codename-backports" valkey-server valkey-tools \
+    || die "neither this system nor $codename-backports has it"
 }
 
 
@@ -206,6 +255,10 @@ fi
 
 wanted=$(for group in "$@"; do packages_of "$group"; done)
 
+if [ -z "$wanted" ]; then
+    exit 0
+fi
+
 if ! command -v apt-get > /dev/null || ! command -v dpkg-query > /dev/null; then
     die "this system has no apt; install what corresponds to:" $wanted
 fi
@@ -217,8 +270,16 @@ if [ -z "$missing" ]; then
 fi
 
 if [ "$(id -u)" -ne 0 ]; then
-    die "these packages are missing, and only root can install them:
-       $missing"
+    needed=$(needed_of $missing)
+
+    if [ -n "$needed" ]; then
+        die "these packages are missing, and only root can install them:
+       $needed"
+    fi
+
+    echo "setup: tests against Valkey are skipped: only root can install" \
+         "valkey-server" >&2
+    exit 0
 fi
 
 
@@ -234,6 +295,7 @@ exec 9< /var/lib/dpkg
 flock 9
 
 missing=$(missing_of $missing)
+needed=$(needed_of $missing)
 
 if [ -z "$missing" ]; then
     exit 0
@@ -244,7 +306,9 @@ echo "setup: installing $missing"
 export DEBIAN_FRONTEND=noninteractive
 export NEEDRESTART_SUSPEND=1
 
-apt update
+if [ -n "$needed" ]; then
+    apt update
+fi
 
 if [ ! -e "$policy" ]; then
     policy_ours=yes
@@ -252,12 +316,12 @@ if [ ! -e "$policy" ]; then
     chmod 755 "$policy"
 fi
 
-services=$(missing_of nginx redis-server prometheus)
+services=$(missing_of nginx redis-server valkey-server prometheus)
 
 others=
 test_nginx=
 
-for name in $missing; do
+for name in $needed; do
     case $name in
         libtest-nginx-perl) test_nginx=yes ;;
         *)                  others="$others $name" ;;
@@ -270,4 +334,10 @@ fi
 
 if [ -n "$test_nginx" ]; then
     test_nginx_install
+fi
+
+if [ "$missing" != "$needed" ] && ! (valkey_install) > "$temp/valkey" 2>&1; then
+    echo "setup: tests against Valkey are skipped: valkey-server can't be" \
+         "installed" >&2
+    tail -n 5 "$temp/valkey" | sed 's/^/       /' >&2
 fi
