@@ -139,7 +139,8 @@ sub agrees {
         my $shard = $shards[$rule->($key, map { $_->{name} } @shards)];
         my $r = RateLimit::Load::get($nginx->port, "/t?k=$key");
 
-        $told++ if ($r->{headers}{'x-shard'} // '') eq $shard->{name};
+        $told++ if ($r->{headers}{'x-shard'} // '')
+                   eq ($shard->{label} // $shard->{name});
         $expected{"ratelimit:localhost/t:{$key}"} = [$shard->{place}];
     }
 
@@ -299,7 +300,8 @@ subtest 'redis:// names a database, or nothing more than an address' => sub {
     # the directive holds for those that say nothing
 
     @shards = (
-        { write => $addr, name => $addr, place => '0/3' },
+        { write => $addr, name => $addr, label => "$addr/3",
+          place => '0/3' },
         { write => 'redis://' . $redis[1]->addr . '/1',
           name => $redis[1]->addr . '/1', place => '1/1' },
         { write => 'redis://' . $redis[2]->addr . '/0',

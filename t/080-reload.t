@@ -380,16 +380,19 @@ subtest 'requests that wait for Redis at the moment of reload' => sub {
     $nginx = start(http($fake->addr, '4s'), workers => 1);
     $fake->clear;
 
-    @clients = map { RateLimit::Load::connection($nginx->port) } 0 .. 9;
-    $_->write($get->('a')) for @clients;
-    ok $fake->wait_commands('EVALSHA', 1, 20), 'one under way, for which nine '
-                                               . 'wait';
+    @clients = map { RateLimit::Load::connection($nginx->port) } 0 .. 10;
+    $clients[0]->write($get->('a'));
+    ok $fake->wait_commands('EVALSHA', 1, 20), 'one under way';
+    $clients[$_]->write($get->('a')) for 1 .. 9;
+    $clients[10]->write($get->('b'));
+    ok $fake->wait_commands('EVALSHA', 2, 20), 'nine wait for it, and another '
+                                               . 'one goes after them';
 
     ok $nginx->reload, 'reload';
     is_deeply [map { verdict($_->response(20)) } @clients],
-              [('200 local timeout') x 10], 'the failure policy answers them';
+              [('200 local timeout') x 11], 'the failure policy answers them';
     ok $nginx->old_workers_gone(10), 'then the old worker leaves';
-    is scalar $fake->commands('EVALSHA'), 2,
+    is scalar $fake->commands('EVALSHA'), 3,
        'nine went together, when the first had waited too long';
     finish($nginx);
 

@@ -11,17 +11,42 @@ use Test::More;
 use Digest::SHA ();
 use JSON::PP ();
 
+use RateLimit::Certs;
+use RateLimit::Cluster;
+use RateLimit::Dns;
 use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
+use RateLimit::Sentinel;
 use RateLimit::Transcript;
-use RateLimit::Util qw(slurp wait_until);
+use RateLimit::Util qw(free_port slurp wait_until);
 
 my $readme = slurp('README.md');
 my %source = map { s{.*/ngx_http_ratelimit_}{}r => slurp($_) } glob 'src/*.[ch]';
 my $all = join "\n", map { $source{$_} } sort keys %source;
 my %lua = map { s{.*/}{}r => slurp($_) } glob 'lua/*.lua';
+
+# certificates, and files that configurations name
+my $certs = RateLimit::Certs->new;
+my $server = $certs->make('server', san => 'DNS:redis.example.com,DNS:localhost');
+my $client = $certs->make('limiter');
+
+for (['redis-password', 'wonderland'], ['sentinel-password', 'looking-glass']) {
+    my ($name, $text) = @$_;
+
+    open my $out, '>', $certs->dir . "/$name" or die "$name: $!\n";
+    print $out "$text\n";
+    close $out;
+}
+
+my %file = (
+    '/etc/nginx/redis-ca.crt'      => $certs->ca,
+    '/etc/nginx/limiter.crt'       => $client->{cert},
+    '/etc/nginx/limiter.key'       => $client->{key},
+    '/etc/nginx/redis-password'    => $certs->dir . '/redis-password',
+    '/etc/nginx/sentinel-password' => $certs->dir . '/sentinel-password',
+);
 
 # a busy machine must not make Redis look dead
 my $patient = "ratelimit_redis_timeout 20s;\n"
@@ -248,6 +273,8 @@ sub http_of {
                $port{$2} ||= '%%PORT' . (++$n == 1 ? '' : $n) . '%%';
                "${1}127.0.0.1:$port{$2};"/mge;
 
+    $text =~ s/\Q$_\E/$file{$_}/g for keys %file;
+
     for my $from (keys %replace) {
         $text =~ s/\Q$from\E/$replace{$from}/g or die "no $from\n";
     }
@@ -290,7 +317,7 @@ sub calls_of {
     for (@redis) {
         my $info = $_->info('commandstats');
         $calls += $info->{$_} =~ /calls=(\d+)/ ? $1 : 0
-            for grep { /^cmdstat_eval/ } keys %$info;
+            for grep { /^cmdstat_evalsha/ } keys %$info;
     }
 
     return $calls;
@@ -325,9 +352,17 @@ subtest 'each configuration is taken by nginx' => sub {
     like $example, qr/^load_module modules\/ngx_http_ratelimit_module\.so;$/m,
          'the first one is complete';
 
+    # names have to be known
+
+    my %host = ('redis-1.example.com' => 'localhost:6379',
+                'redis-2.example.com' => 'localhost:6380',
+                'limits.example.net'  => 'localhost');
+
     for my $text (@{ $block{nginx} }) {
+        my $any = join '|', map { quotemeta } keys %host;
         my ($code, $output) = RateLimit::Nginx->test_config(
-                                  conf => http_of($text));
+                                  conf => http_of($text)
+                                          =~ s/($any)(?=[ :;])/$host{$1}/gr);
         is $code, 0, ($text =~ /(\S[^\n]*)/)[0] or diag $output;
     }
 };
@@ -439,6 +474,21 @@ subtest 'directives' => sub {
         ratelimit_window => '60s', ratelimit_refill_interval => '0',
         ratelimit_local_share => '1', ratelimit_metrics => 'none',
         ratelimit_breaker => breaker_default(), ratelimit_lease => 'off',
+        ratelimit_sentinel_password_file => 'none',
+        ratelimit_redis_ssl => 'off',
+        ratelimit_redis_ssl_verify => 'on',
+        ratelimit_redis_ssl_verify_depth => '1',
+        ratelimit_redis_ssl_trusted_certificate =>
+            'the certificates of the system',
+        ratelimit_redis_ssl_crl => 'none',
+        ratelimit_redis_ssl_name => 'the host of the address',
+        ratelimit_redis_ssl_server_name => 'on',
+        ratelimit_redis_ssl_certificate => 'none',
+        ratelimit_redis_ssl_certificate_key => 'none',
+        ratelimit_redis_ssl_password_file => 'none',
+        ratelimit_redis_ssl_protocols => 'TLSv1.2 TLSv1.3',
+        ratelimit_redis_ssl_ciphers => 'DEFAULT',
+        ratelimit_redis_ssl_session_reuse => 'on',
     );
 
     is microseconds($special{ratelimit_window}), define('WINDOW_DEFAULT'),
@@ -500,7 +550,7 @@ subtest 'wrong values are refused' => sub {
         my ($list) = $section{$name} =~ /^Refused: (.*?)\n\n/ms;
 
         if (!defined $list) {
-            like $name, qr/^ratelimit_(?:key|redis_password)$/,
+            like $name, qr/^ratelimit_(?:key|(?:redis|sentinel)_password)$/,
                  "$name takes anything";
             next;
         }
@@ -2101,7 +2151,9 @@ subtest 'faults: what they are called' => sub {
     my %label = (class => { map { $_ => 1 }
                             strings('ngx_http_ratelimit_failure_names') },
                  to => { map { $_ => 1 }
-                         strings('ngx_http_ratelimit_breaker_names') });
+                         strings('ngx_http_ratelimit_breaker_names') },
+                 event => { map { $_ => 1 }
+                            strings('ngx_http_ratelimit_event_names') });
     my %reason = map { $_ => 1 } strings('ngx_http_ratelimit_reason_names');
 
     cmp_ok scalar @rows, '>=', 24, 'there are faults';
@@ -2349,6 +2401,16 @@ EOC
     is_deeply [code_in($decisions)],
               [strings('ngx_http_ratelimit_decision_names')], 'decisions';
 
+    my ($roles) = map { $_->[3] =~ /what it is: (.*)/ }
+                  grep { $_->[0] =~ /shard_node/ } @rows;
+    my @events = map { code_in($_->[0]) }
+                 grep { @$_ == 3 && $_->[0] =~ /^`/ }
+                 table_of($section{Metrics});
+
+    is_deeply [code_in($roles)], [strings('ngx_http_ratelimit_role_names')],
+              'roles';
+    is_deeply \@events, [strings('ngx_http_ratelimit_event_names')], 'events';
+
     my ($format) = $section{Metrics} =~ /text format (\S+)/;
 
     like $source{'metrics.c'}, qr/version=\Q$format\E;/, 'the format';
@@ -2472,9 +2534,9 @@ subtest 'numbers' => sub {
         ['ratelimit_local_share', MAX_SHARE => 'denominator of %d'],
         ['One machine needs no Redis', ENTRIES => 'up to %d requests'],
         ['Limits of the design', ENTRIES => 'more than %d requests'],
-        ['Log lines', LINK_CHANGES => 'up to ten a minute', 1, 10],
+        ['Log lines', STATS_LINES => 'up to ten a minute', 1, 10],
         ['When Redis is away', REDIS_STABLE => 'lived for a second', 1, 1000],
-        ['Log lines', LINK_LOG => 'once a minute', 1, 60],
+        ['Log lines', STATS_LOG => 'once a minute', 1, 60],
         ['Directives', LOG_INTERVAL => 'once a minute', 1, 60],
         ['ratelimit_capacity', MAX_CAPACITY => '1 to %d'],
         ['ratelimit_rate', MAX_RATE => 'up to %d'],
@@ -2494,6 +2556,17 @@ subtest 'numbers' => sub {
         ['ratelimit_lease', TIMEOUT_MAX => '10ms to %ds', 1000],
         ['ratelimit_lease', MAX_CAPACITY => '1 to %d or'],
         ['Fewer calls to Redis', BATCH => 'up to %d keys'],
+        ['Fewer calls to Redis', BATCH_WAIT => '%d ms at most'],
+        ['ratelimit_shards', SENTINEL_PORT => 'that of a sentinel %d'],
+        ['Redis Cluster', CLUSTER_REFRESH => 'once a second', 1, 1000],
+        ['Redis Cluster', CLUSTER_AGAIN => 'after %d ms'],
+        ['Redis Cluster', CLUSTER_HOPS => '%d hops at most'],
+        ['Limits of the design', CLUSTER_NODES => 'knows %d nodes'],
+        ['Sentinel', SENTINEL_PING => 'for two to four seconds', 1, 2000],
+        ['Sentinel', SENTINEL_STALE => 'For %d s a sentinel', 1000],
+        ['Sentinel', SENTINEL_ASK => 'once a second', 1, 1000],
+        ['Names that move', NAME_MIN => 'pauses of %d s', 1000],
+        ['Names that move', NAME_PAUSE => '%d s', 1000],
     );
 
     for (@numbers) {
@@ -2549,7 +2622,10 @@ subtest 'commands of redis-cli' => sub {
                             'X-Real-IP' => '203.0.113.7')->{status}, 200,
        'a request';
 
-    my @steps = map { RateLimit::Transcript::parse($_) }
+    # what a cluster and sentinels need besides has tests of its own
+
+    my @steps = grep { $_->{command} !~ / acl setuser nginx '?\+| -p 26379 / }
+                map { RateLimit::Transcript::parse($_) }
                 grep { /^\$ redis-cli/ } @{ $block{console} };
     my %step = map { $_->{command} => $_ } @steps;
     my @order = map { $_->{command} } @steps;
@@ -2569,7 +2645,7 @@ subtest 'commands of redis-cli' => sub {
     my ($acl) = grep { / acl setuser / } @order;
     my %allowed = map { $_ => 1 } $acl =~ /\+(\w+)(?=\s|$)/g;
     my %called = map { lc $_ => 1 }
-                 map { /(?:redis\.p?call\(|read\(key, '\w+', )'(\w+)'/g }
+                 map { /(?:\bp?call\(|read\(key, )'(\w+)'/g }
                  values %lua;
 
     delete @allowed{qw(eval evalsha)};
@@ -2785,6 +2861,394 @@ EOC
     }
 
     is_deeply [$try->()], [], 'all is well again';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+# ---- where Redis is
+
+# nginx with the configuration of a section, whose every answer says who has
+# decided, and where; %replace as http_of() takes it.
+
+sub nginx_at {
+    my ($name, $more, %replace) = @_;
+
+    return RateLimit::Nginx->start(
+        conf => http_of(block_of($name), %replace) . $more
+                . "add_header X-Source \$ratelimit_source always;\n"
+                . "add_header X-Shard  \$ratelimit_shard  always;\n"
+                . "ratelimit_deny_cache off;\n");
+}
+
+
+sub source_of { RateLimit::Load::get(@_)->{headers}{'x-source'} }
+
+
+subtest 'a cluster' => sub {
+    my $cluster = RateLimit::Cluster->start;
+    my @nodes = $cluster->masters;
+
+    # one is enough
+
+    my $nginx = nginx_at('Redis Cluster', $patient,
+        '10.0.0.1:6379 10.0.0.2:6379 10.0.0.3:6379' => $nodes[0]->addr,
+        '100r/m' => '100r/d', '1000r/s' => '1000r/d');
+
+    ok $nginx->wait_log(qr/ratelimit cluster: 3 nodes serve 16384 of 16384 slots/),
+       'the others are found';
+
+    my $home = $cluster->node_of('search');
+    my ($key) = grep { $cluster->node_of($_) != $home } 'a' .. 'z';
+    my $get = sub { RateLimit::Load::get($nginx->port, $_[0], 'X-Api-Key' => $key) };
+
+    $get->('/search');                  # there is a connection to both
+
+    for (['/api/', 0], ['/search', 5]) {
+        my ($path, $calls) = @$_;
+
+        $_->cmd('CONFIG', 'RESETSTAT') for @nodes;
+        is join(' ', map { $get->($path)->{headers}{'x-source'} } 1 .. 5),
+           'redis redis redis redis redis', "$path: Redis decides";
+        is calls_of($cluster->node_of($key)), 5, 'one call for one key';
+        is calls_of($home), $calls, "and $calls for the other";
+    }
+
+    is $get->('/api/')->{headers}{'x-shard'}, $cluster->node_of($key)->addr,
+       '$ratelimit_shard: the node';
+
+    # braces
+
+    ($key) = '{a}b';
+    $get->('/api/');
+
+    my $sha = Digest::SHA::sha1_hex($key);
+
+    is scalar(grep { $_ eq "ratelimit:minute:{$sha}" } $cluster->keys), 1,
+       'a key with braces';
+
+    # a slot moves, and its bucket with it
+
+    ($key) = grep { $cluster->node_of($_) == $nodes[0] } 'aa' .. 'zz';
+    $get->('/api/') for 1 .. 3;
+    $cluster->move_slot(RateLimit::Cluster::slot($key), $nodes[1]);
+    is $get->('/api/')->{headers}{'x-ratelimit-remaining'}, 96,
+       'a slot that has moved: nothing is forgotten';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+
+    # as a shard
+
+    $nginx = RateLimit::Nginx->start(
+        conf   => "${patient}ratelimit_shards ${\ $nodes[0]->addr};",
+        server => 'location / { ratelimit_key $arg_k; ratelimit_rate 1r/d; }');
+
+    RateLimit::Load::get($nginx->port, "/?k=$_") for 1 .. 20;
+    ok $nginx->wait_log(qr/is a node of a cluster: write|answered "MOVED/),
+       'a node as a shard';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+subtest 'sentinels' => sub {
+    my $all = RateLimit::Sentinel->start(
+        names           => ['limits-a', 'limits-b'],
+        config          => { requirepass => 'wonderland' },
+        sentinel_config => { requirepass => 'looking-glass' },
+    );
+
+    my $nginx = nginx_at('Sentinel', $patient . <<'EOC',
+server {
+    listen         127.0.0.1:%%PORT2%%;
+    ratelimit_rate 1000r/d;
+    ratelimit_key  $arg_k;
+}
+EOC
+        '10.0.0.1 10.0.0.2 10.0.0.3' => $all->addrs);
+
+    my %shard;
+
+    # all workers have to be told
+
+    ok wait_until(sub {
+        my @h = map { RateLimit::Load::get($nginx->port(2), "/?k=$_")->{headers} }
+                1 .. 20;
+
+        %shard = map { ($h[$_ - 1]{'x-shard'} => $_) } 1 .. 20;
+        return !grep { $_->{'x-source'} ne 'redis' } @h;
+    }, 15), 'Redis decides';
+
+    is_deeply [sort keys %shard], ['limits-a', 'limits-b'],
+              'each name is a shard';
+    like $nginx->error_log, qr/ratelimit shard limits-a: the master is \S+, says sentinel/,
+         'the log says where it is';
+
+    # another master: the shard, and its keys, stay
+
+    my $old = $all->master('limits-a');
+
+    ok $all->failover('limits-a'), 'a failover';
+    ok $nginx->wait_log(qr/ratelimit shard limits-a: the master is \S+ now, and was \Q${\ $old->addr}\E,/, 15),
+       'is told';
+    ok wait_until(sub {
+        my $h = RateLimit::Load::get($nginx->port(2), "/?k=$shard{'limits-a'}")
+                ->{headers};
+        return $h->{'x-source'} eq 'redis' && $h->{'x-shard'} eq 'limits-a';
+    }, 15), 'the new one decides';
+    cmp_ok $all->master('limits-a')->cmd('DBSIZE'), '>', 0, 'by what there was';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+sub tls_server {
+    my (%config) = @_;
+
+    my $port = free_port();
+
+    return RateLimit::Redis->start(
+        port => $port, config => { $certs->redis($server, $port), %config });
+}
+
+
+subtest 'TLS' => sub {
+    my @redis = map { tls_server('tls-auth-clients' => 'yes') } 1 .. 2;
+    my $nginx = nginx_at('TLS', $patient,
+                         '10.0.0.1:6380' => $redis[0]->addr,
+                         '10.0.0.2:6380' => $redis[1]->addr);
+
+    is source_of($nginx->port, '/'), 'redis', 'Redis decides';
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+
+    # without a certificate, or with another name
+
+    for (['ratelimit_redis_ssl_certificate\w* [^;]+;', 'certificate required'],
+         ['redis\.example\.com', 'certificate is not for'])
+    {
+        my ($what, $why) = @$_;
+        my $text = http_of(block_of('TLS'), '10.0.0.1:6380' => $redis[0]->addr,
+                                            '10.0.0.2:6380' => $redis[1]->addr);
+
+        $text =~ s/$what/$what =~ m{example} ? 'other.example.com' : ''/ge;
+
+        $nginx = RateLimit::Nginx->start(conf => "$patient$text");
+        is RateLimit::Load::get($nginx->port, '/')
+           ->{headers}{'x-ratelimit-degraded'}, 'true', "$why: share";
+        ok $nginx->wait_log(qr/redis TLS handshake with \S+ failed: .*$why/),
+           'the log says why';
+        ok $nginx->stop, 'stopped';
+        $nginx->no_alerts;
+    }
+};
+
+
+# The name is "localhost", which the system knows as nginx starts.
+
+subtest 'names that move' => sub {
+    my $dns = RateLimit::Dns->start(names => { localhost => { a => ['127.0.0.1'] } });
+    my @port = map { free_port() } 1 .. 2;
+    my @old = map { RateLimit::Redis->start(port => $_) } @port;
+    my @new = map { RateLimit::Redis->start(port => $_, bind => '127.0.0.2') } @port;
+
+    my $nginx = nginx_at('Names that move', $patient,
+                         '10.0.0.53' => $dns->addr,
+                         'redis-1.example.com' => "localhost:$port[0]",
+                         'redis-2.example.com' => "localhost:$port[1]");
+    my $get = sub { source_of($nginx->port, '/') };
+    my $keys = sub { my $n = 0; $n += $_->cmd('DBSIZE') for @_; return $n };
+
+    is $get->(), 'redis', 'Redis decides';
+    is $keys->(@old), 1, 'where the name leads';
+
+    $dns->name('localhost', a => ['127.0.0.2']);
+    ok $nginx->wait_log(qr/ratelimit shard localhost:$_: addresses are 127\.0\.0\.2 now/, 30),
+       'it moves' for @port;
+    ok wait_until(sub { $get->() eq 'redis' && $keys->(@new) == 1 }, 15),
+       'and nginx follows';
+
+    $dns->forget('localhost');
+    ok $nginx->wait_log(qr/name "localhost" could not be resolved .*, last addresses stay/, 30),
+       'DNS fails';
+    is $get->(), 'redis', 'the last addresses stay';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+subtest 'a managed Redis' => sub {
+    my $dns = RateLimit::Dns->start(names => { localhost => { a => ['127.0.0.1'] } });
+    my $redis = tls_server(user => 'limiter on >wonderland ~ratelimit:* +@all '
+                                   . '-client -script');
+
+    # no authority of the system has signed it
+
+    my $nginx = nginx_at('Managed Redis',
+        "ratelimit_redis_ssl_trusted_certificate ${\ $certs->ca};\n",
+        '10.0.0.53' => $dns->addr, '100ms' => '20s', '500ms' => '20s',
+        'limits.example.net:6380' => 'localhost:' . $redis->port);
+
+    is source_of($nginx->port, '/'), 'redis', 'Redis decides';
+    ok $nginx->log_like(qr/refused $_, which is not needed/), "without $_"
+        for 'CLIENT SETNAME', 'SCRIPT LOAD';
+    unlike $nginx->error_log, qr/wonderland/, 'nothing secret in the log';
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+# The rights of the README, on these servers.
+
+sub allow {
+    my ($which, @redis) = @_;
+
+    my ($step) = grep { $_->{command} =~ / acl setuser nginx $which/ }
+                 map { RateLimit::Transcript::parse($_) } @{ $block{console} };
+
+    $step // die "no rights: $which\n";
+
+    for my $redis (@redis) {
+        RateLimit::Transcript::check($step->{command}, $step,
+            '-h 10.0.0.4 -p 26379' => '-p ' . $redis->port,
+            '-h 10.0.0.1' => '-p ' . $redis->port);
+    }
+
+    return $step->{command} =~ /(?:\s|')(&?\+[\w|+-]+)/g;
+}
+
+
+sub denied {
+    my (@redis) = @_;
+
+    my %denied = map { my %entry = @$_;
+                       $entry{username} eq 'nginx' ? (lc $entry{object} => 1) : () }
+                 map { @{ $_->cmd('ACL', 'LOG') } } @redis;
+
+    return join ' ', sort keys %denied;
+}
+
+
+subtest 'rights in a cluster' => sub {
+    my $cluster = RateLimit::Cluster->start(masters => 2);
+    my @nodes = $cluster->masters;
+
+    allow("on '>secret'", @nodes);
+
+    my @rights = allow(qr/'\+cluster/, @nodes);
+    my $nginx = RateLimit::Nginx->start(
+        workers => 1,
+        conf    => "${patient}ratelimit_shards cluster ${\ $nodes[0]->addr};\n"
+                   . "add_header X-Source \$ratelimit_source always;\n"
+                   . "ratelimit_breaker failures=100 window=100ms;\n"
+                   . <<'EOC', server => <<'EOC');
+ratelimit_redis_user     nginx;
+ratelimit_redis_password secret;
+EOC
+location / { ratelimit_key $arg_k; ratelimit_rate 100r/d; }
+EOC
+
+    my $n = 0;
+
+    # a new connection to each node, and a slot in the middle of its move
+
+    my $try = sub {
+        $_->cmd('ACL', 'LOG', 'RESET') for @nodes;
+        $nginx->reload && $nginx->old_workers_gone(10) or die "no reload\n";
+
+        my @key = map { my $node = $_;
+                        $n++ while $cluster->node_of("k$n") != $node;
+                        'k' . $n++ } @nodes;
+        my @sources = map { source_of($nginx->port, "/?k=$_") } @key;
+        my $slot = RateLimit::Cluster::slot("k$n");
+        my ($to) = grep { $_ != $cluster->node_of(\$slot) } @nodes;
+
+        $cluster->begin_move($slot, $to);
+        push @sources, source_of($nginx->port, "/?k=k$n");
+        $cluster->cancel_move($slot);
+        $cluster->flush;
+        $n++;
+
+        return "@sources";
+    };
+
+    is_deeply \@rights, ['+cluster|slots', '+asking'], 'the rights';
+    is $try->(), 'redis redis redis', 'with all of them Redis decides';
+    is denied(@nodes), '', 'nothing is forbidden';
+
+    for my $right (map { s/^\+//r } @rights) {
+        $_->cmd('ACL', 'SETUSER', 'nginx', "-$right") for @nodes;
+        like $try->(), qr/local$/, "without $right it does not";
+        is denied(@nodes), $right, "$right is needed";
+        $_->cmd('ACL', 'SETUSER', 'nginx', "+$right") for @nodes;
+    }
+
+    ok $nginx->stop, 'stopped';
+    $nginx->no_alerts;
+};
+
+
+subtest 'rights with sentinels' => sub {
+    my $all = RateLimit::Sentinel->start;
+    my @servers = $all->servers;
+    my @sentinels = $all->sentinels;
+
+    allow("on '>secret'", @servers);
+    is_deeply [allow(qr/\+role/, @servers)], ['+role'], 'the role';
+
+    my @rights = allow(qr/on '>other'/, @sentinels);
+
+    cmp_ok scalar @rights, '==', 5, 'rights on sentinels' or diag "@rights";
+
+    my $nginx = RateLimit::Nginx->start(
+        workers => 1,
+        conf    => "${patient}ratelimit_shards sentinel=mymaster ${\ $all->addrs};\n"
+                   . "add_header X-Source \$ratelimit_source always;\n"
+                   . <<'EOC', server => <<'EOC');
+ratelimit_redis_user        nginx;
+ratelimit_redis_password    secret;
+ratelimit_sentinel_user     nginx;
+ratelimit_sentinel_password other;
+EOC
+location / { ratelimit_rate 100r/d; }
+EOC
+
+    ok wait_until(sub { source_of($nginx->port, '/') eq 'redis' }, 15),
+       'Redis decides';
+    ok $all->failover, 'a failover';
+    ok $nginx->wait_log(qr/the master is \S+ now, and was/, 15), 'is heard of';
+    ok wait_until(sub { source_of($nginx->port, '/') eq 'redis' }, 15),
+       'Redis decides again';
+    is denied(@servers, @sentinels), '', 'nothing is forbidden';
+
+    # without one of them the next worker is denied something
+
+    my $try = sub {
+        my ($right, $on, @redis) = @_;
+
+        my ($off, $object) = $right =~ /^&(.*)/ ? ('resetchannels', $1)
+                                                : ($right =~ s/^\+/-/r,
+                                                   $right =~ s/^\+//r);
+
+        for (@redis) {
+            $_->cmd('ACL', 'SETUSER', 'nginx', $off);
+            $_->cmd('ACL', 'LOG', 'RESET');
+        }
+
+        ok $nginx->reload && $nginx->old_workers_gone(10), "without $right";
+        ok wait_until(sub { denied(@redis) eq $object }, 15),
+           "$object is needed" or diag denied(@redis);
+        $_->cmd('ACL', 'SETUSER', 'nginx', $on) for @redis;
+    };
+
+    $try->('+role', '+role', @servers);
+    $try->($_, $_, @sentinels) for @rights;
 
     ok $nginx->stop, 'stopped';
     $nginx->no_alerts;

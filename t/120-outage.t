@@ -120,9 +120,9 @@ for my $way ('TCP', 'a unix socket') {
                'those under way may have waited, and nobody else';
         is $load->count(sub { $_->{reason} eq 'timeout' }), 0,
            'nobody waited for a timeout';
-        is $load->count(sub { $_->{reason} eq 'circuit_open'
-                              && $_->{waited} > 0 }),
-           0, 'nobody waited at all while it was open';
+        cmp_ok $load->count(sub { $_->{reason} eq 'circuit_open'
+                                  && $_->{waited} > 0 }), '<=', $CONNECTIONS,
+               'nobody waited while it was open, but whose call was to leave';
 
         ok $closed, 'the breaker closes';
         cmp_ok $closed - $back, '<=', patience(2), 'within 2 s';
@@ -209,9 +209,9 @@ subtest 'stopped for five seconds' => sub {
     cmp_ok tried($load), '<=', $most, 'but not more than were under way';
     cmp_ok $load->count(sub { $_->{waited} >= 0.9 * $timeout / 1000 }), '<=',
            $most, 'nobody else waited';
-    is $load->count(sub { $_->{reason} eq 'circuit_open'
-                          && $_->{waited} > 0 }),
-       0, 'nobody waited at all while the breaker was open';
+    cmp_ok $load->count(sub { $_->{reason} eq 'circuit_open'
+                              && $_->{waited} > 0 }), '<=', $CONNECTIONS,
+           'nobody waited while it was open, but whose call was to leave';
     cmp_ok $load->count(sub { $_->{reason} eq 'circuit_open' }), '>',
            10 * $most, 'which were most';
 

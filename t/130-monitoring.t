@@ -21,10 +21,13 @@ use RateLimit::Util qw(
 
 my $FOLDER = 'conf-examples/monitoring';
 
-# alerts whose parts can't all have a result here
+# alerts whose parts can't all have a result here, and an annotation
 my %EMPTY = (
     RateLimitMetricsAbsent   => 'there are metrics',
     RateLimitRejectionsSurge => 'an hour ago there was nothing',
+    RateLimitMastersDiffer   => 'there are no sentinels',
+    RateLimitClusterChanged  => 'there is no cluster',
+    'annotation Failover'    => 'there are no sentinels',
 );
 
 my $dir = temp_dir('monitoring');
@@ -281,12 +284,18 @@ subtest 'tests of the alerts' => sub {
         like $_, qr/^ +exp_samples: \[\]$/m, "$name: silent at first";
     }
 
-    # a class that does not exist would never alert
+    # a class, an event or a role that does not exist would never alert
 
     my $readme = slurp('README.md');
+    my ($expr) = expressions();
 
-    like $readme, qr/`$_`/, "class $_"
-        for map { split /\|/ } $rules =~ /class=~"([^"]+)"/g;
+    for my $label (qw(class event role)) {
+        my %values = map { $_ => 1 } map { split /\|/ }
+                     map { /\b$label=~?"([^"]+)"/g } $rules, values %$expr;
+
+        cmp_ok scalar keys %values, '>', 0, "$label is asked for";
+        like $readme, qr/`$_`/, "$label $_" for sort keys %values;
+    }
 };
 
 
@@ -319,7 +328,7 @@ subtest 'layout of the dashboard' => sub {
     is_deeply [map { $_->{title} } grep { $_->{type} eq 'row' } @panels],
               ['Overview', 'Decisions', 'Limits', 'Redis latency',
                'Redis failures', 'Circuit breaker', 'Redis connections',
-               'Shared memory'], 'rows';
+               'Topology', 'Shared memory'], 'rows';
     is_deeply [map { $_->{name} } @variables],
               [qw(datasource job instance limit shard)], 'variables';
 };
@@ -513,7 +522,17 @@ subtest 'expressions of the dashboard' => sub {
     my ($expr, $labels) = expressions();
 
     cmp_ok scalar keys %$expr, '>', 40, 'there are some';
-    results_ok({ map { $_ => filled_in($expr->{$_}) } keys %$expr }, $labels);
+    results_ok({ map { $_ => filled_in($expr->{$_}) } keys %$expr }, $labels,
+               %EMPTY);
+
+    # the table of nodes has each shard that was found, and as what
+
+    my $nodes = series_of(filled_in($expr->{'Nodes and roles, A'}));
+
+    is_deeply [sort map { join ' ', @{ $_->{metric} }{qw(shard node role)} }
+               @$nodes],
+              [sort map { join ' ', $_->addr, $_->addr, 'shard' } @redis],
+              'the nodes';
 
     # each source has a curve, and all of them together are all requests
 
@@ -593,8 +612,9 @@ subtest 'alerts that fire' => sub {
                   InvalidValues);
     my @silent = map { "RateLimit$_" }
                  qw(MetricsAbsent TargetDown BreakerFlapping RedisRefuses
-                    RejectionsSurge ZoneAlmostFull ZoneEvictions ZoneReset
-                    VersionsDiffer);
+                    Failover MastersDiffer ClusterChanged ClusterDown
+                    Redirects NameUnresolved RejectionsSurge ZoneAlmostFull
+                    ZoneEvictions ZoneReset VersionsDiffer);
     my ($firing, $statuses);
 
     wait_until(sub {

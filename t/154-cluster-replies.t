@@ -1,0 +1,493 @@
+# Nodes of a cluster that say what no node should: redirects without end or
+# sense, and maps of all kinds.  No request waits for longer than its time, no
+# worker ends, and all is well when they come to their senses.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Test::More;
+
+use List::Util qw(max);
+use Time::HiRes qw(time);
+
+use RateLimit::Cluster;
+use RateLimit::FakeRedis;
+use RateLimit::Fault;
+use RateLimit::Load;
+use RateLimit::Nginx;
+use RateLimit::Util qw(free_port patience slurp wait_until);
+
+my $MAX = 2 ** 14 - 1;  # the last slot
+my $HOPS = 5;           # at most, after the first try
+my $PASSED = ":99000000\r\n";
+
+
+# ---- what all parts use
+
+sub start_nginx {
+    my ($seeds, %opt) = @_;
+
+    return RateLimit::Nginx->start(workers => 1, log => 'notice',
+                                   conf => <<"EOC", %opt);
+    ratelimit_shards cluster $seeds;
+    ratelimit_redis_timeout 20s;
+    ratelimit_redis_connect_timeout 20s;
+    ratelimit_on_error closed;
+    ratelimit_log_level info;
+    ratelimit_breaker failures=100 window=100ms probe=100ms;
+    ratelimit_deny_cache off;
+
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        server_name localhost;
+
+        add_header X-Source \$ratelimit_source always;
+        add_header X-Shard  \$ratelimit_shard always;
+
+        ratelimit_key \$arg_k;
+        ratelimit_capacity 100;
+        ratelimit_rate 120r/h;
+
+        location = /metrics { ratelimit off; ratelimit_metrics; }
+        location /short { ratelimit_redis_timeout 400ms; empty_gif; }
+        location / { empty_gif; }
+    }
+EOC
+}
+
+
+# The reply to CLUSTER SLOTS: [from, to, [host, port], ...], ...
+
+sub bulk { return '$' . length($_[0]) . "\r\n$_[0]\r\n" }
+
+sub map_of {
+    my (@ranges) = @_;
+
+    return '*' . @ranges . "\r\n" . join '', map {
+        my ($from, $to, @nodes) = @$_;
+
+        '*' . (2 + @nodes) . "\r\n:$from\r\n:$to\r\n"
+        . join '', map { "*3\r\n" . bulk($_->[0]) . ":$_->[1]\r\n"
+                         . bulk('e' x 40) } @nodes
+    } @ranges;
+}
+
+
+# Fakes that are all there is of a cluster: the first one has all slots.
+
+sub start_fakes {
+    my ($n, %policy) = @_;
+
+    my @ports = map { free_port() } 1 .. $n;
+
+    return map {
+        my $own = $_;
+
+        RateLimit::FakeRedis->start(port => $own, policy => {
+            handshake => { 'CLUSTER SLOTS' =>
+                               map_of([0, $MAX, ['127.0.0.1', $ports[0]]]) },
+            eval      => $policy{eval}->($own, @ports),
+        });
+    } @ports;
+}
+
+
+sub calls {
+    my (@fakes) = @_;
+
+    return map { $_->commands('EVALSHA'), $_->commands('EVAL') } @fakes;
+}
+
+
+sub get { return RateLimit::Load::get($_[0]->port, $_[1]) }
+
+
+sub seen {
+    my ($r) = @_;
+
+    return join ' ', $r->{status}, $r->{headers}{'x-source'} // '-';
+}
+
+
+sub events {
+    my ($nginx, $event) = @_;
+
+    return RateLimit::Fault::_sum(
+        RateLimit::Fault::metrics({ nginx => $nginx }),
+        'topology_events_total', event => $event);
+}
+
+
+sub finish {
+    my ($nginx, @workers) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    is_deeply [$nginx->workers], \@workers, 'the worker is the same';
+    ok $nginx->stop, 'nginx leaves by itself';
+    $nginx->no_alerts;
+    unlike $nginx->error_log, qr/[^\x20-\x7e\n]/, 'nothing raw in the log';
+}
+
+
+# ---- redirects
+
+subtest 'a good one, to see that this works at all' => sub {
+    my ($one, $two) = start_fakes(2, eval => sub {
+        my ($own, $first, $second) = @_;
+
+        return $PASSED if $own == $second;
+
+        return sub {
+            my $slot = RateLimit::Cluster::slot($_[0][3]);
+            return "-MOVED $slot 127.0.0.1:$second\r\n";
+        };
+    });
+    my $nginx = start_nginx($one->addr);
+
+    is seen(get($nginx, '/?k=a')), '200 redis', 'passed';
+    is scalar(() = calls($one)), 1, 'the one that was asked';
+    is scalar(() = calls($two)), 1, 'and the one that it named';
+
+    finish($nginx, $nginx->workers);
+};
+
+
+for my $way ('MOVED', 'ASK') {
+    subtest "$way without end" => sub {
+        my @loops = (
+            ['to itself', 1, sub {
+                my ($own) = @_;
+                return sub { "-$way " . RateLimit::Cluster::slot($_[0][3])
+                             . " 127.0.0.1:$own\r\n" };
+            }],
+            ['to and fro', 2, sub {
+                my ($own, @ports) = @_;
+                my ($other) = grep { $_ != $own } @ports;
+                return sub { "-$way " . RateLimit::Cluster::slot($_[0][3])
+                             . " 127.0.0.1:$other\r\n" };
+            }],
+            ['by an empty host', 1, sub {
+                my ($own) = @_;
+                return sub { "-$way " . RateLimit::Cluster::slot($_[0][3])
+                             . " :$own\r\n" };
+            }],
+        );
+
+        for my $loop (@loops) {
+            my ($name, $n, $eval) = @$loop;
+            my @fakes = start_fakes($n, eval => $eval);
+            my $nginx = start_nginx($fakes[0]->addr);
+            my @workers = $nginx->workers;
+
+            # by the number of hops, not by the time of 20 s
+
+            my $start = time;
+            is seen(get($nginx, '/?k=a')), '503 closed', "$name: no answer";
+            cmp_ok time - $start, '<', patience(10), 'which is found out soon';
+
+            my $calls = () = calls(@fakes);
+
+            cmp_ok $calls, '>', 1, 'it was followed';
+            cmp_ok $calls, '<=', 1 + $HOPS, 'but not for ever';
+            cmp_ok events($nginx, lc $way), '>=', 1, 'metrics say so';
+
+            get($nginx, "/?k=$_") for 1 .. 20;
+
+            cmp_ok max(map { $_->connections->{peak} } @fakes), '<=', 1,
+                   'by one connection to each';
+            cmp_ok scalar(() = map { $_->commands('CLUSTER') } @fakes), '<=',
+                   3 * @fakes + time - $start, 'and no storm of maps';
+
+            finish($nginx, @workers);
+        }
+    };
+}
+
+
+subtest 'ASK is followed with an ASKING before each call' => sub {
+    my ($one, $two) = start_fakes(2, eval => sub {
+        my ($own, $first, $second) = @_;
+
+        return $PASSED if $own == $second;
+
+        return sub {
+            my $slot = RateLimit::Cluster::slot($_[0][3]);
+            return "-ASK $slot 127.0.0.1:$second\r\n";
+        };
+    });
+    my $nginx = start_nginx($one->addr);
+
+    for my $n (1 .. 5) {
+        is seen(get($nginx, "/?k=$n")), '200 redis', 'passed';
+    }
+
+    my @commands = map { uc $_->[0] } grep { uc $_->[0] =~ /^(?:ASKING|EVAL)/ }
+                   $two->commands;
+
+    is "@commands", join(' ', ('ASKING EVALSHA') x 5), 'one for each';
+    is scalar(() = calls($one)), 5, 'the map has not changed';
+
+    # a server without the script needs another one for its text
+
+    $two->policy({ evalsha => "-NOSCRIPT No matching script.\r\n",
+                   eval    => $PASSED });
+    $two->clear;
+    is seen(get($nginx, '/?k=x')), '200 redis', 'passed';
+
+    @commands = map { uc $_->[0] } grep { uc $_->[0] =~ /^(?:ASKING|EVAL)/ }
+                $two->commands;
+    is "@commands", 'ASKING EVALSHA ASKING EVAL', 'the script, too';
+
+    finish($nginx, $nginx->workers);
+};
+
+
+subtest 'redirects without sense' => sub {
+    my ($fake) = start_fakes(1, eval => sub { $PASSED });
+    my $nginx = start_nginx($fake->addr);
+    my @workers = $nginx->workers;
+    my $good = map_of([0, $MAX, ['127.0.0.1', $fake->port]]);
+    my $slot = RateLimit::Cluster::slot('a');
+    my $dead = free_port();
+    my @wrong;
+
+    is seen(get($nginx, '/?k=a')), '200 redis', 'before';
+
+    for my $way ('MOVED', 'ASK') {
+        for my $rest ('', ' ', ' x', " $slot", " $slot ", " $slot :",
+                      " $slot 127.0.0.1", " $slot 127.0.0.1:",
+                      " $slot 127.0.0.1:0", " $slot 127.0.0.1:70000",
+                      " $slot 127.0.0.1:-1", " $slot 127.0.0.1:6379x",
+                      " $slot 127.0.0.1:99999999999999999999",
+                      " $slot 127.0.0.1:$dead", " -1 127.0.0.1:$dead",
+                      " 16384 127.0.0.1:$dead", " x 127.0.0.1:$dead",
+                      " 99999999999999999999 127.0.0.1:$dead",
+                      " $slot [::1", " $slot ]:1", " $slot ::", " $slot \x01:1",
+                      " $slot unix:/tmp/x", " $slot ?:$dead",
+                      " $slot " . 'h' x 300 . ":$dead",
+                      " $slot " . 'h' x 60_000 . ":1",
+                      " $slot no.such.host.invalid:$dead",
+                      " $slot 127.0.0.1:$dead more", "\t$slot\t127.0.0.1:1")
+        {
+            $fake->policy({ handshake => { 'CLUSTER SLOTS' => $good },
+                            eval      => "-$way$rest\r\n" });
+
+            # some may be tried until their time is over
+
+            my $got = seen(get($nginx, '/short?k=a'));
+
+            $fake->policy({ handshake => { 'CLUSTER SLOTS' => $good },
+                            eval      => $PASSED });
+
+            push @wrong, substr "$way$rest: $got", 0, 80
+                if $got ne '503 closed';
+
+            # a map may have to come first, at most one a second
+
+            wait_until(sub { seen(get($nginx, '/short?k=a')) eq '200 redis' },
+                       15)
+                or push @wrong, substr "$way$rest: does not recover", 0, 80;
+        }
+    }
+
+    is_deeply \@wrong, [], 'no answer, and one afterwards';
+    cmp_ok $fake->connections->{peak}, '<=', 1, 'one connection';
+    finish($nginx, @workers);
+};
+
+
+# ---- maps
+
+subtest 'maps of all kinds' => sub {
+    my ($fake, $other) = start_fakes(2, eval => sub { $PASSED });
+    my $port = $fake->port;
+    my @me = ('127.0.0.1', $port);
+    my $dead = free_port();
+    my $node = "*3\r\n" . bulk('127.0.0.1') . ":$port\r\n" . bulk('e' x 40);
+
+    # 503: none of these can be used; 200: where there is a way; any: as it
+    # likes
+
+    my @maps = (
+        ['an error', 'any', "-ERR what\r\n"],
+        ['a text', 'any', "+OK\r\n"],
+        ['a number', 'any', ":1\r\n"],
+        ['nil', 'any', "*-1\r\n"],
+        ['a string', 'any', bulk('0-16383')],
+        ['no ranges', 'any', "*0\r\n"],
+        ['a range that is none', 'any', "*1\r\n:1\r\n"],
+        ['an empty range', 'any', "*1\r\n*0\r\n"],
+        ['without a node', 'any', "*1\r\n*2\r\n:0\r\n:$MAX\r\n"],
+        ['a node that is none', 'any', "*1\r\n*3\r\n:0\r\n:$MAX\r\n:1\r\n"],
+        ['an empty node', 'any', "*1\r\n*3\r\n:0\r\n:$MAX\r\n*0\r\n"],
+        ['a node without a port', 'any',
+         "*1\r\n*3\r\n:0\r\n:$MAX\r\n*1\r\n" . bulk('127.0.0.1')],
+        ['a port that is a text', 'any',
+         "*1\r\n*3\r\n:0\r\n:$MAX\r\n*2\r\n" . bulk('127.0.0.1') . bulk($port)],
+        ['slots that are texts', 'any',
+         "*1\r\n*3\r\n" . bulk('0') . bulk($MAX) . $node],
+        ['port 0', 'any', map_of([0, $MAX, ['127.0.0.1', 0]])],
+        ['port -1', 'any', map_of([0, $MAX, ['127.0.0.1', -1]])],
+        ['port 70000', 'any', map_of([0, $MAX, ['127.0.0.1', 70000]])],
+        ['slots below zero', 'any', map_of([-5, $MAX, \@me])],
+        ['slots that are too high', 'any', map_of([0, 99999, \@me])],
+        ['more than fits', 'any',
+         map_of([0, '9223372036854775807', \@me])],
+        ['backwards', 'any', map_of([$MAX, 0, \@me])],
+        ['the whole, three times', 200, map_of(([0, $MAX, \@me]) x 3)],
+        ['ranges of one', 200, map_of(map { [$_, $_, \@me] } 0 .. $MAX)],
+        ['an empty host', 200, map_of([0, $MAX, ['', $port]])],
+        ['no host', 200, "*1\r\n*3\r\n:0\r\n:$MAX\r\n*3\r\n\$-1\r\n:$port\r\n"
+                         . bulk('e' x 40)],
+        ['more about nodes', 200,
+         "*1\r\n*3\r\n:0\r\n:$MAX\r\n*4\r\n" . bulk('127.0.0.1')
+         . ":$port\r\n" . bulk('e' x 40) . "*2\r\n" . bulk('hostname')
+         . bulk('a.example')],
+        ['many replicas', 200,
+         map_of([0, $MAX, \@me, map { ['127.0.0.1', $_] } 1 .. 50])],
+        ['a dead node', 503, map_of([0, $MAX, ['127.0.0.1', $dead]])],
+        ['a host with odd bytes', 'any',
+         map_of([0, $MAX, ["a\r\n\"\x01\xff b", $port]])],
+        ['a long host', 'any', map_of([0, $MAX, ['h' x 5000, $port]])],
+        ['a host that nobody knows', 'any',
+         map_of([0, $MAX, ['no.such.host.invalid', $port]])],
+        ['too many nodes', 'any',
+         map_of(map { [$_, $_, ['127.0.' . ($_ >> 8) . '.' . ($_ & 255), $dead]]
+                    } 0 .. $MAX)],
+        ['a giant', 'any', "*2147483647\r\n"],
+        ['a giant string', 'any', "*1\r\n\$500000000\r\n"],
+        ['deep', 'any', "*1\r\n" x 500 . ":1\r\n"],
+        ['no reply', 'any', { }],
+        ['a reply and the end', 'any',
+         { reply => map_of([0, $MAX, \@me]), then => 'close' }],
+        ['in pieces', 200,
+         { reply => map_of([0, $MAX, \@me]), split => 'every' }],
+    );
+
+    my $nginx = start_nginx($fake->addr);
+    my ($worker) = $nginx->workers;
+    my $good = { handshake => { 'CLUSTER SLOTS' => map_of([0, $MAX, \@me]) },
+                 eval      => $PASSED };
+    my $memory = sub {
+        slurp("/proc/$worker/status") =~ /^RssAnon:\s+(\d+) kB/m ? $1 : 0
+    };
+    my @wrong;
+
+    is seen(get($nginx, '/?k=a')), '200 redis', 'before';
+
+    my $before = $memory->();
+
+    for my $case (@maps) {
+        my ($name, $status, $reply) = @$case;
+        note $name;
+
+        $fake->policy({ handshake => { 'CLUSTER SLOTS' => $reply },
+                        eval      => $PASSED });
+        $fake->drop;
+
+        # a connection may be on its way, the map of the last one in use
+
+        my $got;
+        my $ok = wait_until(sub {
+            $got = seen(get($nginx, '/short?k=a'));
+            return $status eq 'any' ? $got =~ /^(?:200 redis|503 closed)$/
+                                    : $got =~ /^$status/;
+        }, $status eq 'any' ? 0 : 15);
+
+        push @wrong, "$name: $got" unless $ok;
+
+        $fake->policy($good);
+        $fake->drop;
+
+        wait_until(sub { seen(get($nginx, '/short?k=a')) eq '200 redis' }, 15)
+            or push @wrong, "$name: does not recover";
+    }
+
+    is_deeply \@wrong, [], 'each as it should be';
+
+    # what the metrics have of it
+
+    my $metrics = RateLimit::Load::get($nginx->port, '/metrics')->{body};
+
+    unlike $metrics, qr/[^\x20-\x7e\n]/, 'nothing raw in the metrics';
+    cmp_ok length $metrics, '<', 5_000_000, 'nor too much';
+
+    SKIP: {
+        skip 'what is freed stays in quarantine', 1
+            if $ENV{ASAN_OPTIONS} || $ENV{TEST_NGINX_USE_VALGRIND};
+
+        cmp_ok $memory->() - $before, '<', 65536,
+               'a worker has no more memory than it can use (kB)';
+    }
+
+    cmp_ok $fake->connections->{peak}, '<=', 1, 'one connection';
+    is $other->connections->{accepted}, 0,
+       'who is in no map gets no connection';
+
+    finish($nginx, $worker);
+};
+
+
+subtest 'a map with nodes that nobody needs: no connections to them' => sub {
+    my @fakes = start_fakes(4, eval => sub { $PASSED });
+    my $slot = RateLimit::Cluster::slot('a');
+
+    # all of the slots but one are of others
+
+    my $map = map_of(
+        ($slot > 0 ? [0, $slot - 1, ['127.0.0.1', $fakes[1]->port]] : ()),
+        [$slot, $slot, ['127.0.0.1', $fakes[2]->port],
+         ['127.0.0.1', $fakes[3]->port]],
+        ($slot < $MAX ? [$slot + 1, $MAX, ['127.0.0.1', $fakes[1]->port]]
+                      : ()));
+
+    $_->policy({ handshake => { 'CLUSTER SLOTS' => $map }, eval => $PASSED })
+        for @fakes;
+
+    my $nginx = start_nginx($fakes[0]->addr);
+
+    ok wait_until(sub { seen(get($nginx, '/?k=a')) eq '200 redis'
+                        && calls($fakes[2]) }), 'the node of the slot is used';
+    is scalar(() = calls($fakes[1])), 0, 'another one is not';
+    is $fakes[3]->connections->{accepted}, 0, 'nor is a replica';
+
+    finish($nginx, $nginx->workers);
+};
+
+
+subtest 'CLUSTERDOWN and TRYAGAIN for ever' => sub {
+    my ($fake) = start_fakes(1, eval => sub { $PASSED });
+    my $nginx = start_nginx($fake->addr);
+    my @workers = $nginx->workers;
+    my $good = { handshake => { 'CLUSTER SLOTS' =>
+                                map_of([0, $MAX, ['127.0.0.1', $fake->port]]) },
+                 eval      => $PASSED };
+
+    is seen(get($nginx, '/?k=a')), '200 redis', 'before';
+
+    for my $error ('CLUSTERDOWN The cluster is down',
+                   'CLUSTERDOWN Hash slot not served', 'CLUSTERDOWN',
+                   'TRYAGAIN Multiple keys request during rehashing of slot')
+    {
+        $fake->clear;
+        $fake->policy({ %$good, eval => "-$error\r\n" });
+
+        is seen(get($nginx, '/short?k=a')), '503 closed', $error;
+
+        my $calls = () = calls($fake);
+
+        cmp_ok $calls, '>=', 1, "tried $calls times";
+        cmp_ok $calls, '<=', 100, 'which is not too often';
+
+        $fake->policy($good);
+        ok wait_until(sub { seen(get($nginx, '/short?k=a')) eq '200 redis' },
+                      15), 'all is well when it is over';
+    }
+
+    finish($nginx, @workers);
+};
+
+
+done_testing;

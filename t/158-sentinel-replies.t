@@ -1,0 +1,342 @@
+# Sentinels that say what no sentinel should.  What they say about the master is
+# believed if it makes sense, and a server that has to be one; all else leaves
+# things as they are.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Test::More;
+
+use Time::HiRes qw(sleep);
+
+use RateLimit::FakeRedis;
+use RateLimit::Fault;
+use RateLimit::Load;
+use RateLimit::Nginx;
+use RateLimit::Sentinel;
+use RateLimit::Util qw(free_port slurp wait_until);
+
+my ($one, $two) = map {
+    RateLimit::Sentinel::Server->start(bind => '127.0.0.1 -::1')
+} 1 .. 2;
+
+
+# ---- what all parts use
+
+sub start_nginx {
+    my ($sentinels) = @_;
+
+    return RateLimit::Nginx->start(workers => 1, log => 'notice',
+                                   conf => <<"EOC");
+    ratelimit_shards sentinel=mymaster $sentinels;
+    ratelimit_redis_timeout 20s;
+    ratelimit_redis_connect_timeout 1s;
+    ratelimit_on_error closed;
+    ratelimit_log_level info;
+    ratelimit_breaker failures=100 window=100ms probe=100ms;
+
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        server_name localhost;
+
+        add_header X-Source \$ratelimit_source always;
+
+        ratelimit_key \$arg_k;
+        ratelimit_capacity 100000;
+        ratelimit_rate 0r/s;
+
+        location = /metrics { ratelimit off; ratelimit_metrics; }
+        location /short { ratelimit_redis_timeout 300ms; empty_gif; }
+        location / { empty_gif; }
+    }
+EOC
+}
+
+
+sub bulk  { return '$' . length($_[0]) . "\r\n$_[0]\r\n" }
+sub array { return '*' . @_ . "\r\n" . join '', map { bulk($_) } @_ }
+
+
+# What a sentinel has to say: the reply about the master, and others if given.
+
+sub says {
+    my ($master, %others) = @_;
+
+    $master = array(split /:/, $master->addr) if ref $master eq ref $one;
+
+    return { handshake => {
+        'SENTINEL GET-MASTER-ADDR-BY-NAME' => $master,
+        SUBSCRIBE => "*3\r\n" . bulk('subscribe') . bulk('+switch-master')
+                     . ":1\r\n",
+        PING      => array('pong', ''),
+        %others,
+    } };
+}
+
+
+sub event {
+    my ($text) = @_;
+
+    return array('message', '+switch-master', $text);
+}
+
+
+sub seen {
+    my ($nginx, $path) = @_;
+
+    my $r = RateLimit::Load::get($nginx->port, $path // '/short?k=a');
+
+    return join ' ', $r->{status}, $r->{headers}{'x-source'} // '-';
+}
+
+
+# Where calls go.
+
+sub used {
+    my ($nginx, $server) = @_;
+
+    my $calls = $server->calls('evalsha');
+
+    return 0 if seen($nginx) ne '200 redis';
+    return $server->calls('evalsha') > $calls;
+}
+
+
+sub finish {
+    my ($nginx, @workers) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    is_deeply [$nginx->workers], \@workers, 'the worker is the same';
+    ok $nginx->stop, 'nginx leaves by itself';
+    $nginx->no_alerts;
+    unlike $nginx->error_log, qr/[^\x20-\x7e\n]/, 'nothing raw in the log';
+}
+
+
+# ---- tests
+
+subtest 'where the master is' => sub {
+    my $fake = RateLimit::FakeRedis->start(policy => says($one));
+    my $nginx = start_nginx($fake->addr);
+    my @workers = $nginx->workers;
+    my $port = $one->port;
+    my $dead = free_port();
+
+    my @replies = (
+        ['an error', "-ERR what\r\n"],
+        ['NOAUTH', "-NOAUTH Authentication required.\r\n"],
+        ['a text', "+OK\r\n"],
+        ['a number', ":1\r\n"],
+        ['nil', "*-1\r\n"],
+        ['another nil', "\$-1\r\n"],
+        ['nothing', "*0\r\n"],
+        ['one word', array('127.0.0.1')],
+        ['three words', array('127.0.0.1', $port, 'x')],
+        ['numbers', "*2\r\n:1\r\n:2\r\n"],
+        ['no port', array('127.0.0.1', '')],
+        ['port 0', array('127.0.0.1', 0)],
+        ['port 70000', array('127.0.0.1', 70000)],
+        ['port -1', array('127.0.0.1', -1)],
+        ['port x', array('127.0.0.1', '6379x')],
+        ['no host', array('', $port)],
+        ['a host with odd bytes', array("a\r\n\"\x01\xff", $port)],
+        ['a long host', array('h' x 5000, $port)],
+        ['a host without an address', array('no.such.host.invalid', $port)],
+        ['a giant', "*2147483647\r\n"],
+        ['a giant string', "*2\r\n\$500000000\r\n"],
+        ['deep', "*1\r\n" x 100 . ":1\r\n"],
+        ['no reply', {}],
+        ['half a reply', { reply => "*2\r\n\$9\r\n127", then => 'close' }],
+    );
+
+    my @wrong;
+
+    ok wait_until(sub { used($nginx, $one) }, 20), 'before';
+
+    for my $case (@replies) {
+        my ($name, $reply) = @$case;
+
+        # whoever knows a master keeps it
+
+        $fake->policy(says($reply));
+        $fake->clear;
+        $fake->drop;
+        $fake->wait_commands('SENTINEL', 1, 10)
+            or push @wrong, "$name: is not asked";
+
+        sleep 0.05;
+        push @wrong, "$name: not where it was" unless used($nginx, $one);
+
+        $fake->clear;
+        $fake->policy(says($one));
+        $fake->wait_commands('SUBSCRIBE', 1, 20)
+            or push @wrong, "$name: is not asked again";
+    }
+
+    is_deeply \@wrong, [], 'the master stays where it was';
+
+    # and this is no reason not to believe what is right
+
+    $fake->policy(says($two));
+    $fake->drop;
+    ok wait_until(sub { used($nginx, $two) }, 20), 'another one is used';
+    $fake->policy(says($one));
+    $fake->drop;
+
+    # who was the master a moment ago is not, unless an event says so
+
+    sleep 0.5;
+    ok used($nginx, $two), 'an old one is not believed in for a while';
+
+    $fake->push(event(join ' ', 'mymaster', map { split /:/, $_->addr } $two,
+                                                                        $one));
+    ok wait_until(sub { used($nginx, $one) }, 20), 'but an event is';
+
+    finish($nginx, @workers);
+};
+
+
+subtest 'events' => sub {
+    my $fake = RateLimit::FakeRedis->start(policy => says($one));
+    my $nginx = start_nginx($fake->addr);
+    my @workers = $nginx->workers;
+    my ($from, $to) = map { join ' ', split /:/, $_->addr } $one, $two;
+
+    ok wait_until(sub { used($nginx, $one) }, 20), 'before';
+
+    my @events = (
+        event(''), event(' '), event('mymaster'), event('mymaster ' x 5),
+        event("other $from $to"), event("mymaster2 $from $to"),
+        event("mymaste $from $to"), event("mymaster $from 127.0.0.1"),
+        event("mymaster $from 127.0.0.1 0"),
+        event("mymaster $from 127.0.0.1 70000"),
+        event("mymaster $from 127.0.0.1 x"), event("mymaster $from host 1"),
+        event("mymaster $from \x01\xff 1"), event('x' x 4000),
+        array('message', '+sdown', "mymaster $from $to"),
+        array('message', '+switch-master'), array('message'), array(),
+        array('subscribe', '+switch-master', '1'), "+OK\r\n", ":1\r\n",
+        "\$-1\r\n", "-ERR what\r\n", "*3\r\n:1\r\n:2\r\n:3\r\n",
+        "*3\r\n" . bulk('message') . bulk('+switch-master') . ":1\r\n",
+    );
+
+    my @wrong;
+
+    for my $n (0 .. $#events) {
+
+        # one that closes its connection asks again, and gets the same
+
+        $fake->push($events[$n]);
+        sleep 0.02;
+        push @wrong, $n unless used($nginx, $one);
+        wait_until(sub { $fake->connections->{open} == 1 }, 10)
+            or push @wrong, "$n: no connection";
+    }
+
+    is_deeply \@wrong, [], 'nothing is made of what is no event';
+
+    my $accepted = $fake->connections->{accepted};
+
+    $fake->push("not even Redis\r\n");
+    ok wait_until(sub {
+        $fake->connections->{accepted} > $accepted
+        && $fake->connections->{open} == 1 && used($nginx, $one)
+    }, 20), 'nor of what is none at all';
+
+    $fake->push(event("mymaster $from $to"));
+    ok wait_until(sub { used($nginx, $two) }, 20), 'a real one counts';
+    is $one->clients, 0, 'and nothing is left of the old one';
+
+    # many at once
+
+    my $many = join '', map { (event("mymaster $to $from"),
+                               event("mymaster $from $to")) } 1 .. 50;
+
+    $fake->push($many);
+    ok wait_until(sub { used($nginx, $two) && $one->clients == 0 }, 20),
+       'the last of many counts';
+
+    finish($nginx, @workers);
+};
+
+
+subtest 'IPv6' => sub {
+    my $listens = eval {
+        RateLimit::Redis::Client->connect(['127.0.0.1', $one->port]);
+        slurp('/proc/net/if_inet6') =~ /^0{31}1 /m
+    };
+
+    plan skip_all => 'no IPv6 here' unless $listens;
+
+    my $fake = RateLimit::FakeRedis->start(
+        policy => says(array('::1', $one->port)));
+    my $nginx = start_nginx($fake->addr);
+
+    ok wait_until(sub { used($nginx, $one) }, 20), 'the master is ::1';
+
+    my ($node) = map { $_->{node} } grep { $_->{role} eq 'master' }
+                 @{ RateLimit::Fault::metrics({ nginx => $nginx })
+                    ->{nginx_ratelimit_shard_node} };
+
+    is $node, '[::1]:' . $one->port, 'as metrics say';
+
+    $fake->policy(says(array('::1', $two->port)));
+    $fake->push(event(join ' ', 'mymaster ::1', $one->port, '::1', $two->port));
+    ok wait_until(sub { used($nginx, $two) }, 20), 'and another one';
+
+    # a new worker has it from the zone, in this form
+
+    ok $nginx->reload && $nginx->old_workers_gone(20), 'a reload';
+    $fake->refuse;
+    $fake->drop;
+    ok wait_until(sub { used($nginx, $two) }, 20), 'knows it';
+    ok $nginx->reload && $nginx->old_workers_gone(20), 'and another reload';
+    ok wait_until(sub { used($nginx, $two) }, 20), 'without a sentinel, too';
+
+    finish($nginx, $nginx->workers);
+};
+
+
+subtest 'a subscription that is refused' => sub {
+    my $fake = RateLimit::FakeRedis->start(policy => says($one,
+        SUBSCRIBE => "-NOPERM this user has no permissions to run the "
+                     . "'subscribe' command\r\n"));
+    my $nginx = start_nginx($fake->addr);
+
+    # better than nothing
+
+    my $got;
+
+    ok wait_until(sub { ($got = seen($nginx)) =~ /^(?:200 redis|503 closed)$/ },
+                  5), 'requests are answered';
+    ok $nginx->wait_log(qr/SUBSCRIBE.*NOPERM|NOPERM.*subscribe/i, 10),
+       'the log names what is missing' or diag $nginx->error_log;
+    sleep 1;
+    cmp_ok $nginx->log_count(qr/./), '<', 40, 'in not many words';
+    cmp_ok $fake->connections->{accepted}, '<', 30, 'without a storm';
+    note $got;
+
+    finish($nginx, $nginx->workers);
+};
+
+
+subtest 'a sentinel that falls silent' => sub {
+    my $silent = RateLimit::FakeRedis->start(policy => says($one, PING => {}));
+    my $other = RateLimit::FakeRedis->start(policy => says($one));
+    my $nginx = start_nginx($silent->addr . ' ' . $other->addr);
+
+    ok wait_until(sub { used($nginx, $one) }, 20), 'the master is known';
+    ok wait_until(sub { $other->connections->{open} == 1
+                        && $silent->connections->{open} == 0 }, 20),
+       'the next one is listened to';
+
+    $other->push(event(join ' ', 'mymaster', map { split /:/, $_->addr } $one,
+                                                                         $two));
+    ok wait_until(sub { used($nginx, $two) }, 20), 'and believed';
+
+    finish($nginx, $nginx->workers);
+};
+
+
+done_testing;
