@@ -195,6 +195,7 @@ ngx_http_ratelimit_cluster_create(ngx_cycle_t *cycle,
     cluster->tidy.handler = ngx_http_ratelimit_cluster_tidy;
     cluster->tidy.data = cluster;
     cluster->tidy.log = cycle->log;
+    cluster->tidy.cancelable = 1;
 
     ngx_queue_init(&cluster->parked);
 
@@ -261,6 +262,10 @@ ngx_http_ratelimit_cluster_exit(ngx_http_ratelimit_cluster_t *cluster)
 
     if (cluster->tidy.posted) {
         ngx_delete_posted_event(&cluster->tidy);
+    }
+
+    if (cluster->tidy.timer_set) {
+        ngx_del_timer(&cluster->tidy);
     }
 
     while (!ngx_queue_empty(&cluster->parked)) {
@@ -917,6 +922,7 @@ ngx_http_ratelimit_cluster_probe(ngx_http_ratelimit_cluster_t *cluster,
 static void
 ngx_http_ratelimit_cluster_tidy(ngx_event_t *ev)
 {
+    ngx_msec_t                     age;
     ngx_uint_t                     i;
     ngx_http_ratelimit_member_t   *node;
     ngx_http_ratelimit_cluster_t  *cluster;
@@ -926,13 +932,21 @@ ngx_http_ratelimit_cluster_tidy(ngx_event_t *ev)
     for (i = 0; cluster->served && i < cluster->n; i++) {
         node = cluster->nodes[i];
 
+        if (node->mapped) {
+            continue;
+        }
+
+        age = ngx_current_msec - node->asked;
+
+        if (age >= NGX_HTTP_RATELIMIT_CLUSTER_ASKED) {
+            ngx_http_ratelimit_link_rest(node->link);
+            continue;
+        }
+
         /* one that is about to get slots is not there in vain */
 
-        if (!node->mapped
-            && ngx_current_msec - node->asked
-               >= NGX_HTTP_RATELIMIT_CLUSTER_ASKED)
-        {
-            ngx_http_ratelimit_link_rest(node->link);
+        if (!ev->timer_set) {
+            ngx_add_timer(ev, NGX_HTTP_RATELIMIT_CLUSTER_ASKED - age);
         }
     }
 }

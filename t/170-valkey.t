@@ -14,7 +14,7 @@ use RateLimit::Redis;
 use RateLimit::Util qw(find_program keep_files reap slurp spawn temp_dir);
 
 # the scripts, what is called an error, a cluster, sentinels
-my @TOPICS = qw(021 022 023 122 143 151 156);
+my @TOPICS = qw(021 023 122 143 151 156);
 
 my $server = find_program('valkey-server');
 
