@@ -19,7 +19,7 @@ static ngx_int_t ngx_http_ratelimit_shards_masters(ngx_conf_t *cf,
     ngx_array_t *masters, ngx_str_t *word);
 static ngx_int_t ngx_http_ratelimit_shards_fit(ngx_conf_t *cf,
     ngx_http_ratelimit_where_t *where, ngx_http_ratelimit_shard_t *shard);
-static ngx_int_t ngx_http_ratelimit_shards_add(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_shards_add(
     ngx_http_ratelimit_shards_t *shards, ngx_http_ratelimit_peer_t *peer,
     ngx_str_t *name);
 static ngx_int_t ngx_http_ratelimit_shards_cluster(ngx_conf_t *cf,
@@ -520,7 +520,7 @@ ngx_http_ratelimit_shards_create(ngx_conf_t *cf,
         peer = ngx_http_ratelimit_peer(cf, &shard[i], access, NULL, NULL,
                                        peers);
 
-        if (ngx_http_ratelimit_shards_add(cf, shards, peer, &shard[i].name)
+        if (ngx_http_ratelimit_shards_add(shards, peer, &shard[i].name)
             != NGX_OK)
         {
             return NULL;
@@ -532,9 +532,8 @@ ngx_http_ratelimit_shards_create(ngx_conf_t *cf,
 
 
 static ngx_int_t
-ngx_http_ratelimit_shards_add(ngx_conf_t *cf,
-    ngx_http_ratelimit_shards_t *shards, ngx_http_ratelimit_peer_t *peer,
-    ngx_str_t *name)
+ngx_http_ratelimit_shards_add(ngx_http_ratelimit_shards_t *shards,
+    ngx_http_ratelimit_peer_t *peer, ngx_str_t *name)
 {
     if (peer == NULL) {
         return NGX_ERROR;
@@ -605,7 +604,7 @@ ngx_http_ratelimit_shards_cluster(ngx_conf_t *cf,
     peer = ngx_http_ratelimit_peer(cf, &all, access, NULL, &where->addresses,
                                    peers);
 
-    return ngx_http_ratelimit_shards_add(cf, shards, peer, &all.name);
+    return ngx_http_ratelimit_shards_add(shards, peer, &all.name);
 }
 
 
@@ -657,7 +656,7 @@ ngx_http_ratelimit_shards_sentinel(ngx_conf_t *cf,
         peer = ngx_http_ratelimit_peer(cf, &master, access, sentinels, NULL,
                                        peers);
 
-        if (ngx_http_ratelimit_shards_add(cf, shards, peer, &name[i])
+        if (ngx_http_ratelimit_shards_add(shards, peer, &name[i])
             != NGX_OK)
         {
             return NGX_ERROR;
