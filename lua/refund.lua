@@ -1,12 +1,12 @@
--- Gives back what take.lua or token_bucket.lua took, or a part of it: because a
--- limit that lives elsewhere denied the request, or because nobody needed it.
+-- Gives back what the other scripts took, or a part of it: because a limit that
+-- lives elsewhere denied the request, or because nobody needed it.
 --
 -- KEYS     one key a limit
--- ARGV[1]  the id of the call that took
--- and three more a limit, beginning with ARGV[2]:
+-- ARGV     four a limit:
 --   1  "bucket", "window" or "gcra"
 --   2  capacity of the bucket in tokens; of no meaning for the others
 --   3  how many tokens; of gcra, ticks that they are worth
+--   4  window: the id of the call that took
 --
 -- Reply: how many of the limits got something back.
 --
@@ -92,10 +92,10 @@ local function refund_gcra(key, ticks)
 end
 
 for i = 1, #KEYS do
-    local a = 3 * i - 1
+    local a = 4 * i - 3
 
     if ARGV[a] == 'window' then
-        refund_window(KEYS[i], ARGV[1], tonumber(ARGV[a + 2]))
+        refund_window(KEYS[i], ARGV[a + 3], tonumber(ARGV[a + 2]))
     elseif ARGV[a] == 'gcra' then
         refund_gcra(KEYS[i], ARGV[a + 2])
     else

@@ -1,15 +1,16 @@
 -- All limits of a request that live here: takes its cost from every one of
 -- them, or, if one denies, from none. Of a single limit it may take the cost of
--- as many of several requests as fit.
+-- as many of several requests as fit. Or that for several requests in turn,
+-- some of whose limits are the same.
 --
--- KEYS     one key a limit
+-- KEYS     one key a limit, no key twice
 -- ARGV[1]  "take", or "peek": look at the state, change nothing
 -- ARGV[2]  whose time counts: "redis" or "nginx"
 -- ARGV[3]  nginx's time, microseconds since the epoch
 -- ARGV[4]  an id that no other call has
--- ARGV[5]  how many requests; 1 if there are several limits
+-- ARGV[5]  how many times; 1 if there are several limits
 --
--- and eight more a limit, beginning with ARGV[6]:
+-- eight more a limit, beginning with ARGV[6]:
 --   1  "bucket", "window" or "gcra"
 --   2  "shadow": a limit that denies nobody but itself; else "enforced"
 --   3  capacity of the bucket in tokens, or the limit in a window
@@ -22,28 +23,36 @@
 --   8  time to live in milliseconds: after it without a call, the bucket would
 --      be full, or the window empty, and so it may go
 --
+-- and, if there are several requests, for each of them: how many times, then
+-- the number of its limits, then which limits these are, the first one being 1.
+-- Without these there is one request, ARGV[5] times, with all limits.
+--
 -- State
 --   bucket: a hash
 --     tokens      tokens there were at lastRefill, six decimals
 --     lastRefill  microseconds since the epoch, by the clock that counts
---     seen        the same moment by the other clock, of slow buckets only
+--     expires     milliseconds since the epoch, by Redis's clock: when it goes
+--     seen        when lastRefill was by the other clock, of slow buckets only
 --   window: a sorted set with an entry for each request that passed; its score
 --     is the time in microseconds, and its member TOTAL:COST:SEEN:ID, where
 --     TOTAL is the sum of all costs up to and with this one. So what a window
 --     holds is known from its first entry and its last.
 --   gcra: as gcra.lua keeps it
 --
--- Reply: integers, in the order of the limits; a single one is no array.
+-- Reply: integers, in the order of the requests, and of the limits of each; a
+-- single one is no array.
 --   gcra: t, ticks
 --   bucket: t, microtokens; with a step, a second one: microseconds gone of it
 --   window: t, how much is left; microseconds until the oldest entry leaves;
 --           microseconds until the cost fits, 0 if it does
---   t >= 0: this limit does not deny, t is what is left after the call;
+--   t >= 0: this limit does not deny, t is what is left after the request;
 --   t < 0: it denies, and -1 - t is there.
---   Where an enforced limit denies, nothing was taken anywhere.
---   Of several requests, before all these: how many of them pass; t < 0 if none
---   does.
---   An error "CLOCK": nginx's time is too far behind.
+--   Where an enforced limit denies, nothing was taken for the request.
+--   Of a request that comes several times, before all these: how many times it
+--   passes; t < 0 if it never does.
+--   An error instead of the first integer of a request, or of the whole reply
+--   if there is one request alone: what one of its keys holds is no limit, or
+--   "CLOCK", nginx's time is too far behind. Others of its integers are 0.
 --
 -- Time. A bucket counts whole microtokens, of which as many make a token as
 -- microseconds make a second: the fraction of the refill also is microtokens a
@@ -57,22 +66,20 @@ local BEHIND = 60000000
 
 local take = ARGV[1] == 'take'
 local nginx = ARGV[2] == 'nginx'
-local times = tonumber(ARGV[5])
 
 local call = redis.call
 local floor, format = math.floor, string.format
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
+local ms = floor(now / 1000)
 local seen = tonumber(ARGV[3])
 
 if nginx then
     now, seen = seen, now
 end
 
-local reply = {}
-local limits = {}
-local denied = false
+local CLOCK = redis.error_reply('CLOCK nginx is more than a minute behind')
 
 -- in two halves, as a "%d" may have but 32 bits, and "%.0f" takes its time
 local function integer(n)
@@ -111,7 +118,7 @@ local function read(key, ...)
     if kind ~= 'hash' and kind ~= 'zset'
        and not (kind == 'string' and tonumber(call('GET', key)))
     then
-        return call(...)
+        return state
     end
 
     if take then
@@ -126,15 +133,21 @@ local function look_at_bucket(key, a)
     local state
 
     if slow then
-        state = read(key, 'HMGET', key, 'tokens', 'lastRefill', 'seen')
+        state = read(key, 'HMGET', key, 'tokens', 'lastRefill', 'expires',
+                     'seen')
     else
-        state = read(key, 'HMGET', key, 'tokens', 'lastRefill')
+        state = read(key, 'HMGET', key, 'tokens', 'lastRefill', 'expires')
+    end
+
+    if state.err then
+        return state
     end
 
     local full = ARGV[a + 2] * 1000000
     local num, den = tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
     local step = tonumber(ARGV[a + 6])
     local tokens, last = tonumber(state[1]), tonumber(state[2])
+    local expires = math.max(0, tonumber(state[3]) or 0)
     local set_back = false
 
     if tokens and last then
@@ -149,14 +162,14 @@ local function look_at_bucket(key, a)
                 last = now
                 set_back = true
             elseif elapsed < -BEHIND then
-                return nil
+                return CLOCK
             end
 
             elapsed = 0
         end
 
-        if slow and elapsed > HOUR and tonumber(state[3]) then
-            elapsed = elapsed - leap(elapsed, seen - state[3])
+        if slow and elapsed > HOUR and tonumber(state[4]) then
+            elapsed = elapsed - leap(elapsed, seen - state[4])
             last = now - elapsed
         end
 
@@ -184,7 +197,7 @@ local function look_at_bucket(key, a)
     end
 
     local cost = ARGV[a + 3] * 1000000
-    local needed = ARGV[a + 7] * 500
+    local needed = tokens < full and ARGV[a + 7] * 500 or 0
 
     if num > 0 then
         needed = (full - tokens) * den / num
@@ -194,23 +207,40 @@ local function look_at_bucket(key, a)
         end
     end
 
-    return { fits = tokens >= cost, tokens = tokens, cost = cost, last = last,
-             slow = slow, step = step, set_back = set_back, needed = needed }
+    return { left = tokens, cost = cost, last = last, slow = slow, step = step,
+             set_back = set_back, needed = needed, expires = expires }
+end
+
+-- a key that is used again gets twice its time, so that few calls renew it
+local function renew_bucket(key, a, b)
+    local ttl = ARGV[a + 7] * (b.expires > 0 and 2 or 1)
+
+    call('HSET', key, 'expires', integer(ms + ttl))
+
+    ttl = integer(ttl)
+
+    -- it may not be allowed to: then the next call has to try again
+    if type(redis.pcall('PEXPIRE', key, ttl)) == 'table' then
+        call('HSET', key, 'expires', 0)
+        call('PEXPIRE', key, ttl)
+    end
 end
 
 local function write_bucket(key, a, b)
     if b.slow then
         call('HSET', key,
-                   'tokens', decimal(b.tokens),
+                   'tokens', decimal(b.left),
                    'lastRefill', integer(b.last),
                    'seen', integer(seen - (now - b.last)))
     else
         call('HSET', key,
-                   'tokens', decimal(b.tokens),
+                   'tokens', decimal(b.left),
                    'lastRefill', integer(b.last))
     end
 
-    call('PEXPIRE', key, ARGV[a + 7])
+    if b.expires < ms + ARGV[a + 7] then
+        renew_bucket(key, a, b)
+    end
 end
 
 local function look_at_gcra(key, a)
@@ -218,30 +248,40 @@ local function look_at_gcra(key, a)
     local ticks = (now - 1700000000000000) * 16
     local full_at = read(key, 'GET', key)
 
-    -- an empty table: another algorithm's
-    full_at = type(full_at) ~= 'table' and tonumber(full_at) or ticks
+    if type(full_at) == 'table' then
+        if full_at.err then
+            return full_at
+        end
+
+        -- another algorithm's
+        full_at = nil
+    end
+
+    full_at = tonumber(full_at) or ticks
 
     local lacks = math.min(burst, math.max(0, full_at - ticks))
 
     -- set right as gcra.lua does it; but of nginx's clocks one may be behind,
     -- and the one that is ahead would get more than it should
-    return { fits = burst - lacks >= cost, left = burst - lacks, cost = cost,
-             burst = burst, ticks = ticks, needed = 0,
+    return { left = burst - lacks, cost = cost, burst = burst, ticks = ticks,
+             needed = 0,
              set_back = not nginx and ARGV[a + 6] == '0'
                         and full_at - ticks > burst }
 end
 
-local function write_gcra(key, g)
+local function write_gcra(key, _, g)
     local lacks = g.burst - g.left
 
     call('SET', key, integer(g.ticks + lacks),
                'PX', integer(math.ceil(lacks / 16000) + 1000))
 end
 
-local look_at = { bucket = look_at_bucket, gcra = look_at_gcra }
-
 local function entry(key, rank)
     local e = read(key, 'ZRANGE', key, rank, rank, 'WITHSCORES')
+
+    if e.err then
+        return e
+    end
 
     if e[1] then
         local total, cost, at = string.match(e[1], '^(%d+):(%d+):(%d+):')
@@ -263,11 +303,13 @@ local function look_at_window(key, a)
     local length = tonumber(ARGV[a + 4])
     local total, _, score, at = entry(key, -1)
     local w = { cost = cost, now = now, total = 0, used = 0, oldest = 0,
-                wait = 0, needed = 0 }
+                wait = 0, needed = 0, left = limit, length = length }
+
+    if type(total) == 'table' then
+        return total
+    end
 
     if not total then
-        w.fits = cost <= limit
-        w.left = limit
         return w
     end
 
@@ -277,7 +319,7 @@ local function look_at_window(key, a)
         if not nginx then
             delta = now - score
         elseif score - now > BEHIND then
-            return nil
+            return CLOCK
         else
             w.now = score
         end
@@ -309,9 +351,8 @@ local function look_at_window(key, a)
     end
 
     w.left = math.max(0, limit - w.used)
-    w.fits = w.used + cost <= limit
 
-    if not w.fits and w.used > 0 then
+    if w.left < cost and w.used > 0 then
         -- the first entry with which enough has left
         local enough = total - (limit - cost)
         local low, high = gone, n - 1
@@ -334,8 +375,6 @@ local function look_at_window(key, a)
     return w
 end
 
-look_at.window = look_at_window
-
 local function write_window(key, a, w)
     if w.gone then
         call('ZREMRANGEBYSCORE', key, '-inf', w.gone)
@@ -347,92 +386,131 @@ local function write_window(key, a, w)
     call('PEXPIRE', key, ARGV[a + 7])
 end
 
+local look_at = { bucket = look_at_bucket, window = look_at_window,
+                  gcra = look_at_gcra }
+local write = { bucket = write_bucket, window = write_window,
+                gcra = write_gcra }
+
+local limits = {}
+local reply = {}
+
 for i = 1, #KEYS do
     local a = 8 * i - 2
     local limit = look_at[ARGV[a]](KEYS[i], a)
 
-    if not limit then
-        return redis.error_reply('CLOCK nginx is more than a minute behind')
+    if limit.err then
+        limit = { err = limit.err, left = 0, cost = 1, oldest = 0, wait = 0,
+                  needed = 0, last = now, step = tonumber(ARGV[a + 6]) }
     end
 
+    limit.kind = ARGV[a]
+    limit.shadow = ARGV[a + 1] == 'shadow'
+    limit.taken = 0
     limits[i] = limit
+end
 
-    if not limit.fits and ARGV[a + 1] ~= 'shadow' then
-        denied = true
+-- one request, so many times; the numbers of its limits are in ARGV from
+-- "first" on, or it has all limits
+local function serve(times, n, first)
+    local own = {}
+    local at = #reply + 1
+    local passed = times
+    local failed
+
+    for i = 1, n do
+        local limit = limits[first and tonumber(ARGV[first + i - 1]) or i]
+
+        own[i] = limit
+        failed = failed or limit.err
+
+        -- one in the shadow is asked if there is no other
+        if n == 1 or not limit.shadow then
+            if limit.left < limit.cost then
+                passed = 0
+            elseif times > 1 then
+                passed = math.min(passed, floor(limit.left / limit.cost))
+            end
+        end
     end
+
+    if times > 1 then
+        reply[at] = passed
+    end
+
+    for i = 1, n do
+        local limit = own[i]
+        local fits = limit.left >= limit.cost
+
+        if fits and passed > 0 and take and not failed then
+            limit.left = limit.left - passed * limit.cost
+            limit.taken = limit.taken + passed * limit.cost
+        end
+
+        reply[#reply + 1] = fits and limit.left or -1 - limit.left
+
+        if limit.kind == 'window' then
+            if limit.taken > 0 and limit.oldest == 0 then
+                limit.oldest = limit.length
+            end
+
+            -- others of this call have filled it: not before an entry leaves
+            if not fits and limit.wait == 0 then
+                limit.wait = limit.oldest
+            end
+
+            reply[#reply + 1] = limit.oldest
+            reply[#reply + 1] = fits and 0 or limit.wait
+        elseif limit.kind == 'bucket' and limit.step > 0 then
+            reply[#reply + 1] = now - limit.last
+        end
+    end
+
+    if failed then
+        for i = at, #reply do
+            reply[i] = 0
+        end
+
+        reply[at] = { err = failed }
+    end
+end
+
+local first = 6 + 8 * #KEYS
+local alone = not ARGV[first]
+
+if alone then
+    serve(tonumber(ARGV[5]), #KEYS)
+end
+
+while ARGV[first] do
+    local n = tonumber(ARGV[first + 1])
+
+    serve(tonumber(ARGV[first]), n, first + 2)
+    first = first + 2 + n
 end
 
 for i = 1, #KEYS do
     local a = 8 * i - 2
-    local l = limits[i]
-    local taken = take and l.fits and not denied
-    local passed = l.fits and 1 or 0
-    local state
+    local limit = limits[i]
 
-    if l.fits and times > 1 then
-        passed = math.min(times, floor((l.left or l.tokens) / l.cost))
-    end
+    -- a denied call changes nothing, but a clock that was set back has to be
+    -- followed, or the limit would stand still until it has caught up
+    if limit.taken > 0 or (take and limit.set_back) then
+        write[limit.kind](KEYS[i], a, limit)
 
-    l.taken = passed * l.cost
-
-    if times > 1 then
-        reply[#reply + 1] = passed
-    end
-
-    if ARGV[a] == 'window' then
-        if taken then
-            write_window(KEYS[i], a, l)
-            l.left = l.left - l.taken
-
-            if l.oldest == 0 then
-                l.oldest = tonumber(ARGV[a + 4])
-            end
-        end
-
-        state = l.left
-    elseif ARGV[a] == 'gcra' then
-        if taken then
-            l.left = l.left - l.taken
-        end
-
-        if taken or (take and l.set_back) then
-            write_gcra(KEYS[i], l)
-        end
-
-        state = l.left
-    else
-        if taken then
-            l.tokens = l.tokens - l.taken
-        end
-
-        -- a denied call changes nothing, but a clock that was set back has to
-        -- be followed, or the bucket would stand still until it has caught up
-        if taken or (take and l.set_back) then
-            write_bucket(KEYS[i], a, l)
-        end
-
-        state = l.tokens
-    end
-
-    -- a limit that has become slower, larger or longer since the last take
+    -- and a limit that has become slower, larger or longer since the last take
     -- must not be forgotten before its time
-    if take and not taken and l.needed > 0
-       and call('PTTL', KEYS[i]) < l.needed / 1000
-    then
-        call('PEXPIRE', KEYS[i], ARGV[a + 7])
-    end
-
-    reply[#reply + 1] = l.fits and state or -1 - state
-
-    if ARGV[a] == 'window' then
-        reply[#reply + 1] = l.oldest
-        reply[#reply + 1] = l.wait
-    elseif ARGV[a] == 'bucket' and l.step > 0 then
-        reply[#reply + 1] = now - l.last
+    elseif take and limit.needed > 0 then
+        if limit.kind == 'bucket' then
+            if limit.expires < ms + limit.needed / 1000 then
+                renew_bucket(KEYS[i], a, limit)
+            end
+        elseif call('PTTL', KEYS[i]) < limit.needed / 1000 then
+            call('PEXPIRE', KEYS[i], ARGV[a + 7])
+        end
     end
 end
 
-if #reply == 1 then
+if #reply == 1 or (alone and type(reply[1]) == 'table') then
     return reply[1]
 end
 

@@ -5,26 +5,30 @@
 -- KEYS     the buckets, hashes:
 --            tokens      tokens there were at lastRefill, six decimals
 --            lastRefill  microseconds since the epoch, by this server's clock
+--            expires     milliseconds since the epoch: when the key goes
 -- ARGV[1]  capacity, in tokens
 -- ARGV[2]  refill in tokens a second is the fraction ARGV[2] / ARGV[3]
 -- ARGV[3]
 -- ARGV[4]  cost, in tokens
 -- ARGV[5]  time to live in milliseconds, not less than an empty bucket needs
 --          to become full: a bucket that is gone counts as full
--- ARGV[6]  how many requests for a single bucket, if they are several
+-- ARGV[6]  and on: how many requests for each of the keys, unless all are 1
 --
 -- Reply: an integer. t >= 0: taken, t microtokens are left.
 --        t < 0: denied, nothing was taken, -1 - t microtokens are there.
---        Of several buckets one such integer each.
---        Of several requests two integers: how many of them pass, and t, which
---        is below zero if none does.
+--        With ARGV[6] two integers: how many requests pass, and t, which is
+--        below zero if none does.
+--        Of several keys that for each, in one array.
 --
 -- All numbers are whole microtokens and microseconds, exact below 2^53. As a
 -- token has as many microtokens as a second has microseconds, the refill
 -- fraction also counts microtokens a microsecond. They are written as two
 -- integers, which Lua formats in half the time that it takes for one float.
+--
+-- A key that is used again gets twice its time to live, so that few calls have
+-- to renew it.
 
-local call, pcall = redis.call, redis.pcall
+local call, pcall, tonumber = redis.call, redis.pcall, tonumber
 local floor, format = math.floor, string.format
 
 local time = call('TIME')
@@ -36,34 +40,37 @@ local cost = ARGV[4] * 1000000
 local num = tonumber(ARGV[2])
 local den = tonumber(ARGV[3])
 
-local ttl = ARGV[5]
-local times = 1
+local times = ARGV[6]
 
-if ARGV[6] then
-    times = tonumber(ARGV[6])
-end
+local reply = {}
+local n = 0
 
-local passed
+-- as written last: the same for all buckets that were full
+local tokens_were, tokens_text, last_was, last_text
 
-local function take(key)
-    local bucket = pcall('HMGET', key, 'tokens', 'lastRefill')
+for i = 1, #KEYS do
+    local key = KEYS[i]
+    local wanted = times and tonumber(ARGV[5 + i]) or 1
+    local bucket = pcall('HMGET', key, 'tokens', 'lastRefill', 'expires')
+    local failed = bucket.err and bucket
 
-    if bucket.err then
+    if failed then
         local kind = call('TYPE', key).ok
 
-        if kind ~= 'zset'
-           and not (kind == 'string' and tonumber(call('GET', key)))
+        -- what another algorithm has kept counts as gone
+        if kind == 'zset'
+           or (kind == 'string' and tonumber(call('GET', key)))
         then
-            return bucket
+            call('DEL', key)
+            failed = nil
+        elseif #KEYS == 1 then
+            return failed
         end
-
-        -- another algorithm has kept the limit before: that counts as gone
-        call('DEL', key)
-        bucket = {}
     end
 
-    local tokens = tonumber(bucket[1])
-    local last = tonumber(bucket[2])
+    local tokens, last = tonumber(bucket[1]), tonumber(bucket[2])
+    local expires = math.max(0, tonumber(bucket[3]) or 0)
+    local ttl = ARGV[5] * 1
     local repair = false
 
     if tokens and last then
@@ -71,12 +78,18 @@ local function take(key)
 
         -- not below zero, nor "nan", should somebody else have written that
         tokens = math.max(0, floor(tokens * 1000000 + 0.5))
+        ttl = 2 * ttl
 
         if elapsed > 0 then
-            local refill = floor(elapsed * num / den)
+            local refill = elapsed * num / den
 
-            -- time that made no whole microtoken yet is left to the next call
-            if refill > 0 then
+            if tokens + refill >= full then
+                -- a full bucket saves up no time
+                tokens = full
+                last = now
+            elseif refill >= 1 then
+                -- time that made no whole microtoken is left to the next call
+                refill = floor(refill)
                 tokens = tokens + refill
                 last = math.min(now, last + math.ceil(refill * den / num))
             end
@@ -84,62 +97,85 @@ local function take(key)
             -- the clock stepped back: nothing is refilled, it goes on from here
             repair = elapsed ~= 0
             last = now
-        end
-
-        -- a full bucket saves up no time
-        if tokens >= full then
-            tokens = full
-            last = now
+            tokens = math.min(tokens, full)
         end
     else
         tokens = full
         last = now
+        expires = 0
     end
 
-    passed = 0
+    local passed = 0
 
-    if tokens >= cost then
-        passed = times == 1 and 1 or math.min(times, floor(tokens / cost))
+    if tokens >= cost and not failed then
+        passed = wanted == 1 and 1 or math.min(wanted, floor(tokens / cost))
         tokens = tokens - passed * cost
     end
 
     -- a denied call changes nothing, unless the clock has to be set right: else
     -- the bucket would stand still until the old time comes round again
-    if passed > 0 or repair then
-        call('HSET', key,
-             'tokens', format('%d.%06d', floor(tokens / 1000000),
-                              tokens % 1000000),
-             'lastRefill', format('%d%06d', floor(last / 1000000),
-                                  last % 1000000))
-        call('PEXPIRE', key, ttl)
+    local write = passed > 0 or repair
 
-    elseif call('PTTL', key) * num < (full - tokens) * den / 1000 then
-        -- the limit has become slower or larger since the last take: the
-        -- bucket must not be forgotten, and so be full, before it would be
-        call('PEXPIRE', key, ttl)
+    -- a bucket must not be forgotten, and so be full, before it would be; nor
+    -- may one that denies, if its limit has become slower or larger
+    local renew = (write or tokens < full)
+                  and (expires - 1000) * 1000
+                      < now + (full - tokens) * den / num
+
+    if write then
+        if tokens ~= tokens_were then
+            local whole = floor(tokens / 1000000)
+
+            tokens_text = format('%d.%06d', whole, tokens - whole * 1000000)
+            tokens_were = tokens
+        end
+
+        if last ~= last_was then
+            local whole = floor(last / 1000000)
+
+            last_text = format('%d%06d', whole, last - whole * 1000000)
+            last_was = last
+        end
+
+        if not renew then
+            call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text)
+        end
+    end
+
+    if renew then
+        local at = format('%.0f', now / 1000 + ttl)
+
+        if write then
+            call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text,
+                 'expires', at)
+        else
+            call('HSET', key, 'expires', at)
+        end
+
+        at = format('%.0f', ttl)
+
+        -- it may not be allowed to: then the next call has to try again
+        if type(pcall('PEXPIRE', key, at)) == 'table' then
+            call('HSET', key, 'expires', 0)
+            call('PEXPIRE', key, at)
+        end
     end
 
     if passed == 0 then
-        return -1 - tokens
+        tokens = failed or -1 - tokens
     end
 
-    return tokens
-end
-
-if #KEYS == 1 then
-    local left = take(KEYS[1])
-
-    if times == 1 or type(left) == 'table' then
-        return left
+    if times then
+        n = n + 1
+        reply[n] = passed
     end
 
-    return { passed, left }
+    n = n + 1
+    reply[n] = tokens
 end
 
-local reply = {}
-
-for i = 1, #KEYS do
-    reply[i] = take(KEYS[i])
+if n == 1 then
+    return reply[1]
 end
 
 return reply

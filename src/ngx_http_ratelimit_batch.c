@@ -2,12 +2,14 @@
 /*
  * Calls wait for the end of the event-loop turn in which they are made, in a
  * list for each server, and on for as long as each further turn, which does not
- * sleep, brings more of them.  Then those whose limits are the same but for the
- * key go as one command with several keys: the server has less to do for it
- * than for so many commands, and it is woken up once.  One reply has the
- * answers of all of them, in order.
+ * sleep, brings more of them.  Then those that can be made by one call of a
+ * script go as one command: the server has less to do for it than for so many
+ * commands, above all if some of their limits are the same, and it is woken up
+ * once.  One reply has the answers of all of them, in order.
  *
- * That is for the short scripts and single requests.  Others go by themselves.
+ * A call belongs to who makes it, and may be cancelled or moved at any time: a
+ * batch under way then has a gap in its place, and drops that part of the
+ * reply.
  */
 
 
@@ -15,16 +17,13 @@
 #include "ngx_http_ratelimit_local.h"
 
 
-/* so that no command holds up a server for long */
-#define NGX_HTTP_RATELIMIT_BATCH  32
-
 /* ms: in a worker that has much to do, turns are long */
 #define NGX_HTTP_RATELIMIT_BATCH_WAIT  5
 
 
 /* what waits for one server */
 
-typedef struct {
+struct ngx_http_ratelimit_lane_s {
     ngx_http_ratelimit_link_t       *link;
     ngx_queue_t                      errands;
 
@@ -35,20 +34,21 @@ typedef struct {
                                                     process that leaves waits
                                                     for nothing else */
     unsigned                         grew:1;     /* in this turn */
-} ngx_http_ratelimit_lane_t;
+};
 
 
 /* a command under way */
 
-typedef struct {
+struct ngx_http_ratelimit_batch_s {
     ngx_queue_t                      queue;      /* free ones */
     ngx_http_ratelimit_link_t       *link;
-    ngx_http_ratelimit_errand_t     *errands[NGX_HTTP_RATELIMIT_BATCH];
-    ngx_http_ratelimit_claim_t      *claims[NGX_HTTP_RATELIMIT_BATCH];
-    ngx_uint_t                       n;
+    ngx_http_ratelimit_slot_t       *slot;
+    ngx_http_ratelimit_errand_t     *errands[NGX_HTTP_RATELIMIT_BUNDLE];
+    ngx_http_ratelimit_bundle_t      bundle;     /* of the same order */
+    ngx_uint_t                       live;       /* not cancelled */
     uint64_t                         sent;       /* us */
     unsigned                         eval:1;
-} ngx_http_ratelimit_batch_t;
+};
 
 
 static ngx_http_ratelimit_lane_t *ngx_http_ratelimit_batch_lane(
@@ -56,16 +56,24 @@ static ngx_http_ratelimit_lane_t *ngx_http_ratelimit_batch_lane(
 static void ngx_http_ratelimit_batch_flush(ngx_event_t *ev);
 static ngx_http_ratelimit_batch_t *ngx_http_ratelimit_batch_create(
     ngx_http_ratelimit_lane_t *lane);
+static void ngx_http_ratelimit_batch_stamp(ngx_http_ratelimit_batch_t *batch);
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_batch_send(
     ngx_http_ratelimit_batch_t *batch);
 static ngx_int_t ngx_http_ratelimit_batch_reply(void *data,
     ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
+static ngx_http_ratelimit_failure_e ngx_http_ratelimit_batch_again(
+    ngx_http_ratelimit_batch_t *batch);
 static void ngx_http_ratelimit_batch_done(ngx_http_ratelimit_batch_t *batch,
     ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_batch_free(ngx_http_ratelimit_batch_t *batch);
 
 
 static ngx_pool_t   *ngx_http_ratelimit_batch_pool;
 static ngx_queue_t   ngx_http_ratelimit_batches;
+
+/* ids of calls: those of other processes begin with something else */
+static uint64_t      ngx_http_ratelimit_batch_process;
+static uint64_t      ngx_http_ratelimit_batch_calls;
 
 
 void
@@ -73,6 +81,12 @@ ngx_http_ratelimit_batch_init(ngx_cycle_t *cycle)
 {
     ngx_http_ratelimit_batch_pool = cycle->pool;
     ngx_queue_init(&ngx_http_ratelimit_batches);
+
+    ngx_http_ratelimit_batch_process =
+        ((uint64_t) ngx_random() << 40)
+        ^ ((uint64_t) ngx_random() << 20)
+        ^ ngx_murmur_hash2(cycle->hostname.data, cycle->hostname.len)
+        ^ ((uint64_t) ngx_pid << 32);
 }
 
 
@@ -127,9 +141,11 @@ ngx_http_ratelimit_batch_add(ngx_http_ratelimit_link_t *link,
 
     lane = ngx_http_ratelimit_batch_lane(link);
     if (lane == NULL) {
+        ngx_http_ratelimit_link_unsent(link, NGX_HTTP_RATELIMIT_OVERLOAD);
         return NGX_HTTP_RATELIMIT_OVERLOAD;
     }
 
+    errand->lane = lane;
     errand->gone = 0;
     lane->grew = 1;
 
@@ -141,12 +157,49 @@ ngx_http_ratelimit_batch_add(ngx_http_ratelimit_link_t *link,
 
 
 void
-ngx_http_ratelimit_batch_grew(ngx_http_ratelimit_link_t *link)
+ngx_http_ratelimit_batch_grew(ngx_http_ratelimit_errand_t *errand)
 {
-    ngx_http_ratelimit_lane_t  *lane;
+    errand->lane->grew = 1;
+}
 
-    lane = *ngx_http_ratelimit_link_lane(link);
-    lane->grew = 1;
+
+void
+ngx_http_ratelimit_batch_cancel(ngx_http_ratelimit_errand_t *errand)
+{
+    ngx_http_ratelimit_batch_t  *batch;
+
+    if (!errand->gone) {
+        ngx_queue_remove(&errand->queue);
+        return;
+    }
+
+    batch = errand->batch;
+
+    batch->errands[errand->place] = NULL;
+    batch->bundle.scripts[errand->place] = NULL;
+
+    if (--batch->live == 0) {
+
+        /* nobody waits for the reply, and it may not have been sent yet */
+
+        ngx_http_ratelimit_redis_cancel(batch->slot);
+        ngx_http_ratelimit_batch_free(batch);
+    }
+}
+
+
+void
+ngx_http_ratelimit_batch_move(ngx_http_ratelimit_errand_t *errand,
+    ngx_http_ratelimit_errand_t *copy)
+{
+    if (!errand->gone) {
+        ngx_queue_insert_after(&errand->queue, &copy->queue);
+        ngx_queue_remove(&errand->queue);
+        return;
+    }
+
+    errand->batch->errands[errand->place] = copy;
+    errand->batch->bundle.scripts[errand->place] = &copy->script;
 }
 
 
@@ -191,9 +244,16 @@ ngx_http_ratelimit_batch_flush(ngx_event_t *ev)
             ngx_queue_remove(q);
 
             errand = ngx_queue_data(q, ngx_http_ratelimit_errand_t, queue);
+
+            ngx_http_ratelimit_link_unsent(lane->link,
+                                           NGX_HTTP_RATELIMIT_OVERLOAD);
+
+            errand->ended = ngx_http_ratelimit_local_clock();
             errand->handler(errand, NGX_HTTP_RATELIMIT_OVERLOAD);
             continue;
         }
+
+        ngx_http_ratelimit_batch_stamp(batch);
 
         failure = ngx_http_ratelimit_batch_send(batch);
 
@@ -210,10 +270,11 @@ ngx_http_ratelimit_batch_flush(ngx_event_t *ev)
 static ngx_http_ratelimit_batch_t *
 ngx_http_ratelimit_batch_create(ngx_http_ratelimit_lane_t *lane)
 {
-    ngx_uint_t                    alone;
+    ngx_uint_t                    most;
+    ngx_msec_t                    timeout;
     ngx_queue_t                  *q, *next;
     ngx_http_ratelimit_batch_t   *batch;
-    ngx_http_ratelimit_errand_t  *errand, *first;
+    ngx_http_ratelimit_errand_t  *errand;
 
     if (!ngx_queue_empty(&ngx_http_ratelimit_batches)) {
         q = ngx_queue_head(&ngx_http_ratelimit_batches);
@@ -230,45 +291,75 @@ ngx_http_ratelimit_batch_create(ngx_http_ratelimit_lane_t *lane)
 
     batch->link = lane->link;
     batch->eval = 0;
-    batch->n = 0;
+    batch->live = 0;
+    batch->bundle.n = 0;
 
     /* keys of one command to a cluster have to be of one slot */
 
-    alone = ngx_http_ratelimit_link_peer(lane->link)->node;
-    first = NULL;
+    most = ngx_http_ratelimit_link_peer(lane->link)->node
+           ? 1 : NGX_HTTP_RATELIMIT_BUNDLE;
+
+    timeout = 0;
 
     for (q = ngx_queue_head(&lane->errands);
-         q != ngx_queue_sentinel(&lane->errands)
-         && batch->n < NGX_HTTP_RATELIMIT_BATCH;
+         q != ngx_queue_sentinel(&lane->errands) && batch->live < most;
          q = next)
     {
         next = ngx_queue_next(q);
         errand = ngx_queue_data(q, ngx_http_ratelimit_errand_t, queue);
 
-        if (first == NULL) {
-            first = errand;
-
-        } else if (errand->timeout != first->timeout
-                   || !ngx_http_ratelimit_script_alike(&first->script,
-                                                       &errand->script))
+        if ((batch->live && errand->timeout != timeout)
+            || !ngx_http_ratelimit_bundle_add(&batch->bundle, &errand->script))
         {
             continue;
         }
 
         ngx_queue_remove(q);
 
-        batch->claims[batch->n] = errand->script.claims[0];
-        batch->errands[batch->n++] = errand;
-        errand->gone = 1;
+        timeout = errand->timeout;
 
-        if (alone || !ngx_http_ratelimit_script_alike(&first->script,
-                                                      &first->script))
-        {
-            break;
-        }
+        errand->gone = 1;
+        errand->batch = batch;
+        errand->place = batch->live;
+        batch->errands[batch->live++] = errand;
     }
 
     return batch;
+}
+
+
+/* the time, and an id that no other command has, if the script asks for them */
+
+static void
+ngx_http_ratelimit_batch_stamp(ngx_http_ratelimit_batch_t *batch)
+{
+    size_t                        len;
+    u_char                        id[NGX_HTTP_RATELIMIT_BATCH_ID];
+    uint64_t                      now;
+    ngx_uint_t                    i;
+    struct timeval                tv;
+    ngx_http_ratelimit_script_t  *script;
+
+    len = 0;
+    now = 0;
+
+    if (!ngx_http_ratelimit_script_short(batch->bundle.scripts[0])) {
+        ngx_gettimeofday(&tv);
+
+        now = (uint64_t) tv.tv_sec * NGX_HTTP_RATELIMIT_MICRO + tv.tv_usec;
+
+        len = ngx_sprintf(id, "%xL-%xL", ngx_http_ratelimit_batch_process,
+                          ngx_http_ratelimit_batch_calls++)
+              - id;
+    }
+
+    for (i = 0; i < batch->bundle.n; i++) {
+        script = batch->bundle.scripts[i];
+
+        script->now = now;
+        script->id_len = len;
+        ngx_memcpy(script->id, id, len);
+    }
 }
 
 
@@ -282,14 +373,13 @@ ngx_http_ratelimit_batch_send(ngx_http_ratelimit_batch_t *batch)
     ngx_str_t                      command;
     ngx_uint_t                     i;
     ngx_msec_t                     spent, left;
-    ngx_http_ratelimit_slot_t     *slot;
     ngx_http_ratelimit_errand_t   *errand;
     ngx_http_ratelimit_failure_e   failure;
 
     left = NGX_MAX_INT32_VALUE;
     batch->sent = ngx_http_ratelimit_local_clock();
 
-    for (i = 0; i < batch->n; i++) {
+    for (i = 0; i < batch->bundle.n; i++) {
         errand = batch->errands[i];
         errand->sent = batch->sent;
 
@@ -302,16 +392,8 @@ ngx_http_ratelimit_batch_send(ngx_http_ratelimit_batch_t *batch)
         return NGX_HTTP_RATELIMIT_TIMEOUT;
     }
 
-    if (batch->n > 1) {
-        len = ngx_http_ratelimit_script_batch(&bytes, batch->claims, batch->n,
-                                              batch->eval);
-
-    } else {
-        batch->errands[0]->script.eval = batch->eval;
-        len = ngx_http_ratelimit_script_take(&bytes,
-                                             &batch->errands[0]->script);
-    }
-
+    len = ngx_http_ratelimit_bundle_format(&bytes, &batch->bundle,
+                                           batch->eval);
     if (len < 0) {
         return NGX_HTTP_RATELIMIT_OVERLOAD;
     }
@@ -321,7 +403,7 @@ ngx_http_ratelimit_batch_send(ngx_http_ratelimit_batch_t *batch)
 
     failure = ngx_http_ratelimit_link_send(batch->link, &command, left,
                                            ngx_http_ratelimit_batch_reply,
-                                           batch, &slot);
+                                           batch, &batch->slot);
     ngx_http_ratelimit_script_free(bytes);
 
     return failure;
@@ -334,24 +416,8 @@ ngx_http_ratelimit_batch_reply(void *data, ngx_http_ratelimit_reply_t *reply,
 {
     ngx_http_ratelimit_batch_t *batch = data;
 
-    ngx_uint_t  i;
-
     if (failure == NGX_HTTP_RATELIMIT_OK) {
-
-        if (batch->n > 1) {
-            failure = ngx_http_ratelimit_script_batch_reply(reply,
-                                                            batch->claims,
-                                                            batch->n);
-
-            for (i = 0; i < batch->n; i++) {
-                batch->errands[i]->script.passed =
-                                        (batch->claims[i]->state[0] >= 0);
-            }
-
-        } else {
-            failure = ngx_http_ratelimit_script_reply(reply,
-                                                 &batch->errands[0]->script);
-        }
+        failure = ngx_http_ratelimit_bundle_reply(reply, &batch->bundle);
     }
 
     /* only a call that did not run is made again, once, with the text */
@@ -359,8 +425,7 @@ ngx_http_ratelimit_batch_reply(void *data, ngx_http_ratelimit_reply_t *reply,
     if (failure == NGX_HTTP_RATELIMIT_NOSCRIPT && !batch->eval) {
         ngx_http_ratelimit_link_reload(batch->link);
 
-        batch->eval = 1;
-        failure = ngx_http_ratelimit_batch_send(batch);
+        failure = ngx_http_ratelimit_batch_again(batch);
 
         if (failure == NGX_HTTP_RATELIMIT_OK) {
             return NGX_OK;
@@ -372,7 +437,8 @@ ngx_http_ratelimit_batch_reply(void *data, ngx_http_ratelimit_reply_t *reply,
                             ngx_http_ratelimit_local_clock() - batch->sent);
 
     } else {
-        ngx_http_ratelimit_link_failed(batch->link, failure, reply);
+        ngx_http_ratelimit_link_failed(batch->link, failure, reply,
+                                       batch->live);
     }
 
     ngx_http_ratelimit_batch_done(batch, failure);
@@ -381,27 +447,84 @@ ngx_http_ratelimit_batch_reply(void *data, ngx_http_ratelimit_reply_t *reply,
 }
 
 
+/* for those who still wait for it */
+
+static ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_batch_again(ngx_http_ratelimit_batch_t *batch)
+{
+    ngx_uint_t                    i, n;
+    ngx_http_ratelimit_errand_t  *errand;
+
+    n = batch->bundle.n;
+
+    batch->eval = 1;
+    batch->live = 0;
+    batch->bundle.n = 0;
+
+    for (i = 0; i < n; i++) {
+        errand = batch->errands[i];
+
+        if (errand == NULL) {
+            continue;
+        }
+
+        /* what went together before does so again */
+
+        (void) ngx_http_ratelimit_bundle_add(&batch->bundle, &errand->script);
+
+        errand->place = batch->live;
+        batch->errands[batch->live++] = errand;
+    }
+
+    return ngx_http_ratelimit_batch_send(batch);
+}
+
+
 static void
 ngx_http_ratelimit_batch_done(ngx_http_ratelimit_batch_t *batch,
     ngx_http_ratelimit_failure_e failure)
 {
-    ngx_uint_t                    i;
-    ngx_http_ratelimit_errand_t  *errand;
+    uint64_t                       now;
+    ngx_uint_t                     i;
+    ngx_http_ratelimit_errand_t   *errand;
+    ngx_http_ratelimit_failure_e   own;
 
-    for (i = 0; i < batch->n; i++) {
+    now = ngx_http_ratelimit_local_clock();
+
+    /* whoever is cancelled from here on finds no slot to cancel */
+
+    batch->live = batch->bundle.n + 1;
+
+    for (i = 0; i < batch->bundle.n; i++) {
+
         errand = batch->errands[i];
 
-        if (failure == NGX_HTTP_RATELIMIT_OK
-            && batch->claims[i]->failure != NGX_HTTP_RATELIMIT_OK)
-        {
-            ngx_http_ratelimit_link_failed(batch->link,
-                                           batch->claims[i]->failure, NULL);
-            errand->handler(errand, batch->claims[i]->failure);
+        if (errand == NULL) {
             continue;
         }
 
-        errand->handler(errand, failure);
+        own = failure;
+
+        if (failure == NGX_HTTP_RATELIMIT_OK
+            && errand->script.failure != NGX_HTTP_RATELIMIT_OK)
+        {
+            own = errand->script.failure;
+            ngx_http_ratelimit_link_failed(batch->link, own,
+                                           errand->script.error, 1);
+        }
+
+        batch->errands[i] = NULL;
+
+        errand->ended = now;
+        errand->handler(errand, own);
     }
 
+    ngx_http_ratelimit_batch_free(batch);
+}
+
+
+static void
+ngx_http_ratelimit_batch_free(ngx_http_ratelimit_batch_t *batch)
+{
     ngx_queue_insert_head(&ngx_http_ratelimit_batches, &batch->queue);
 }

@@ -1,6 +1,6 @@
 
 /*
- * Calls of a worker to one server in one turn of the event loop.
+ * Calls of a worker to one server go together.
  */
 
 
@@ -15,19 +15,25 @@
 #include "ngx_http_ratelimit_script.h"
 
 
+/* bytes that the id of a call may have */
+#define NGX_HTTP_RATELIMIT_BATCH_ID  (2 * NGX_INT64_LEN)
+
+
 typedef struct ngx_http_ratelimit_errand_s  ngx_http_ratelimit_errand_t;
+typedef struct ngx_http_ratelimit_lane_s    ngx_http_ratelimit_lane_t;
+typedef struct ngx_http_ratelimit_batch_s   ngx_http_ratelimit_batch_t;
 
 typedef void (*ngx_http_ratelimit_errand_pt)(
     ngx_http_ratelimit_errand_t *errand, ngx_http_ratelimit_failure_e failure);
 
 
-/* a call for one limit; its memory is the caller's */
+/* a call; its memory is the caller's */
 
 struct ngx_http_ratelimit_errand_s {
 
     /* set by the caller */
 
-    ngx_http_ratelimit_script_t      script;     /* with one claim */
+    ngx_http_ratelimit_script_t      script;     /* its id: room for one */
     ngx_http_ratelimit_errand_pt     handler;
     ngx_msec_t                       start;
     ngx_msec_t                       timeout;    /* since then */
@@ -35,10 +41,14 @@ struct ngx_http_ratelimit_errand_s {
     /* valid when the handler is called */
 
     uint64_t                         sent;       /* us */
+    uint64_t                         ended;
 
     /* the batch's own */
 
-    ngx_queue_t                      queue;
+    ngx_queue_t                      queue;      /* until it has gone */
+    ngx_http_ratelimit_lane_t       *lane;
+    ngx_http_ratelimit_batch_t      *batch;
+    ngx_uint_t                       place;      /* in the batch */
     unsigned                         gone:1;     /* the script is final */
 };
 
@@ -54,7 +64,17 @@ ngx_http_ratelimit_failure_e ngx_http_ratelimit_batch_add(
     ngx_http_ratelimit_link_t *link, ngx_http_ratelimit_errand_t *errand);
 
 /* an errand that has not gone yet is for one request more */
-void ngx_http_ratelimit_batch_grew(ngx_http_ratelimit_link_t *link);
+void ngx_http_ratelimit_batch_grew(ngx_http_ratelimit_errand_t *errand);
+
+/*
+ * The handler will not be called, and nothing of the errand is used any more.
+ * What it asks for is taken all the same, if it has gone.
+ */
+void ngx_http_ratelimit_batch_cancel(ngx_http_ratelimit_errand_t *errand);
+
+/* an errand under way goes on in a copy of it */
+void ngx_http_ratelimit_batch_move(ngx_http_ratelimit_errand_t *errand,
+    ngx_http_ratelimit_errand_t *copy);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_BATCH_H_INCLUDED_ */

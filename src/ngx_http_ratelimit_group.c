@@ -18,13 +18,12 @@
  * for the one request alone, which has been charged then.
  *
  * A ride may take more than it needs, if leases are wanted: the rest is kept
- * in shared memory, where all workers spend it, and the ride lives on until it
- * gives back what is left.
+ * in shared memory, where all workers spend it.
  */
 
 
 #include "ngx_http_ratelimit_group.h"
-#include "ngx_http_ratelimit_batch.h"
+#include "ngx_http_ratelimit_lease.h"
 #include "ngx_http_ratelimit_refund.h"
 
 
@@ -53,24 +52,18 @@ struct ngx_http_ratelimit_group_s {
 
 
 struct ngx_http_ratelimit_ride_s {
-    ngx_queue_t                      queue;      /* of leases, or free */
-
-    void                            *unused;
-    ngx_socket_t                     ident;
+    ngx_queue_t                      queue;      /* of free ones */
 
     ngx_http_ratelimit_group_t      *group;
-    ngx_http_ratelimit_link_t       *link;
     ngx_queue_t                      takes;      /* oldest first */
 
     ngx_http_ratelimit_errand_t      errand;
     ngx_http_ratelimit_claim_t       claim;
-    u_char                           id[NGX_HTTP_RATELIMIT_STORE_ID];
+    u_char                           id[NGX_HTTP_RATELIMIT_BATCH_ID];
     u_char                          *key;        /* the claim's, malloc()ed */
     size_t                           size;
 
     ngx_http_ratelimit_trust_t       trust;
-    uint64_t                         held;       /* tokens, by its lease */
-    ngx_event_t                      timer;      /* which ends */
 };
 
 
@@ -91,10 +84,9 @@ static void ngx_http_ratelimit_ride_serve_one(
     ngx_http_ratelimit_ride_t *ride, ngx_queue_t *q, uint64_t left,
     ngx_uint_t passed);
 static void ngx_http_ratelimit_ride_rest(ngx_http_ratelimit_ride_t *ride,
-    uint64_t rest);
+    uint64_t rest, ngx_uint_t empty);
 static void ngx_http_ratelimit_ride_fail(ngx_http_ratelimit_ride_t *ride,
     ngx_http_ratelimit_failure_e failure);
-static void ngx_http_ratelimit_ride_end(ngx_event_t *ev);
 static ngx_http_ratelimit_ride_t *ngx_http_ratelimit_ride_create(
     ngx_http_ratelimit_group_t *group, ngx_http_ratelimit_claim_t *claim);
 static void ngx_http_ratelimit_ride_free(ngx_http_ratelimit_ride_t *ride);
@@ -103,13 +95,12 @@ static void ngx_http_ratelimit_ride_free(ngx_http_ratelimit_ride_t *ride);
 static ngx_queue_t                 *ngx_http_ratelimit_groups;
 static ngx_queue_t                  ngx_http_ratelimit_groups_free;
 static ngx_queue_t                  ngx_http_ratelimit_rides_free;
-static ngx_queue_t                  ngx_http_ratelimit_leases;
 static ngx_pool_t                  *ngx_http_ratelimit_group_pool;
 static ngx_http_ratelimit_zone_t   *ngx_http_ratelimit_group_zone;
 
 
 #define ngx_http_ratelimit_take_claim(take)                                   \
-    ((ngx_http_ratelimit_call_t *) (take)->calls.elts)->script.claims[0]
+    ((ngx_http_ratelimit_call_t *) (take)->calls.elts)->errand.script.claims[0]
 
 
 ngx_int_t
@@ -133,7 +124,6 @@ ngx_http_ratelimit_group_init(ngx_cycle_t *cycle,
 
     ngx_queue_init(&ngx_http_ratelimit_groups_free);
     ngx_queue_init(&ngx_http_ratelimit_rides_free);
-    ngx_queue_init(&ngx_http_ratelimit_leases);
 
     return NGX_OK;
 }
@@ -149,16 +139,10 @@ ngx_http_ratelimit_group_exit(void)
         return;
     }
 
-    while (!ngx_queue_empty(&ngx_http_ratelimit_leases)) {
-        q = ngx_queue_head(&ngx_http_ratelimit_leases);
-        ride = ngx_queue_data(q, ngx_http_ratelimit_ride_t, queue);
-
-        ngx_http_ratelimit_ride_end(&ride->timer);
-    }
-
-    while (!ngx_queue_empty(&ngx_http_ratelimit_rides_free)) {
-        q = ngx_queue_head(&ngx_http_ratelimit_rides_free);
-        ngx_queue_remove(q);
+    for (q = ngx_queue_head(&ngx_http_ratelimit_rides_free);
+         q != ngx_queue_sentinel(&ngx_http_ratelimit_rides_free);
+         q = ngx_queue_next(q))
+    {
         ride = ngx_queue_data(q, ngx_http_ratelimit_ride_t, queue);
 
         if (ride->key) {
@@ -195,7 +179,7 @@ ngx_http_ratelimit_group_join(ngx_http_ratelimit_take_t *take,
             take->ride = ride;
             ride->errand.script.times++;
             ngx_queue_insert_tail(&ride->takes, &take->queue);
-            ngx_http_ratelimit_batch_grew(link);
+            ngx_http_ratelimit_batch_grew(&ride->errand);
 
             return NGX_AGAIN;
         }
@@ -214,7 +198,8 @@ ngx_http_ratelimit_group_join(ngx_http_ratelimit_take_t *take,
     group = ngx_http_ratelimit_group_create(take, link);
 
     if (group) {
-        ride = ngx_http_ratelimit_ride_create(group, call->script.claims[0]);
+        ride = ngx_http_ratelimit_ride_create(group,
+                                       ngx_http_ratelimit_take_claim(take));
 
         if (ride) {
             ngx_queue_insert_tail(&ride->takes, &take->queue);
@@ -413,6 +398,7 @@ ngx_http_ratelimit_group_go(ngx_http_ratelimit_group_t *group)
         failure = ngx_http_ratelimit_ride_start(ride, first, n);
 
         if (failure != NGX_HTTP_RATELIMIT_OK) {
+            ride->errand.ended = ngx_http_ratelimit_local_clock();
             ngx_http_ratelimit_ride_fail(ride, failure);
             ngx_http_ratelimit_ride_free(ride);
         }
@@ -429,7 +415,6 @@ ngx_http_ratelimit_ride_start(ngx_http_ratelimit_ride_t *ride,
     ngx_http_ratelimit_failure_e   failure;
 
     ride->trust = take->trust;
-    ride->held = 0;
 
     ride->errand.start = take->start;
     ride->errand.timeout = take->timeout;
@@ -438,7 +423,8 @@ ngx_http_ratelimit_ride_start(ngx_http_ratelimit_ride_t *ride,
 
     if (take->lease) {
         extra = ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_group_zone,
-                                            &ride->claim, take->lease,
+                                            &ride->claim, &take->trust,
+                                            take->lease,
                                             ngx_http_ratelimit_local_clock())
                 / ride->claim.bucket.cost;
     }
@@ -450,9 +436,7 @@ ngx_http_ratelimit_ride_start(ngx_http_ratelimit_ride_t *ride,
     script->clock = take->clock;
     script->eval = 0;
 
-    ngx_http_ratelimit_store_stamp(script, ride->id);
-
-    failure = ngx_http_ratelimit_batch_add(ride->link, &ride->errand);
+    failure = ngx_http_ratelimit_batch_add(ride->group->link, &ride->errand);
 
     if (failure == NGX_HTTP_RATELIMIT_OK) {
         ride->group->rides++;
@@ -490,16 +474,14 @@ ngx_http_ratelimit_ride_over(ngx_http_ratelimit_errand_t *errand,
         if (ride->trust.lease) {
             (void) ngx_http_ratelimit_local_wanted(
                                             ngx_http_ratelimit_group_zone,
-                                            &ride->claim, 0,
+                                            &ride->claim, &ride->trust, 0,
                                             ngx_http_ratelimit_local_clock());
         }
 
         ngx_http_ratelimit_ride_fail(ride, failure);
     }
 
-    if (ride->held == 0) {
-        ngx_http_ratelimit_ride_free(ride);
-    }
+    ngx_http_ratelimit_ride_free(ride);
 
     if (!ngx_queue_empty(&group->waiting)) {
         ngx_http_ratelimit_group_go(group);
@@ -559,24 +541,7 @@ ngx_http_ratelimit_ride_serve(ngx_http_ratelimit_ride_t *ride)
         ngx_del_timer(&group->timer);
     }
 
-    ride->held = ride->trust.lease ? grants * ride->claim.bucket.cost : 0;
-
-    /* an empty bucket need not be asked for a while */
-
-    if (ride->held || ride->trust.lease
-        || (left < unit && ride->trust.deny))
-    {
-        if (ngx_http_ratelimit_local_learn(ngx_http_ratelimit_group_zone,
-                                           &ride->claim, &ride->trust,
-                                           ride->errand.sent, ride->held)
-            != NGX_OK)
-        {
-            /* nowhere to hold them: back they go */
-            ride->held = 0;
-        }
-    }
-
-    ngx_http_ratelimit_ride_rest(ride, grants);
+    ngx_http_ratelimit_ride_rest(ride, grants, left < unit);
 }
 
 
@@ -592,7 +557,7 @@ ngx_http_ratelimit_ride_serve_one(ngx_http_ratelimit_ride_t *ride,
 
     take = ngx_queue_data(q, ngx_http_ratelimit_take_t, queue);
     call = take->calls.elts;
-    claim = call->script.claims[0];
+    claim = call->errand.script.claims[0];
 
     claim->state[0] = passed ? (int64_t) left : -1 - (int64_t) left;
     claim->state[1] = ride->claim.state[1];
@@ -603,31 +568,56 @@ ngx_http_ratelimit_ride_serve_one(ngx_http_ratelimit_ride_t *ride,
 
     call->failure = NGX_HTTP_RATELIMIT_OK;
     take->pending = 0;
+    take->ended = ride->errand.ended;
 
     take->handler(take);
 }
 
 
+/* grants that nobody needed, and what else is to be learned */
+
 static void
-ngx_http_ratelimit_ride_rest(ngx_http_ratelimit_ride_t *ride, uint64_t rest)
+ngx_http_ratelimit_ride_rest(ngx_http_ratelimit_ride_t *ride, uint64_t rest,
+    ngx_uint_t empty)
 {
-    if (rest == 0) {
+    uint64_t                      tokens;
+    ngx_http_ratelimit_claim_t   *claim;
+    ngx_http_ratelimit_refund_t   refund;
+
+    claim = &ride->claim;
+    tokens = rest * claim->bucket.cost;
+
+    if (tokens && ride->trust.lease
+        && ngx_http_ratelimit_lease(ride->group->link, claim, &ride->trust,
+                                    ride->errand.sent, tokens,
+                                    ride->group->timeout)
+           == NGX_OK)
+    {
         return;
     }
 
-    if (ride->held) {
-        ngx_queue_insert_tail(&ngx_http_ratelimit_leases, &ride->queue);
-        ngx_http_ratelimit_link_keep(ride->link);
+    /* an empty bucket need not be asked for a while */
 
-        ride->timer.timedout = 0;
-        ngx_add_timer(&ride->timer, ride->trust.lease);
+    if (ride->trust.lease || (empty && ride->trust.deny)) {
+        (void) ngx_http_ratelimit_local_learn(ngx_http_ratelimit_group_zone,
+                                              claim, &ride->trust,
+                                              ride->errand.sent, 0, NULL);
+    }
 
-    } else if (ride->errand.script.times > 1) {
-        ngx_http_ratelimit_refund(ride->link, &ride->errand.script, rest,
+    /* a call for one request has charged it, come what may */
+
+    if (tokens && ride->errand.script.times > 1) {
+        refund.key = claim->key;
+        refund.len = claim->len;
+        refund.bucket = claim->bucket;
+        refund.tokens = tokens;
+        refund.id = ride->errand.script.id;
+        refund.id_len = ride->errand.script.id_len;
+
+        ngx_http_ratelimit_refund(ride->group->link, &refund,
                                   ride->group->timeout);
         ngx_http_ratelimit_local_returned(ngx_http_ratelimit_group_zone,
-                                          &ride->claim,
-                                          rest * ride->claim.bucket.cost);
+                                          claim, tokens);
     }
 }
 
@@ -649,49 +639,10 @@ ngx_http_ratelimit_ride_fail(ngx_http_ratelimit_ride_t *ride,
 
         call->failure = failure;
         take->pending = 0;
+        take->ended = ride->errand.ended;
 
         take->handler(take);
     }
-}
-
-
-/* the lease is over */
-
-static void
-ngx_http_ratelimit_ride_end(ngx_event_t *ev)
-{
-    uint64_t                    rest;
-    ngx_http_ratelimit_ride_t  *ride;
-
-    ride = ev->data;
-
-    ngx_queue_remove(&ride->queue);
-    ngx_http_ratelimit_link_release(ride->link);
-
-    if (ev->timer_set) {
-        ngx_del_timer(ev);
-    }
-
-    rest = ngx_http_ratelimit_local_end(ngx_http_ratelimit_group_zone,
-                                        &ride->claim, ride->held);
-
-    if (rest) {
-        /* counted in tokens, not in requests */
-
-        ride->claim.bucket.cost = 1;
-        ride->claim.state[0] = 0;
-
-        if (ev->timedout) {
-            ngx_http_ratelimit_refund(ride->link, &ride->errand.script, rest,
-                                      ride->errand.timeout);
-
-        } else {
-            ngx_http_ratelimit_refund_last(ride->link, &ride->errand.script,
-                                           rest);
-        }
-    }
-
-    ngx_http_ratelimit_ride_free(ride);
 }
 
 
@@ -714,15 +665,10 @@ ngx_http_ratelimit_ride_create(ngx_http_ratelimit_group_t *group,
             return NULL;
         }
 
-        ride->ident = (ngx_socket_t) -1;
-        ride->timer.handler = ngx_http_ratelimit_ride_end;
-        ride->timer.data = ride;
-        ride->timer.log = ngx_cycle->log;
-        ride->timer.cancelable = 1;
-
         ride->errand.handler = ngx_http_ratelimit_ride_over;
         ride->errand.script.claims[0] = &ride->claim;
         ride->errand.script.n = 1;
+        ride->errand.script.id = (char *) ride->id;
 
         ngx_queue_init(&ride->takes);
         ngx_queue_insert_head(&ngx_http_ratelimit_rides_free, &ride->queue);
@@ -751,7 +697,6 @@ ngx_http_ratelimit_ride_create(ngx_http_ratelimit_group_t *group,
     ride->claim = *claim;
     ride->claim.key = (char *) ride->key;
     ride->group = group;
-    ride->link = group->link;
 
     return ride;
 }

@@ -17,7 +17,6 @@
 ngx_int_t ngx_http_ratelimit_group_init(ngx_cycle_t *cycle,
     ngx_http_ratelimit_zone_t *zone);
 
-/* gives back what is held, while there still are connections */
 void ngx_http_ratelimit_group_exit(void);
 
 /*

@@ -403,7 +403,7 @@ ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
 
     ctx->done = 1;
     ctx->time = ngx_time();
-    ctx->latency = ngx_http_ratelimit_local_clock() - ctx->start;
+    ctx->latency = ctx->take.ended ? ctx->take.ended - ctx->start : 0;
 
     for (i = 0; i < ctx->conf->n; i++) {
         ngx_http_ratelimit_learn(ctx, &ctx->applied[i]);

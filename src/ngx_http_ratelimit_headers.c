@@ -13,6 +13,7 @@
 #include "ngx_http_ratelimit_headers.h"
 #include "ngx_http_ratelimit_escape.h"
 #include "ngx_http_ratelimit_handler.h"
+#include "ngx_http_ratelimit_number.h"
 
 
 typedef enum {
@@ -78,6 +79,21 @@ static ngx_str_t  ngx_http_ratelimit_header_names[] = {
     ngx_string("X-RateLimit-Degraded"),
     ngx_string("X-RateLimit-Degraded-Reason"),
     ngx_string("Retry-After")
+};
+
+
+/* the same in lower case */
+
+static u_char  *ngx_http_ratelimit_header_lowcase[] = {
+    (u_char *) "x-ratelimit-limit",
+    (u_char *) "x-ratelimit-remaining",
+    (u_char *) "x-ratelimit-reset",
+    (u_char *) "x-ratelimit-retry-after",
+    (u_char *) "ratelimit-policy",
+    (u_char *) "ratelimit",
+    (u_char *) "x-ratelimit-degraded",
+    (u_char *) "x-ratelimit-degraded-reason",
+    (u_char *) "retry-after"
 };
 
 
@@ -376,15 +392,21 @@ static ngx_int_t
 ngx_http_ratelimit_header_number(ngx_http_request_t *r,
     ngx_http_ratelimit_header_e name, uint64_t number)
 {
+    char    *digits, *last;
+    char     buf[NGX_HTTP_RATELIMIT_NUMBER_LEN];
     u_char  *p;
 
-    p = ngx_pnalloc(r->pool, NGX_INT64_LEN);
+    last = buf + NGX_HTTP_RATELIMIT_NUMBER_LEN;
+    digits = ngx_http_ratelimit_number(last, number);
+
+    p = ngx_pnalloc(r->pool, last - digits);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    return ngx_http_ratelimit_header_set(r, name, (char *) p,
-                                         ngx_sprintf(p, "%uL", number) - p);
+    ngx_memcpy(p, digits, last - digits);
+
+    return ngx_http_ratelimit_header_set(r, name, (char *) p, last - digits);
 }
 
 
@@ -403,19 +425,12 @@ ngx_http_ratelimit_header_set(ngx_http_request_t *r,
 
     h->hash = 1;
     h->key = ngx_http_ratelimit_header_names[name];
+    h->lowcase_key = ngx_http_ratelimit_header_lowcase[name];
     h->value.data = (u_char *) value;
     h->value.len = len;
 #if (nginx_version >= 1023000)
     h->next = NULL;
 #endif
-
-    h->lowcase_key = ngx_pnalloc(r->pool, h->key.len);
-    if (h->lowcase_key == NULL) {
-        h->hash = 0;
-        return NGX_ERROR;
-    }
-
-    ngx_strlow(h->lowcase_key, h->key.data, h->key.len);
 
     return NGX_OK;
 }

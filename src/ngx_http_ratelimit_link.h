@@ -114,9 +114,13 @@ ngx_http_ratelimit_failure_e ngx_http_ratelimit_link_forward(
 void ngx_http_ratelimit_link_answered(ngx_http_ratelimit_link_t *link,
     uint64_t us);
 
-/* there is no answer; the error reply, if it is one, may be logged */
+/*
+ * There is no answer to a command that was so many calls; the error reply, if
+ * it is one, may be logged
+ */
 void ngx_http_ratelimit_link_failed(ngx_http_ratelimit_link_t *link,
-    ngx_http_ratelimit_failure_e failure, ngx_http_ratelimit_reply_t *reply);
+    ngx_http_ratelimit_failure_e failure, ngx_http_ratelimit_reply_t *reply,
+    ngx_uint_t n);
 
 /* the same for a call that could not be sent */
 void ngx_http_ratelimit_link_unsent(ngx_http_ratelimit_link_t *link,

@@ -3,6 +3,10 @@
 #include "ngx_http_ratelimit_hash.h"
 
 
+/* ms after its end: tokens of a lease that are still there belong to nobody */
+#define NGX_HTTP_RATELIMIT_LOCAL_STALE  1000
+
+
 /* a claim while it is looked at */
 
 typedef struct {
@@ -21,13 +25,16 @@ static void ngx_http_ratelimit_local_taken(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_look_t *look, int64_t *state, uint64_t now);
 static void ngx_http_ratelimit_local_key(ngx_http_ratelimit_claim_t *claim,
     ngx_http_ratelimit_keep_e keep, ngx_http_ratelimit_zone_key_t *key);
-static uint32_t ngx_http_ratelimit_local_signature(
-    ngx_http_ratelimit_bucket_t *bucket);
+static void ngx_http_ratelimit_local_bound(ngx_http_ratelimit_claim_t *claim,
+    ngx_http_ratelimit_zone_key_t *key);
 static ngx_int_t ngx_http_ratelimit_local_know_bucket(
     ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_claim_t *claim,
-    uint64_t now, ngx_uint_t deny, ngx_uint_t spend);
+    ngx_http_ratelimit_trust_t *trust, uint64_t now);
 static ngx_int_t ngx_http_ratelimit_local_know_window(
     ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_claim_t *claim,
+    ngx_http_ratelimit_trust_t *trust, uint64_t now);
+static ngx_uint_t ngx_http_ratelimit_local_stale(
+    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_trust_t *trust,
     uint64_t now);
 
 
@@ -262,6 +269,12 @@ ngx_http_ratelimit_local_remember(ngx_http_ratelimit_zone_t *zone,
  * denied by the shard, unless another machine gave back what it had taken.  The
  * clock of the bound began when the call was sent, before the shard looked at
  * its own.
+ *
+ * Tokens that are held are spent, or go back, in the order in which they were
+ * taken.  "gone" counts them all, so a lease that knows what the count will be
+ * after its last token knows what is left of it and of those before.  As long
+ * as it has not ended its tokens may be spent; what is still held a while later
+ * is that of a worker which has died.
  */
 
 ngx_int_t
@@ -269,13 +282,15 @@ ngx_http_ratelimit_local_know(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
     uint64_t now)
 {
-    int32_t                         left;
     ngx_int_t                       rc;
-    ngx_uint_t                      deny;
     ngx_http_ratelimit_node_t      *node;
     ngx_http_ratelimit_zone_key_t   key;
 
-    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_BOUND, &key);
+    if (!ngx_http_ratelimit_zone_knows(zone, now)) {
+        return NGX_DECLINED;
+    }
+
+    ngx_http_ratelimit_local_bound(claim, &key);
 
     rc = NGX_DECLINED;
 
@@ -283,24 +298,16 @@ ngx_http_ratelimit_local_know(ngx_http_ratelimit_zone_t *zone,
 
     node = ngx_http_ratelimit_zone_find(zone, &key);
 
-    left = node ? (int32_t) (node->u.bound.until - (uint32_t) (now / 1000))
-                : 0;
+    if (node == NULL) {
+        /* void */
 
-    if (left > 0
-        && node->u.bound.signature
-           == ngx_http_ratelimit_local_signature(&claim->bucket))
+    } else if (claim->bucket.algorithm
+               == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG)
     {
-        /* denials may be believed for a shorter time than tokens are held */
+        rc = ngx_http_ratelimit_local_know_window(node, claim, trust, now);
 
-        deny = left + trust->deny > ngx_max(trust->deny, trust->lease);
-
-        if (claim->bucket.algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
-            rc = ngx_http_ratelimit_local_know_bucket(node, claim, now, deny,
-                                                      trust->lease > 0);
-
-        } else if (deny) {
-            rc = ngx_http_ratelimit_local_know_window(node, claim, now);
-        }
+    } else {
+        rc = ngx_http_ratelimit_local_know_bucket(node, claim, trust, now);
     }
 
     ngx_http_ratelimit_zone_unlock(zone);
@@ -321,44 +328,61 @@ ngx_http_ratelimit_local_know(ngx_http_ratelimit_zone_t *zone,
 
 static ngx_int_t
 ngx_http_ratelimit_local_know_bucket(ngx_http_ratelimit_node_t *node,
-    ngx_http_ratelimit_claim_t *claim, uint64_t now, ngx_uint_t deny,
-    ngx_uint_t spend)
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t now)
 {
-    int        fits;
-    int64_t    full;
-    uint64_t   cost;
+    int                          fits;
+    int64_t                      full;
+    uint32_t                     cost;
+    ngx_http_ratelimit_level_t   level;
 
-    cost = claim->bucket.cost;
+    /* a copy: "last" tells how old all this is */
 
-    fits = ngx_http_ratelimit_level_look(&node->u.bound.level, &claim->bucket,
-                                         now, claim->state);
+    level = node->u.bound.level;
+    cost = (uint32_t) claim->bucket.cost;
 
-    if (!spend || node->u.bound.held < cost) {
-        return (fits || !deny) ? NGX_DECLINED : NGX_OK;
+    fits = ngx_http_ratelimit_level_look(&level, &claim->bucket, now,
+                                         claim->state);
+
+    if (trust->lease && node->u.bound.held >= cost
+        && !ngx_http_ratelimit_local_stale(node, trust, now))
+    {
+        node->u.bound.held -= cost;
+        node->u.bound.gone += cost;
+
+        full = claim->bucket.capacity * NGX_HTTP_RATELIMIT_MICRO;
+
+        claim->state[0] = ngx_min(full, level.tokens
+                                        + (int64_t) node->u.bound.held
+                                          * NGX_HTTP_RATELIMIT_MICRO);
+
+        return NGX_OK;
     }
 
-    node->u.bound.held -= (uint32_t) cost;
-
-    full = claim->bucket.capacity * NGX_HTTP_RATELIMIT_MICRO;
-
-    claim->state[0] = ngx_min(full, node->u.bound.level.tokens
-                                    + (int64_t) node->u.bound.held
-                                      * NGX_HTTP_RATELIMIT_MICRO);
-
-    return NGX_OK;
+    return (fits || now >= node->u.bound.level.last
+                           + (uint64_t) trust->deny * 1000)
+           ? NGX_DECLINED : NGX_OK;
 }
 
 
 static ngx_int_t
 ngx_http_ratelimit_local_know_window(ngx_http_ratelimit_node_t *node,
-    ngx_http_ratelimit_claim_t *claim, uint64_t now)
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t now)
 {
+    int32_t   left;
     uint64_t  oldest, fits;
 
     fits = node->u.bound.level.last;
     oldest = (uint64_t) node->u.bound.level.tokens;
 
-    if (now >= fits || claim->bucket.cost < node->u.bound.wanted) {
+    left = (int32_t) (node->u.bound.until - (uint32_t) (now / 1000));
+
+    /* another place may believe it for longer */
+
+    if (left <= 0 || left > (int32_t) trust->deny
+        || now >= fits || claim->bucket.cost < node->u.bound.wanted)
+    {
         return NGX_DECLINED;
     }
 
@@ -370,20 +394,35 @@ ngx_http_ratelimit_local_know_window(ngx_http_ratelimit_node_t *node,
 }
 
 
+/* whether leases have ended long ago, so whoever had them is no more */
+
+static ngx_uint_t
+ngx_http_ratelimit_local_stale(ngx_http_ratelimit_node_t *node,
+    ngx_http_ratelimit_trust_t *trust, uint64_t now)
+{
+    return (int32_t) ((uint32_t) (now / 1000) - node->u.bound.until)
+           > (int32_t) (NGX_HTTP_RATELIMIT_LOCAL_STALE + trust->lease / 32);
+}
+
+
 ngx_int_t
 ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
-    uint64_t sent, uint64_t held)
+    uint64_t sent, uint64_t held, uint32_t *mark)
 {
     int64_t                         left;
-    uint32_t                        signature;
+    uint64_t                        until;
     ngx_http_ratelimit_node_t      *node;
     ngx_http_ratelimit_zone_key_t   key;
 
-    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_BOUND, &key);
+    ngx_http_ratelimit_local_bound(claim, &key);
 
-    signature = ngx_http_ratelimit_local_signature(&claim->bucket);
     left = (claim->state[0] < 0) ? -1 - claim->state[0] : claim->state[0];
+
+    /* a reply may have taken longer than a lease: that begins now */
+
+    until = held ? ngx_http_ratelimit_local_clock() / 1000 + trust->lease
+                 : sent / 1000 + ngx_max(trust->deny, trust->lease);
 
     ngx_http_ratelimit_zone_lock(zone);
 
@@ -393,33 +432,39 @@ ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
         goto done;
     }
 
-    if (node->u.bound.signature != signature) {
-        ngx_memzero(&node->u.bound, sizeof(node->u.bound));
-        node->u.bound.signature = signature;
-    }
-
-    /* whoever held tokens that long has died, or they would be back */
-
-    if ((int32_t) ((uint32_t) (sent / 1000) - node->u.bound.until) > 1000
-        && claim->bucket.algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG)
-    {
-        node->u.bound.held = 0;
-    }
-
-    node->u.bound.until = (uint32_t) (sent / 1000 + ngx_max(trust->deny,
-                                                            trust->lease));
+    ngx_http_ratelimit_zone_learned(zone,
+               (until + NGX_HTTP_RATELIMIT_LOCAL_STALE + trust->lease) * 1000);
 
     if (claim->bucket.algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
+        node->u.bound.until = (uint32_t) until;
         node->u.bound.level.tokens = sent + claim->state[1];
         node->u.bound.level.last = sent + claim->state[2];
         node->u.bound.held = (uint32_t) left;
         node->u.bound.wanted = (uint32_t) claim->bucket.cost;
 
-    } else {
-        node->u.bound.level.tokens = left;
-        node->u.bound.level.last = sent - (claim->bucket.step
-                                           ? claim->state[1] : 0);
-        node->u.bound.held += (uint32_t) held;
+        goto done;
+    }
+
+    if (ngx_http_ratelimit_local_stale(node, trust, sent)) {
+        node->u.bound.gone += node->u.bound.held;
+        node->u.bound.held = 0;
+    }
+
+    /* not before the end of other leases */
+
+    if (node->u.bound.held == 0
+        || (int32_t) ((uint32_t) until - node->u.bound.until) > 0)
+    {
+        node->u.bound.until = (uint32_t) until;
+    }
+
+    node->u.bound.level.tokens = left;
+    node->u.bound.level.last = sent - (claim->bucket.step ? claim->state[1]
+                                                          : 0);
+    node->u.bound.held += (uint32_t) held;
+
+    if (mark) {
+        *mark = node->u.bound.gone + node->u.bound.held;
     }
 
 done:
@@ -437,22 +482,22 @@ ngx_http_ratelimit_local_returned(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_node_t      *node;
     ngx_http_ratelimit_zone_key_t   key;
 
-    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_BOUND, &key);
+    ngx_http_ratelimit_local_bound(claim, &key);
 
     ngx_http_ratelimit_zone_lock(zone);
 
     node = ngx_http_ratelimit_zone_find(zone, &key);
 
-    if (node
-        && node->u.bound.signature
-           == ngx_http_ratelimit_local_signature(&claim->bucket))
-    {
-        if (claim->bucket.algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
-            node->u.bound.level.last = 0;
+    if (node == NULL) {
+        /* void */
 
-        } else {
-            node->u.bound.level.tokens += tokens * NGX_HTTP_RATELIMIT_MICRO;
-        }
+    } else if (claim->bucket.algorithm
+               == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG)
+    {
+        node->u.bound.level.last = 0;
+
+    } else {
+        node->u.bound.level.tokens += tokens * NGX_HTTP_RATELIMIT_MICRO;
     }
 
     ngx_http_ratelimit_zone_unlock(zone);
@@ -461,35 +506,56 @@ ngx_http_ratelimit_local_returned(ngx_http_ratelimit_zone_t *zone,
 
 /*
  * A key that is new, or was not used for as long as a lease is good, gets
- * nothing in advance; then each lease that was used up makes the next one
- * twice as large
+ * nothing in advance.  Then a lease that was used up makes the next one larger,
+ * as far as the demand would use that up, too: by the pace at which the last
+ * one went, and a bit less, as what is left over has to be given back.  No more
+ * than twice as large, as few requests tell little about those to come.
  */
 
 uint64_t
 ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_claim_t *claim, uint64_t max, uint64_t now)
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t max, uint64_t now)
 {
-    uint64_t                        wanted;
+    int64_t                         age, ttl;
+    uint64_t                        wanted, used, demand;
     ngx_http_ratelimit_node_t      *node;
     ngx_http_ratelimit_zone_key_t   key;
 
-    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_BOUND, &key);
+    ngx_http_ratelimit_local_bound(claim, &key);
 
     wanted = 0;
+    ttl = trust->lease;
 
     ngx_http_ratelimit_zone_lock(zone);
 
     node = ngx_http_ratelimit_zone_find(zone, &key);
 
-    if (node
-        && (int32_t) (node->u.bound.until - (uint32_t) (now / 1000)) > 0)
-    {
-        wanted = ngx_min(max, 2 * (uint64_t) node->u.bound.wanted
-                              + claim->bucket.cost);
+    if (node) {
+        wanted = node->u.bound.wanted;
+        used = wanted - ngx_min(wanted, node->u.bound.held)
+               + claim->bucket.cost;
+
+        /* ms since the last call */
+
+        age = ((int64_t) now - (int64_t) node->u.bound.level.last) / 1000;
+
+        if (age <= ttl) {
+            demand = used * ttl * 7 / (8 * ngx_max(age, 1));
+
+            wanted = ngx_min(2 * wanted + claim->bucket.cost,
+                             demand - ngx_min(demand, claim->bucket.cost));
+
+        } else if (age > 2 * ttl) {
+            wanted = 0;
+        }
+
+        wanted = ngx_min(wanted, max);
         node->u.bound.wanted = (uint32_t) wanted;
 
-    } else if (node) {
-        node->u.bound.wanted = 0;
+        /* what is there for too large a cost is there */
+
+        wanted -= ngx_min(wanted, node->u.bound.held);
     }
 
     ngx_http_ratelimit_zone_unlock(zone);
@@ -500,13 +566,14 @@ ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_zone_t *zone,
 
 uint64_t
 ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_claim_t *claim, uint64_t held)
+    ngx_http_ratelimit_claim_t *claim, uint32_t mark)
 {
-    uint64_t                        rest;
+    int32_t                         left;
+    uint32_t                        rest;
     ngx_http_ratelimit_node_t      *node;
     ngx_http_ratelimit_zone_key_t   key;
 
-    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_BOUND, &key);
+    ngx_http_ratelimit_local_bound(claim, &key);
 
     rest = 0;
 
@@ -514,23 +581,22 @@ ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
 
     node = ngx_http_ratelimit_zone_find(zone, &key);
 
-    if (node
-        && node->u.bound.signature
-           == ngx_http_ratelimit_local_signature(&claim->bucket))
-    {
-        rest = ngx_min(held, node->u.bound.held);
+    left = node ? (int32_t) (mark - node->u.bound.gone) : 0;
 
-        node->u.bound.held -= (uint32_t) rest;
+    if (left > 0) {
+        rest = ngx_min((uint32_t) left, node->u.bound.held);
+
+        node->u.bound.held -= rest;
+        node->u.bound.gone += rest;
 
         /* the shard will have it again */
 
-        node->u.bound.level.tokens += rest * NGX_HTTP_RATELIMIT_MICRO;
+        node->u.bound.level.tokens += (int64_t) rest
+                                      * NGX_HTTP_RATELIMIT_MICRO;
 
         /* so much was of use, and no more */
 
-        if (rest) {
-            node->u.bound.wanted = (uint32_t) ((held - rest) / 2);
-        }
+        node->u.bound.wanted -= ngx_min(rest, node->u.bound.wanted);
     }
 
     ngx_http_ratelimit_zone_unlock(zone);
@@ -539,10 +605,16 @@ ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
 }
 
 
-static uint32_t
-ngx_http_ratelimit_local_signature(ngx_http_ratelimit_bucket_t *bucket)
+/* where the bound is kept: with other parameters it is another one */
+
+static void
+ngx_http_ratelimit_local_bound(ngx_http_ratelimit_claim_t *claim,
+    ngx_http_ratelimit_zone_key_t *key)
 {
-    uint64_t  h;
+    uint64_t                      h;
+    ngx_http_ratelimit_bucket_t  *bucket;
+
+    bucket = &claim->bucket;
 
     h = bucket->algorithm + 1;
     h = h * 0x9e3779b97f4a7c15ULL + bucket->capacity;
@@ -552,5 +624,9 @@ ngx_http_ratelimit_local_signature(ngx_http_ratelimit_bucket_t *bucket)
     h = h * 0x9e3779b97f4a7c15ULL + bucket->window;
     h *= 0x9e3779b97f4a7c15ULL;
 
-    return (uint32_t) (h >> 32);
+    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_BOUND, key);
+
+    /* the lowest byte tells what is kept */
+
+    key->hash[1] ^= h >> 32 << 8;
 }

@@ -64,23 +64,25 @@ ngx_int_t ngx_http_ratelimit_local_know(ngx_http_ratelimit_zone_t *zone,
 
 /*
  * A shard was asked at "sent", and the claim's state is what was left; "held"
- * more tokens were taken.  NGX_DECLINED: there is no room to know that
+ * more tokens were taken, by a lease that has to be ended with the mark that it
+ * gets.  NGX_DECLINED: there is no room to know that
  */
 ngx_int_t ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
-    uint64_t sent, uint64_t held);
+    uint64_t sent, uint64_t held, uint32_t *mark);
 
 /* so much has been given back: what was learned before holds no more */
 void ngx_http_ratelimit_local_returned(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, uint64_t tokens);
 
-/* how many tokens to take in advance, at most "max", as far as they help */
+/* how many tokens to take in advance, at most "max", for the demand there is */
 uint64_t ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_claim_t *claim, uint64_t max, uint64_t now);
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t max, uint64_t now);
 
-/* takes back what is held, and says how much it was */
+/* a lease is over: takes back what is left of it, and says how much it was */
 uint64_t ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_claim_t *claim, uint64_t held);
+    ngx_http_ratelimit_claim_t *claim, uint32_t mark);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_LOCAL_H_INCLUDED_ */

@@ -776,13 +776,6 @@ ngx_http_ratelimit_redis_quiet(ngx_http_ratelimit_slot_t *slot)
 }
 
 
-void
-ngx_http_ratelimit_redis_adopt(ngx_http_ratelimit_slot_t *slot, void *data)
-{
-    slot->data = data;
-}
-
-
 ngx_uint_t
 ngx_http_ratelimit_redis_ready(ngx_http_ratelimit_redis_t *redis)
 {

@@ -169,10 +169,6 @@ ngx_http_ratelimit_failure_e ngx_http_ratelimit_redis_send(
     ngx_http_ratelimit_redis_pt handler, void *data,
     ngx_http_ratelimit_slot_t **slot);
 
-/* from now on the handler's data is this */
-void ngx_http_ratelimit_redis_adopt(ngx_http_ratelimit_slot_t *slot,
-    void *data);
-
 /* nobody waits for the reply: it does not hold up the end of the process */
 void ngx_http_ratelimit_redis_quiet(ngx_http_ratelimit_slot_t *slot);
 

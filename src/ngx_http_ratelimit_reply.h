@@ -21,7 +21,7 @@
 
 /* the usual bounds of a reader */
 #define NGX_HTTP_RATELIMIT_REPLY_MAX     65536   /* bytes not yet parsed */
-#define NGX_HTTP_RATELIMIT_REPLY_ARENA   16384   /* bytes of one reply */
+#define NGX_HTTP_RATELIMIT_REPLY_ARENA   32768   /* bytes of one reply */
 
 #define NGX_HTTP_RATELIMIT_REPLY_DEPTH   7       /* arrays in arrays */
 

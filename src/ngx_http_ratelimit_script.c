@@ -12,14 +12,18 @@
 
 #include "ngx_http_ratelimit_script.h"
 #include "ngx_http_ratelimit_lua.h"
+#include "ngx_http_ratelimit_number.h"
 
 
 #define NGX_HTTP_RATELIMIT_HOUR        3600000               /* ms */
-#define NGX_HTTP_RATELIMIT_NUMBER_LEN  sizeof("18446744073709551615")
 #define NGX_HTTP_RATELIMIT_PREFIX_LEN  (NGX_HTTP_RATELIMIT_NUMBER_LEN + 3)
 
-/* EVALSHA sha n KEYS..., five for all, eight a claim */
-#define NGX_HTTP_RATELIMIT_ARGS        (8 + 9 * NGX_HTTP_RATELIMIT_CLAIMS)
+/*
+ * EVALSHA sha n, then of a bundle: five for all, a key and eight more a limit,
+ * two more a call, and the numbers of all limits; refunds have less
+ */
+#define NGX_HTTP_RATELIMIT_ARGS        (8 + 11 * NGX_HTTP_RATELIMIT_BUNDLE    \
+                                        + NGX_HTTP_RATELIMIT_NUMBERS)
 
 
 typedef struct {
@@ -39,19 +43,26 @@ typedef struct {
 } ngx_http_ratelimit_args_t;
 
 
-static long long ngx_http_ratelimit_script_brief(char **command,
-    ngx_http_ratelimit_claim_t *const *claims, size_t n, uint32_t times,
-    unsigned eval);
+static int ngx_http_ratelimit_bundle_number(
+    ngx_http_ratelimit_bundle_t *bundle, ngx_http_ratelimit_script_t *script);
+static long long ngx_http_ratelimit_bundle_short(char **command,
+    ngx_http_ratelimit_bundle_t *bundle, unsigned eval);
+static long long ngx_http_ratelimit_bundle_take(char **command,
+    ngx_http_ratelimit_bundle_t *bundle, unsigned eval);
+static int ngx_http_ratelimit_script_alike(
+    const ngx_http_ratelimit_script_t *a,
+    const ngx_http_ratelimit_script_t *b);
+static int ngx_http_ratelimit_script_states(
+    ngx_http_ratelimit_script_t *script,
+    ngx_http_ratelimit_reply_t *const *element, size_t n);
 static void ngx_http_ratelimit_args_script(ngx_http_ratelimit_args_t *args,
-    ngx_http_ratelimit_claim_t *const *claims, size_t n, unsigned eval,
-    const ngx_http_ratelimit_lua_t *lua);
+    unsigned eval, const ngx_http_ratelimit_lua_t *lua, size_t keys);
 static void ngx_http_ratelimit_args_add(ngx_http_ratelimit_args_t *args,
     const char *data, size_t len);
 static void ngx_http_ratelimit_args_word(ngx_http_ratelimit_args_t *args,
     const char *word);
 static void ngx_http_ratelimit_args_number(ngx_http_ratelimit_args_t *args,
     uint64_t n);
-static char *ngx_http_ratelimit_digits(char *last, uint64_t n);
 static long long ngx_http_ratelimit_args_format(char **command,
     ngx_http_ratelimit_args_t *args);
 static char *ngx_http_ratelimit_prefix(char *p, char type, uint64_t n);
@@ -102,68 +113,177 @@ static const ngx_http_ratelimit_lua_t  *ngx_http_ratelimit_scripts[] = {
 
 long long
 ngx_http_ratelimit_script_take(char **command,
-    const ngx_http_ratelimit_script_t *script)
+    ngx_http_ratelimit_script_t *script)
 {
-    size_t                      i;
-    ngx_http_ratelimit_args_t   args;
+    ngx_http_ratelimit_bundle_t  bundle;
+
+    memset(&bundle, 0, sizeof(ngx_http_ratelimit_bundle_t));
+
+    (void) ngx_http_ratelimit_bundle_add(&bundle, script);
+
+    return ngx_http_ratelimit_bundle_format(command, &bundle, script->eval);
+}
+
+
+int
+ngx_http_ratelimit_bundle_add(ngx_http_ratelimit_bundle_t *bundle,
+    ngx_http_ratelimit_script_t *script)
+{
+    if (bundle->n == 0) {
+        bundle->nlimits = 0;
+        bundle->nnumbers = 0;
+
+    } else if (bundle->n == NGX_HTTP_RATELIMIT_BUNDLE) {
+        return 0;
+    }
 
     if (ngx_http_ratelimit_script_short(script)) {
-        return ngx_http_ratelimit_script_brief(command, script->claims,
-                                               script->n, script->times,
-                                               script->eval);
+
+        if (bundle->n
+            && !ngx_http_ratelimit_script_alike(bundle->scripts[0], script))
+        {
+            return 0;
+        }
+
+    } else if (!ngx_http_ratelimit_bundle_number(bundle, script)) {
+        return 0;
     }
 
-    ngx_http_ratelimit_args_script(&args, script->claims, script->n,
-                                   script->eval, &ngx_http_ratelimit_take);
+    bundle->scripts[bundle->n++] = script;
 
-    ngx_http_ratelimit_args_word(&args, script->preview ? "peek" : "take");
-    ngx_http_ratelimit_args_word(&args, script->clock ? "nginx" : "redis");
-    ngx_http_ratelimit_args_number(&args, script->now);
-    ngx_http_ratelimit_args_add(&args, script->id, script->id_len);
-    ngx_http_ratelimit_args_number(&args, script->times);
+    return 1;
+}
+
+
+/*
+ * Which of the limits are those of a call.  One that others have, too, has to
+ * be the same limit in all respects, as the script looks at each but once.
+ */
+
+static int
+ngx_http_ratelimit_bundle_number(ngx_http_ratelimit_bundle_t *bundle,
+    ngx_http_ratelimit_script_t *script)
+{
+    size_t                       i, k, limits, numbers;
+    ngx_http_ratelimit_claim_t  *claim, *other;
+
+    if (bundle->n
+        && (ngx_http_ratelimit_script_short(bundle->scripts[0])
+            || bundle->scripts[0]->preview != script->preview
+            || bundle->scripts[0]->clock != script->clock))
+    {
+        return 0;
+    }
+
+    limits = bundle->nlimits;
+    numbers = bundle->nnumbers;
+
+    if (numbers + script->n > NGX_HTTP_RATELIMIT_NUMBERS) {
+        return 0;
+    }
 
     for (i = 0; i < script->n; i++) {
-        ngx_http_ratelimit_args_claim(&args, script->claims[i]);
+        claim = script->claims[i];
+
+        for (k = 0; k < bundle->nlimits; k++) {
+            other = bundle->limits[k];
+
+            if (other->hash[0] == claim->hash[0]
+                && other->hash[1] == claim->hash[1]
+                && other->len == claim->len)
+            {
+                break;
+            }
+        }
+
+        if (k == bundle->nlimits) {
+            k = limits;
+
+            if (k == NGX_HTTP_RATELIMIT_BUNDLE) {
+                return 0;
+            }
+
+            bundle->limits[limits++] = claim;
+
+        } else if (bundle->limits[k]->shadow != claim->shadow
+                   || memcmp(&bundle->limits[k]->bucket, &claim->bucket,
+                             sizeof(ngx_http_ratelimit_bucket_t))
+                      != 0)
+        {
+            return 0;
+        }
+
+        bundle->numbers[numbers++] = (unsigned char) (k + 1);
     }
 
-    return ngx_http_ratelimit_args_format(command, &args);
+    bundle->nlimits = limits;
+    bundle->nnumbers = numbers;
+
+    return 1;
 }
 
 
 long long
-ngx_http_ratelimit_script_batch(char **command,
-    ngx_http_ratelimit_claim_t **claims, size_t n, unsigned eval)
+ngx_http_ratelimit_bundle_format(char **command,
+    ngx_http_ratelimit_bundle_t *bundle, unsigned eval)
 {
-    return ngx_http_ratelimit_script_brief(command, claims, n, 1, eval);
+    size_t                        i, k;
+    ngx_http_ratelimit_script_t  *script;
+
+    for (i = 0; i < bundle->n; i++) {
+        script = bundle->scripts[i];
+
+        bundle->elements[i] = (script->times > 1) ? 1 : 0;
+
+        for (k = 0; k < script->n; k++) {
+            bundle->elements[i] +=
+                       ngx_http_ratelimit_states(&script->claims[k]->bucket);
+        }
+    }
+
+    if (ngx_http_ratelimit_script_short(bundle->scripts[0])) {
+        return ngx_http_ratelimit_bundle_short(command, bundle, eval);
+    }
+
+    return ngx_http_ratelimit_bundle_take(command, bundle, eval);
 }
 
 
-/* one of the short scripts */
-
 static long long
-ngx_http_ratelimit_script_brief(char **command,
-    ngx_http_ratelimit_claim_t *const *claims, size_t n, uint32_t times,
-    unsigned eval)
+ngx_http_ratelimit_bundle_short(char **command,
+    ngx_http_ratelimit_bundle_t *bundle, unsigned eval)
 {
-    uint64_t                            tick;
+    size_t                              i;
+    uint64_t                            tick, several;
     ngx_http_ratelimit_args_t           args;
+    const ngx_http_ratelimit_lua_t     *lua;
     const ngx_http_ratelimit_bucket_t  *bucket;
 
-    bucket = &claims[0]->bucket;
+    bucket = &bundle->scripts[0]->claims[0]->bucket;
+
+    lua = (bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA)
+          ? &ngx_http_ratelimit_gcra : &ngx_http_ratelimit_token_bucket;
+
+    ngx_http_ratelimit_args_script(&args, eval, lua, bundle->n);
+
+    several = 0;
+
+    for (i = 0; i < bundle->n; i++) {
+        ngx_http_ratelimit_args_add(&args, bundle->scripts[i]->claims[0]->key,
+                                    bundle->scripts[i]->claims[0]->len);
+        several |= (bundle->scripts[i]->times > 1);
+    }
 
     if (bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA) {
         tick = ngx_http_ratelimit_gcra_tick(&bucket->rate);
 
-        ngx_http_ratelimit_args_script(&args, claims, n, eval,
-                                       &ngx_http_ratelimit_gcra);
-
         ngx_http_ratelimit_args_number(&args, bucket->capacity * tick);
         ngx_http_ratelimit_args_number(&args, bucket->cost * tick);
+        ngx_http_ratelimit_args_number(&args,
+                                       ngx_http_ratelimit_script_ttl(bucket));
+        ngx_http_ratelimit_args_number(&args, bucket->varies);
 
     } else {
-        ngx_http_ratelimit_args_script(&args, claims, n, eval,
-                                       &ngx_http_ratelimit_token_bucket);
-
         ngx_http_ratelimit_args_number(&args, bucket->capacity);
         ngx_http_ratelimit_args_number(&args, bucket->rate.num);
         ngx_http_ratelimit_args_number(&args, bucket->rate.den);
@@ -172,35 +292,78 @@ ngx_http_ratelimit_script_brief(char **command,
                                        ngx_http_ratelimit_script_ttl(bucket));
     }
 
-    if (bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA && bucket->varies) {
-        ngx_http_ratelimit_args_number(&args, times);
-        ngx_http_ratelimit_args_number(&args, 1);
+    for (i = 0; several && i < bundle->n; i++) {
+        ngx_http_ratelimit_args_number(&args, bundle->scripts[i]->times);
 
-    } else if (times > 1) {
-        ngx_http_ratelimit_args_number(&args, times);
+        /* where one is told how many pass, all are */
+        bundle->elements[i] = 2;
     }
 
     return ngx_http_ratelimit_args_format(command, &args);
 }
 
 
-int
+static long long
+ngx_http_ratelimit_bundle_take(char **command,
+    ngx_http_ratelimit_bundle_t *bundle, unsigned eval)
+{
+    size_t                        i, k;
+    const unsigned char          *number;
+    ngx_http_ratelimit_args_t     args;
+    ngx_http_ratelimit_script_t  *script;
+
+    script = bundle->scripts[0];
+
+    ngx_http_ratelimit_args_script(&args, eval, &ngx_http_ratelimit_take,
+                                   bundle->nlimits);
+
+    for (i = 0; i < bundle->nlimits; i++) {
+        ngx_http_ratelimit_args_add(&args, bundle->limits[i]->key,
+                                    bundle->limits[i]->len);
+    }
+
+    ngx_http_ratelimit_args_word(&args, script->preview ? "peek" : "take");
+    ngx_http_ratelimit_args_word(&args, script->clock ? "nginx" : "redis");
+    ngx_http_ratelimit_args_number(&args, script->now);
+    ngx_http_ratelimit_args_add(&args, script->id, script->id_len);
+    ngx_http_ratelimit_args_number(&args, script->times);
+
+    for (i = 0; i < bundle->nlimits; i++) {
+        ngx_http_ratelimit_args_claim(&args, bundle->limits[i]);
+    }
+
+    /* a single one has all of them */
+
+    number = bundle->numbers;
+
+    for (i = 0; bundle->n > 1 && i < bundle->n; i++) {
+        script = bundle->scripts[i];
+
+        ngx_http_ratelimit_args_number(&args, script->times);
+        ngx_http_ratelimit_args_number(&args, script->n);
+
+        for (k = 0; k < script->n; k++) {
+            ngx_http_ratelimit_args_number(&args, *number++);
+        }
+    }
+
+    return ngx_http_ratelimit_args_format(command, &args);
+}
+
+
+/* whether two short calls are the same but for the key and the times */
+
+static int
 ngx_http_ratelimit_script_alike(const ngx_http_ratelimit_script_t *a,
     const ngx_http_ratelimit_script_t *b)
 {
     const ngx_http_ratelimit_bucket_t  *x, *y;
 
-    if (a->times != 1 || b->times != 1
-        || !ngx_http_ratelimit_script_short(a)
-        || !ngx_http_ratelimit_script_short(b))
-    {
-        return 0;
-    }
-
     x = &a->claims[0]->bucket;
     y = &b->claims[0]->bucket;
 
-    return x->algorithm == y->algorithm && x->capacity == y->capacity
+    return ngx_http_ratelimit_script_short(a)
+           && x->algorithm == y->algorithm && x->capacity == y->capacity
            && x->cost == y->cost && x->rate.num == y->rate.num
            && x->rate.den == y->rate.den && x->varies == y->varies;
 }
@@ -208,32 +371,22 @@ ngx_http_ratelimit_script_alike(const ngx_http_ratelimit_script_t *a,
 
 long long
 ngx_http_ratelimit_script_refund(char **command,
-    const ngx_http_ratelimit_script_t *script, uint64_t times)
+    const ngx_http_ratelimit_refund_t *refunds, size_t n, unsigned eval)
 {
     size_t                              i;
     uint64_t                            amount;
     ngx_http_ratelimit_args_t           args;
-    ngx_http_ratelimit_script_t         taken;
     const ngx_http_ratelimit_bucket_t  *bucket;
 
-    /* a shadow limit that denied took nothing */
+    ngx_http_ratelimit_args_script(&args, eval, &ngx_http_ratelimit_refund, n);
 
-    taken = *script;
-    taken.n = 0;
-
-    for (i = 0; i < script->n; i++) {
-        if (script->claims[i]->state[0] >= 0) {
-            taken.claims[taken.n++] = script->claims[i];
-        }
+    for (i = 0; i < n; i++) {
+        ngx_http_ratelimit_args_add(&args, refunds[i].key, refunds[i].len);
     }
 
-    ngx_http_ratelimit_args_script(&args, taken.claims, taken.n, taken.eval,
-                                   &ngx_http_ratelimit_refund);
-    ngx_http_ratelimit_args_add(&args, taken.id, taken.id_len);
-
-    for (i = 0; i < taken.n; i++) {
-        bucket = &taken.claims[i]->bucket;
-        amount = bucket->cost * times;
+    for (i = 0; i < n; i++) {
+        bucket = &refunds[i].bucket;
+        amount = refunds[i].tokens;
 
         if (bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA) {
             amount *= ngx_http_ratelimit_gcra_tick(&bucket->rate);
@@ -243,6 +396,7 @@ ngx_http_ratelimit_script_refund(char **command,
                        ngx_http_ratelimit_algorithm_names[bucket->algorithm]);
         ngx_http_ratelimit_args_number(&args, bucket->capacity);
         ngx_http_ratelimit_args_number(&args, amount);
+        ngx_http_ratelimit_args_add(&args, refunds[i].id, refunds[i].id_len);
     }
 
     return ngx_http_ratelimit_args_format(command, &args);
@@ -312,109 +466,133 @@ ngx_http_ratelimit_failure_e
 ngx_http_ratelimit_script_reply(const ngx_http_ratelimit_reply_t *reply,
     ngx_http_ratelimit_script_t *script)
 {
-    size_t                       i, j, k, n;
-    ngx_http_ratelimit_claim_t  *claim;
+    size_t                         i;
+    ngx_http_ratelimit_bundle_t    bundle;
+    ngx_http_ratelimit_failure_e   failure;
+
+    bundle.n = 1;
+    bundle.scripts[0] = script;
+    bundle.elements[0] = (script->times > 1) ? 1 : 0;
+
+    for (i = 0; i < script->n; i++) {
+        bundle.elements[0] +=
+                       ngx_http_ratelimit_states(&script->claims[i]->bucket);
+    }
+
+    failure = ngx_http_ratelimit_bundle_reply(reply, &bundle);
+
+    return failure ? failure : script->failure;
+}
+
+
+ngx_http_ratelimit_failure_e
+ngx_http_ratelimit_bundle_reply(const ngx_http_ratelimit_reply_t *reply,
+    ngx_http_ratelimit_bundle_t *bundle)
+{
+    size_t                        i, n;
+    ngx_http_ratelimit_reply_t    single, *first, **element;
 
     if (reply->type == REDIS_REPLY_ERROR) {
         return ngx_http_ratelimit_failure(reply->str, reply->len);
     }
 
-    n = (script->times > 1) ? 1 : 0;
+    n = 0;
 
-    for (i = 0; i < script->n; i++) {
-        n += ngx_http_ratelimit_states(&script->claims[i]->bucket);
+    for (i = 0; i < bundle->n; i++) {
+        n += bundle->elements[i];
     }
 
     if (n == 1) {
 
-        if (reply->type != REDIS_REPLY_INTEGER) {
-            return NGX_HTTP_RATELIMIT_PROTOCOL;
-        }
+        /* no array */
 
-        ngx_http_ratelimit_script_state(script->claims[0], 0, reply->integer);
-        script->passed = (reply->integer >= 0);
+        single = *reply;
+        first = &single;
+        element = &first;
 
-        return NGX_HTTP_RATELIMIT_OK;
-    }
+    } else if (reply->type == REDIS_REPLY_ARRAY && reply->elements == n) {
+        element = reply->element;
 
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != n) {
+    } else {
         return NGX_HTTP_RATELIMIT_PROTOCOL;
     }
 
-    for (k = 0; k < n; k++) {
-        if (reply->element[k]->type != REDIS_REPLY_INTEGER) {
-            return NGX_HTTP_RATELIMIT_PROTOCOL;
-        }
-    }
+    for (i = 0; i < bundle->n; i++) {
 
-    k = 0;
-
-    if (script->times > 1) {
-
-        if (reply->element[0]->integer < 0
-            || reply->element[0]->integer > script->times)
+        if (bundle->scripts[i]
+            && !ngx_http_ratelimit_script_states(bundle->scripts[i], element,
+                                                 bundle->elements[i]))
         {
             return NGX_HTTP_RATELIMIT_PROTOCOL;
         }
 
-        script->passed = (uint32_t) reply->element[k++]->integer;
-    }
-
-    for (i = 0; i < script->n; i++) {
-        claim = script->claims[i];
-        n = ngx_http_ratelimit_states(&claim->bucket);
-
-        for (j = 0; j < n; j++) {
-            ngx_http_ratelimit_script_state(claim, j,
-                                            reply->element[k++]->integer);
-        }
-    }
-
-    if (script->times == 1) {
-        script->passed = (script->claims[0]->state[0] >= 0);
+        element += bundle->elements[i];
     }
 
     return NGX_HTTP_RATELIMIT_OK;
 }
 
 
-ngx_http_ratelimit_failure_e
-ngx_http_ratelimit_script_batch_reply(const ngx_http_ratelimit_reply_t *reply,
-    ngx_http_ratelimit_claim_t **claims, size_t n)
+/* of one call; 0: these can't be its numbers */
+
+static int
+ngx_http_ratelimit_script_states(ngx_http_ratelimit_script_t *script,
+    ngx_http_ratelimit_reply_t *const *element, size_t n)
 {
-    size_t                        i;
-    ngx_http_ratelimit_failure_e  failure;
+    size_t                       i, k, told, states;
+    ngx_http_ratelimit_reply_t  *error;
 
-    if (reply->type == REDIS_REPLY_ERROR) {
-        return ngx_http_ratelimit_failure(reply->str, reply->len);
-    }
+    script->failure = NGX_HTTP_RATELIMIT_OK;
+    script->passed = 0;
 
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != n) {
-        return NGX_HTTP_RATELIMIT_PROTOCOL;
-    }
+    error = NULL;
+    states = 0;
 
     for (i = 0; i < n; i++) {
 
-        claims[i]->failure = NGX_HTTP_RATELIMIT_OK;
+        if (element[i]->type == REDIS_REPLY_ERROR) {
+            error = element[i];
 
-        if (reply->element[i]->type == REDIS_REPLY_ERROR) {
-            /* of one key alone: somebody else's data in it */
-
-            failure = ngx_http_ratelimit_failure(reply->element[i]->str,
-                                                 reply->element[i]->len);
-            claims[i]->failure = failure;
-            continue;
+        } else if (element[i]->type != REDIS_REPLY_INTEGER) {
+            return 0;
         }
-
-        if (reply->element[i]->type != REDIS_REPLY_INTEGER) {
-            return NGX_HTTP_RATELIMIT_PROTOCOL;
-        }
-
-        ngx_http_ratelimit_script_state(claims[i], 0,
-                                        reply->element[i]->integer);
     }
 
-    return NGX_HTTP_RATELIMIT_OK;
+    if (error) {
+        /* somebody else's data is in one of its keys */
+
+        script->failure = ngx_http_ratelimit_failure(error->str, error->len);
+        script->error = error;
+        return 1;
+    }
+
+    for (i = 0; i < script->n; i++) {
+        states += ngx_http_ratelimit_states(&script->claims[i]->bucket);
+    }
+
+    told = n - states;
+
+    if (told && (element[0]->integer < 0
+                 || element[0]->integer > script->times))
+    {
+        return 0;
+    }
+
+    k = told;
+
+    for (i = 0; i < script->n; i++) {
+        states = ngx_http_ratelimit_states(&script->claims[i]->bucket);
+
+        for (n = 0; n < states; n++) {
+            ngx_http_ratelimit_script_state(script->claims[i], n,
+                                            element[k++]->integer);
+        }
+    }
+
+    script->passed = told ? (uint32_t) element[0]->integer
+                          : (script->claims[0]->state[0] >= 0);
+
+    return 1;
 }
 
 
@@ -523,20 +701,13 @@ ngx_http_ratelimit_args_claim(ngx_http_ratelimit_args_t *args,
 
 static void
 ngx_http_ratelimit_args_script(ngx_http_ratelimit_args_t *args,
-    ngx_http_ratelimit_claim_t *const *claims, size_t n, unsigned eval,
-    const ngx_http_ratelimit_lua_t *lua)
+    unsigned eval, const ngx_http_ratelimit_lua_t *lua, size_t keys)
 {
-    size_t  i;
-
     args->n = 0;
 
     ngx_http_ratelimit_args_word(args, eval ? "EVAL" : "EVALSHA");
     ngx_http_ratelimit_args_word(args, eval ? lua->text : lua->sha1);
-    ngx_http_ratelimit_args_number(args, n);
-
-    for (i = 0; i < n; i++) {
-        ngx_http_ratelimit_args_add(args, claims[i]->key, claims[i]->len);
-    }
+    ngx_http_ratelimit_args_number(args, keys);
 }
 
 
@@ -564,23 +735,9 @@ ngx_http_ratelimit_args_number(ngx_http_ratelimit_args_t *args, uint64_t n)
     char  *p, *last;
 
     last = args->numbers[args->n] + NGX_HTTP_RATELIMIT_NUMBER_LEN;
-    p = ngx_http_ratelimit_digits(last, n);
+    p = ngx_http_ratelimit_number(last, n);
 
     ngx_http_ratelimit_args_add(args, p, last - p);
-}
-
-
-/* writes a number that ends before "last"; returns where it begins */
-
-static char *
-ngx_http_ratelimit_digits(char *last, uint64_t n)
-{
-    do {
-        *--last = (char) ('0' + n % 10);
-        n /= 10;
-    } while (n);
-
-    return last;
 }
 
 
@@ -632,7 +789,7 @@ ngx_http_ratelimit_prefix(char *p, char type, uint64_t n)
     char    buf[NGX_HTTP_RATELIMIT_NUMBER_LEN];
     size_t  len;
 
-    digits = ngx_http_ratelimit_digits(buf + sizeof(buf), n);
+    digits = ngx_http_ratelimit_number(buf + sizeof(buf), n);
     len = buf + sizeof(buf) - digits;
 
     *p++ = type;
@@ -665,6 +822,11 @@ ngx_http_ratelimit_script_ttl(const ngx_http_ratelimit_bucket_t *bucket)
 
     if (bucket->algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
         us = bucket->window;
+
+    } else if (bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA) {
+        /* its ticks are rounded up */
+        us = bucket->capacity * ngx_http_ratelimit_gcra_tick(&bucket->rate)
+             / 16 + 1;
 
     } else {
         us = ngx_http_ratelimit_rate_wait(&bucket->rate,

@@ -31,7 +31,6 @@ typedef struct {
     unsigned                        shadow:1;  /* denies nobody but itself */
 
     int64_t                         state[NGX_HTTP_RATELIMIT_STATES];
-    ngx_http_ratelimit_failure_e    failure;   /* of this one in a batch */
     ngx_http_ratelimit_decision_t   decision;
 } ngx_http_ratelimit_claim_t;
 
@@ -43,13 +42,58 @@ typedef struct {
     size_t                          n;
     uint32_t                        times;     /* requests; 1 unless n is */
     uint32_t                        passed;    /* so many of them */
+    ngx_http_ratelimit_failure_e    failure;   /* of this one among others */
+    ngx_http_ratelimit_reply_t     *error;     /* its reply then; valid as long
+                                                  as that of all of them */
     uint64_t                        now;       /* nginx's clock, us */
-    const char                     *id;        /* unique */
+    char                           *id;        /* of the command; unique */
     size_t                          id_len;
     unsigned                        preview:1; /* take nothing */
     unsigned                        clock:1;   /* nginx's time counts */
     unsigned                        eval:1;    /* with the script's text */
 } ngx_http_ratelimit_script_t;
+
+
+/* of one command, so that none holds up a server for long */
+#define NGX_HTTP_RATELIMIT_BUNDLE   32         /* requests, and limits */
+#define NGX_HTTP_RATELIMIT_NUMBERS  96         /* limits of all requests */
+
+
+/*
+ * Calls to one server that are one command.  Their limits are the same but for
+ * the key, and the short scripts will do; or they are told apart.
+ */
+
+typedef struct {
+    ngx_http_ratelimit_script_t    *scripts[NGX_HTTP_RATELIMIT_BUNDLE];
+    size_t                          n;
+
+    /* unless it is for one of the short scripts: each limit once */
+
+    ngx_http_ratelimit_claim_t     *limits[NGX_HTTP_RATELIMIT_BUNDLE];
+    size_t                          nlimits;
+    unsigned char                   numbers[NGX_HTTP_RATELIMIT_NUMBERS];
+    size_t                          nnumbers;
+
+    size_t                          elements[NGX_HTTP_RATELIMIT_BUNDLE];
+                                               /* of the reply */
+} ngx_http_ratelimit_bundle_t;
+
+
+/* tokens that go back to where they were taken */
+
+typedef struct {
+    const char                     *key;       /* Redis's */
+    size_t                          len;
+    ngx_http_ratelimit_bucket_t     bucket;
+    uint64_t                        tokens;
+    const char                     *id;        /* of the call that took */
+    size_t                          id_len;
+} ngx_http_ratelimit_refund_t;
+
+
+/* of one call that gives back */
+#define NGX_HTTP_RATELIMIT_REFUNDS  32
 
 
 /*
@@ -58,25 +102,22 @@ typedef struct {
  */
 
 long long ngx_http_ratelimit_script_take(char **command,
-    const ngx_http_ratelimit_script_t *script);
+    ngx_http_ratelimit_script_t *script);
 
 /*
- * The same for single requests to several limits that are alike, and have
- * nothing to do with each other
+ * Whether a call could be added, which the first one of an empty bundle always
+ * can; time and id are those of the first one
  */
-long long ngx_http_ratelimit_script_batch(char **command,
-    ngx_http_ratelimit_claim_t **claims, size_t n, unsigned eval);
-
-/* whether two calls, or a call at all, can be part of such a one */
-int ngx_http_ratelimit_script_alike(const ngx_http_ratelimit_script_t *a,
-    const ngx_http_ratelimit_script_t *b);
+int ngx_http_ratelimit_bundle_add(ngx_http_ratelimit_bundle_t *bundle,
+    ngx_http_ratelimit_script_t *script);
+long long ngx_http_ratelimit_bundle_format(char **command,
+    ngx_http_ratelimit_bundle_t *bundle, unsigned eval);
 
 /* whether one of the short scripts will do, without time and id */
 int ngx_http_ratelimit_script_short(const ngx_http_ratelimit_script_t *script);
 
-/* gives back what a call has taken for so many requests */
 long long ngx_http_ratelimit_script_refund(char **command,
-    const ngx_http_ratelimit_script_t *script, uint64_t times);
+    const ngx_http_ratelimit_refund_t *refunds, size_t n, unsigned eval);
 
 /* asks, by writing to this key, whether a server can be used */
 long long ngx_http_ratelimit_script_probe(char **command, const char *key,
@@ -93,9 +134,13 @@ ngx_http_ratelimit_failure_e ngx_http_ratelimit_script_reply(
     const ngx_http_ratelimit_reply_t *reply,
     ngx_http_ratelimit_script_t *script);
 
-ngx_http_ratelimit_failure_e ngx_http_ratelimit_script_batch_reply(
+/*
+ * The same for all calls that were formatted; those that are NULL meanwhile are
+ * left out.  A single one may have failed.
+ */
+ngx_http_ratelimit_failure_e ngx_http_ratelimit_bundle_reply(
     const ngx_http_ratelimit_reply_t *reply,
-    ngx_http_ratelimit_claim_t **claims, size_t n);
+    ngx_http_ratelimit_bundle_t *bundle);
 
 void ngx_http_ratelimit_script_free(char *command);
 

@@ -18,8 +18,8 @@
 
 
 #include "ngx_http_ratelimit_store.h"
-#include "ngx_http_ratelimit_batch.h"
 #include "ngx_http_ratelimit_group.h"
+#include "ngx_http_ratelimit_lease.h"
 #include "ngx_http_ratelimit_refund.h"
 #include "ngx_http_ratelimit_topology.h"
 
@@ -35,13 +35,9 @@ typedef struct {
 static ngx_http_ratelimit_call_t *ngx_http_ratelimit_store_call(
     ngx_http_ratelimit_take_t *take, ngx_http_ratelimit_link_t *link,
     ngx_uint_t part);
-static ngx_http_ratelimit_failure_e ngx_http_ratelimit_store_call_send(
-    ngx_http_ratelimit_call_t *call, ngx_msec_t timeout);
-static ngx_int_t ngx_http_ratelimit_store_reply(void *data,
-    ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_store_over(ngx_http_ratelimit_errand_t *errand,
+    ngx_http_ratelimit_failure_e failure);
 static void ngx_http_ratelimit_store_decide(ngx_http_ratelimit_call_t *call);
-static ngx_http_ratelimit_failure_e ngx_http_ratelimit_store_again(
-    ngx_http_ratelimit_call_t *call);
 static void ngx_http_ratelimit_store_settle(ngx_http_ratelimit_take_t *take);
 static ngx_uint_t ngx_http_ratelimit_store_denied(
     ngx_http_ratelimit_take_t *take);
@@ -52,10 +48,6 @@ static void ngx_http_ratelimit_store_detached(
 
 
 static ngx_http_ratelimit_zone_t  *ngx_http_ratelimit_store_zone;
-
-/* ids of calls: those of other processes begin with something else */
-static uint64_t                    ngx_http_ratelimit_store_process;
-static uint64_t                    ngx_http_ratelimit_store_calls;
 
 /* takes whose requests are gone */
 static ngx_queue_t                 ngx_http_ratelimit_store_orphans;
@@ -69,42 +61,15 @@ ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
 
     ngx_queue_init(&ngx_http_ratelimit_store_orphans);
 
-    ngx_http_ratelimit_store_process =
-        ((uint64_t) ngx_random() << 40)
-        ^ ((uint64_t) ngx_random() << 20)
-        ^ ngx_murmur_hash2(cycle->hostname.data, cycle->hostname.len)
-        ^ ((uint64_t) ngx_pid << 32);
-
     ngx_http_ratelimit_batch_init(cycle);
+    ngx_http_ratelimit_lease_init(zone);
+    ngx_http_ratelimit_refund_init();
 
     if (ngx_http_ratelimit_group_init(cycle, zone) != NGX_OK) {
         return NGX_ERROR;
     }
 
     return ngx_http_ratelimit_topology_init(cycle, peers, zone, stats);
-}
-
-
-void
-ngx_http_ratelimit_store_stamp(ngx_http_ratelimit_script_t *script, u_char *id)
-{
-    struct timeval  tv;
-
-    script->id = (char *) id;
-    script->id_len = 0;
-
-    if (ngx_http_ratelimit_script_short(script)) {
-        return;
-    }
-
-    ngx_gettimeofday(&tv);
-
-    script->now = (uint64_t) tv.tv_sec * NGX_HTTP_RATELIMIT_MICRO + tv.tv_usec;
-
-    script->id_len = ngx_sprintf(id, "%xL-%xL",
-                                 ngx_http_ratelimit_store_process,
-                                 ngx_http_ratelimit_store_calls++)
-                     - id;
 }
 
 
@@ -119,6 +84,8 @@ ngx_http_ratelimit_store_exit(void)
     }
 
     ngx_http_ratelimit_group_exit();
+    ngx_http_ratelimit_lease_exit();
+    ngx_http_ratelimit_refund_exit();
     ngx_http_ratelimit_topology_exit();
 
     ngx_http_ratelimit_store_zone = NULL;
@@ -137,6 +104,7 @@ ngx_int_t
 ngx_http_ratelimit_store_begin(ngx_http_ratelimit_take_t *take)
 {
     take->pending = 0;
+    take->ended = 0;
 
     return ngx_array_init(&take->calls, take->pool, 1,
                           sizeof(ngx_http_ratelimit_call_t));
@@ -159,7 +127,7 @@ ngx_http_ratelimit_store_add(ngx_http_ratelimit_take_t *take,
         return NGX_ERROR;
     }
 
-    call->script.claims[call->script.n++] = claim;
+    call->errand.script.claims[call->errand.script.n++] = claim;
 
     return NGX_OK;
 }
@@ -190,16 +158,14 @@ ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
     call->take = take;
     call->link = link;
     call->part = part;
-    call->slot = NULL;
     call->failure = NGX_HTTP_RATELIMIT_OK;
+    call->under_way = 0;
 
-    call->script.n = 0;
-    call->script.times = 1;
-    call->script.eval = 0;
-    call->script.preview = take->preview;
-    call->script.clock = take->clock;
-    call->script.id = (char *) call->id;
-    call->script.id_len = 0;
+    call->errand.script.n = 0;
+    call->errand.script.times = 1;
+    call->errand.script.eval = 0;
+    call->errand.script.preview = take->preview;
+    call->errand.script.clock = take->clock;
 
     return call;
 }
@@ -217,7 +183,8 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
 
     /* others may want the same of the same bucket */
 
-    if (take->calls.nelts == 1 && call->script.n == 1 && !take->preview) {
+    if (take->calls.nelts == 1 && call->errand.script.n == 1 && !take->preview)
+    {
         return ngx_http_ratelimit_group_join(take, call->link);
     }
 
@@ -227,16 +194,17 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
 
         /* elements don't move any more: the id may be pointed to */
 
-        ngx_http_ratelimit_store_stamp(&call[i].script, call[i].id);
+        call[i].errand.script.id = (char *) call[i].id;
+        call[i].errand.handler = ngx_http_ratelimit_store_over;
+        call[i].errand.start = take->start;
+        call[i].errand.timeout = take->timeout;
 
-        call[i].failure = ngx_http_ratelimit_store_call_send(&call[i],
-                                                             take->timeout);
+        call[i].failure = ngx_http_ratelimit_batch_add(call[i].link,
+                                                       &call[i].errand);
 
         if (call[i].failure == NGX_HTTP_RATELIMIT_OK) {
+            call[i].under_way = 1;
             take->pending++;
-
-        } else {
-            ngx_http_ratelimit_link_unsent(call[i].link, call[i].failure);
         }
     }
 
@@ -271,9 +239,9 @@ ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_take_t *take)
 
     for (i = 0; i < take->calls.nelts; i++) {
 
-        if (call[i].slot) {
-            ngx_http_ratelimit_redis_cancel(call[i].slot);
-            call[i].slot = NULL;
+        if (call[i].under_way) {
+            ngx_http_ratelimit_batch_cancel(&call[i].errand);
+            call[i].under_way = 0;
         }
     }
 }
@@ -287,6 +255,7 @@ ngx_http_ratelimit_store_detach(ngx_http_ratelimit_take_t *take)
     ngx_pool_t                     *pool;
     ngx_http_ratelimit_call_t      *call, *copy;
     ngx_http_ratelimit_claim_t     *claim;
+    ngx_http_ratelimit_script_t    *script;
     ngx_http_ratelimit_detached_t  *detached;
 
     pool = ngx_create_pool(2048, ngx_cycle->log);
@@ -319,30 +288,31 @@ ngx_http_ratelimit_store_detach(ngx_http_ratelimit_take_t *take)
 
         copy[i] = call[i];
         copy[i].take = &detached->take;
-        copy[i].script.id = (char *) copy[i].id;
+        script = &copy[i].errand.script;
+        script->id = (char *) copy[i].id;
 
-        for (j = 0; j < call[i].script.n; j++) {
+        for (j = 0; j < script->n; j++) {
 
             claim = ngx_palloc(pool, sizeof(ngx_http_ratelimit_claim_t));
-            key = ngx_pnalloc(pool, call[i].script.claims[j]->len);
+            key = ngx_pnalloc(pool, script->claims[j]->len);
 
             if (claim == NULL || key == NULL) {
                 goto failed;
             }
 
-            *claim = *call[i].script.claims[j];
+            *claim = *script->claims[j];
             ngx_memcpy(key, claim->key, claim->len);
             claim->key = key;
 
-            copy[i].script.claims[j] = claim;
+            script->claims[j] = claim;
         }
     }
 
     for (i = 0; i < take->calls.nelts; i++) {
 
-        if (call[i].slot) {
-            ngx_http_ratelimit_redis_adopt(call[i].slot, &copy[i]);
-            call[i].slot = NULL;
+        if (call[i].under_way) {
+            ngx_http_ratelimit_batch_move(&call[i].errand, &copy[i].errand);
+            call[i].under_way = 0;
         }
     }
 
@@ -396,8 +366,8 @@ ngx_http_ratelimit_store_find(ngx_http_ratelimit_take_t *take,
     call = take->calls.elts;
 
     for (i = 0; i < take->calls.nelts; i++) {
-        for (j = 0; j < call[i].script.n; j++) {
-            if (call[i].script.claims[j] == claim) {
+        for (j = 0; j < call[i].errand.script.n; j++) {
+            if (call[i].errand.script.claims[j] == claim) {
                 return &call[i];
             }
         }
@@ -407,90 +377,32 @@ ngx_http_ratelimit_store_find(ngx_http_ratelimit_take_t *take,
 }
 
 
-static ngx_http_ratelimit_failure_e
-ngx_http_ratelimit_store_call_send(ngx_http_ratelimit_call_t *call,
-    ngx_msec_t timeout)
-{
-    char                          *bytes;
-    long long                      len;
-    ngx_str_t                      command;
-    ngx_http_ratelimit_failure_e   failure;
-
-    failure = ngx_http_ratelimit_link_check(call->link);
-
-    if (failure != NGX_HTTP_RATELIMIT_OK) {
-        return failure;
-    }
-
-    len = ngx_http_ratelimit_script_take(&bytes, &call->script);
-    if (len < 0) {
-        return NGX_HTTP_RATELIMIT_OVERLOAD;
-    }
-
-    command.data = (u_char *) bytes;
-    command.len = len;
-
-    call->sent = ngx_http_ratelimit_local_clock();
-
-    failure = ngx_http_ratelimit_link_send(call->link, &command, timeout,
-                                           ngx_http_ratelimit_store_reply,
-                                           call, &call->slot);
-
-    ngx_http_ratelimit_script_free(bytes);
-
-    return failure;
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_store_reply(void *data, ngx_http_ratelimit_reply_t *reply,
+static void
+ngx_http_ratelimit_store_over(ngx_http_ratelimit_errand_t *errand,
     ngx_http_ratelimit_failure_e failure)
 {
-    ngx_http_ratelimit_call_t *call = data;
-
-    ngx_http_ratelimit_link_t  *link;
+    ngx_http_ratelimit_call_t  *call;
     ngx_http_ratelimit_take_t  *take;
 
+    call = (ngx_http_ratelimit_call_t *)
+               ((u_char *) errand - offsetof(ngx_http_ratelimit_call_t,
+                                             errand));
     take = call->take;
-    link = call->link;
 
-    call->slot = NULL;
-
-    if (failure == NGX_HTTP_RATELIMIT_OK) {
-        failure = ngx_http_ratelimit_script_reply(reply, &call->script);
-    }
-
-    /* only a call that did not run is made again, once, with the text */
-
-    if (failure == NGX_HTTP_RATELIMIT_NOSCRIPT && !call->script.eval) {
-        ngx_http_ratelimit_link_reload(link);
-
-        failure = ngx_http_ratelimit_store_again(call);
-
-        if (failure == NGX_HTTP_RATELIMIT_OK) {
-            return NGX_OK;
-        }
-    }
-
+    call->under_way = 0;
     call->failure = failure;
 
     if (failure == NGX_HTTP_RATELIMIT_OK) {
-        ngx_http_ratelimit_link_answered(link,
-                            ngx_http_ratelimit_local_clock() - call->sent);
         ngx_http_ratelimit_store_decide(call);
-
-    } else {
-        ngx_http_ratelimit_link_failed(link, failure, reply);
     }
 
     if (--take->pending == 0) {
+        take->ended = errand->ended;
         ngx_http_ratelimit_store_settle(take);
         take->handler(take);
     }
 
     /* the take may be gone */
-
-    return (failure == NGX_HTTP_RATELIMIT_PROTOCOL) ? NGX_ERROR : NGX_OK;
 }
 
 
@@ -508,8 +420,8 @@ ngx_http_ratelimit_store_decide(ngx_http_ratelimit_call_t *call)
 
     take = call->take;
 
-    for (i = 0; i < call->script.n; i++) {
-        claim = call->script.claims[i];
+    for (i = 0; i < call->errand.script.n; i++) {
+        claim = call->errand.script.claims[i];
 
         ngx_http_ratelimit_decide(&claim->decision, &claim->bucket,
                                   claim->state);
@@ -519,27 +431,10 @@ ngx_http_ratelimit_store_decide(ngx_http_ratelimit_call_t *call)
             && !take->preview && take->calls.nelts == 1)
         {
             ngx_http_ratelimit_local_learn(ngx_http_ratelimit_store_zone,
-                                           claim, &take->trust, call->sent, 0);
+                                           claim, &take->trust,
+                                           call->errand.sent, 0, NULL);
         }
     }
-}
-
-
-static ngx_http_ratelimit_failure_e
-ngx_http_ratelimit_store_again(ngx_http_ratelimit_call_t *call)
-{
-    ngx_msec_t  spent;
-
-    spent = ngx_current_msec - call->take->start;
-
-    if (spent >= call->take->timeout) {
-        return NGX_HTTP_RATELIMIT_TIMEOUT;
-    }
-
-    call->script.eval = 1;
-
-    return ngx_http_ratelimit_store_call_send(call,
-                                              call->take->timeout - spent);
 }
 
 
@@ -568,10 +463,10 @@ ngx_http_ratelimit_store_denied(ngx_http_ratelimit_take_t *take)
             continue;
         }
 
-        for (j = 0; j < call[i].script.n; j++) {
+        for (j = 0; j < call[i].errand.script.n; j++) {
 
-            if (call[i].script.claims[j]->state[0] < 0
-                && !call[i].script.claims[j]->shadow)
+            if (call[i].errand.script.claims[j]->state[0] < 0
+                && !call[i].errand.script.claims[j]->shadow)
             {
                 return 1;
             }
@@ -585,31 +480,40 @@ ngx_http_ratelimit_store_denied(ngx_http_ratelimit_take_t *take)
 void
 ngx_http_ratelimit_store_refund(ngx_http_ratelimit_take_t *take)
 {
-    ngx_uint_t                   i, j;
-    ngx_http_ratelimit_call_t   *call;
-    ngx_http_ratelimit_claim_t  *claim;
+    ngx_uint_t                    i, j;
+    ngx_http_ratelimit_call_t    *call;
+    ngx_http_ratelimit_claim_t   *claim;
+    ngx_http_ratelimit_refund_t   refund;
 
     call = take->calls.elts;
 
     for (i = 0; i < take->calls.nelts; i++) {
 
         if (call[i].failure != NGX_HTTP_RATELIMIT_OK
-            || !ngx_http_ratelimit_script_taken(&call[i].script))
+            || !ngx_http_ratelimit_script_taken(&call[i].errand.script))
         {
             continue;
         }
 
-        ngx_http_ratelimit_refund(call[i].link, &call[i].script, 1,
-                                  take->timeout);
+        for (j = 0; j < call[i].errand.script.n; j++) {
+            claim = call[i].errand.script.claims[j];
 
-        for (j = 0; j < call[i].script.n; j++) {
-            claim = call[i].script.claims[j];
+            /* a shadow limit that denied took nothing */
 
-            if (claim->state[0] >= 0) {
-                ngx_http_ratelimit_local_returned(
-                                               ngx_http_ratelimit_store_zone,
-                                               claim, claim->bucket.cost);
+            if (claim->state[0] < 0) {
+                continue;
             }
+
+            refund.key = claim->key;
+            refund.len = claim->len;
+            refund.bucket = claim->bucket;
+            refund.tokens = claim->bucket.cost;
+            refund.id = call[i].errand.script.id;
+            refund.id_len = call[i].errand.script.id_len;
+
+            ngx_http_ratelimit_refund(call[i].link, &refund, take->timeout);
+            ngx_http_ratelimit_local_returned(ngx_http_ratelimit_store_zone,
+                                              claim, claim->bucket.cost);
         }
     }
 }

@@ -12,14 +12,11 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "ngx_http_ratelimit_batch.h"
 #include "ngx_http_ratelimit_link.h"
 #include "ngx_http_ratelimit_local.h"
 #include "ngx_http_ratelimit_script.h"
 #include "ngx_http_ratelimit_shards.h"
-
-
-/* bytes that the id of a call may have */
-#define NGX_HTTP_RATELIMIT_STORE_ID  (2 * NGX_INT64_LEN)
 
 
 typedef struct ngx_http_ratelimit_take_s  ngx_http_ratelimit_take_t;
@@ -53,6 +50,7 @@ struct ngx_http_ratelimit_take_s {
     /* the store's own */
 
     ngx_msec_t                       start;
+    uint64_t                         ended;      /* us, 0: without a wait */
     ngx_array_t                      calls;      /* ..._call_t */
     ngx_uint_t                       pending;    /* calls under way */
 
@@ -71,18 +69,12 @@ struct ngx_http_ratelimit_call_s {
     ngx_http_ratelimit_link_t       *link;
     ngx_uint_t                       part;       /* of what the link leads to:
                                                     the slot in a cluster */
-    ngx_http_ratelimit_slot_t       *slot;       /* NULL: not under way */
-    uint64_t                         sent;       /* us */
     ngx_http_ratelimit_failure_e     failure;    /* OK: decisions are valid */
-    ngx_http_ratelimit_script_t      script;
-    u_char                           id[NGX_HTTP_RATELIMIT_STORE_ID];
+    ngx_http_ratelimit_errand_t      errand;
+    u_char                           id[NGX_HTTP_RATELIMIT_BATCH_ID];
+    unsigned                         under_way:1;
 };
 
-
-
-/* the time, and an id that no other call has, if the script asks for them */
-void ngx_http_ratelimit_store_stamp(ngx_http_ratelimit_script_t *script,
-    u_char *id);
 
 /* makes the connections of this process */
 ngx_int_t ngx_http_ratelimit_store_init(ngx_cycle_t *cycle,

@@ -31,7 +31,7 @@
  * included: a reload with a new module then gets new memory, beside the old
  * workers with theirs
  */
-#define NGX_HTTP_RATELIMIT_ZONE_NAME     "ngx_http_ratelimit_4"
+#define NGX_HTTP_RATELIMIT_ZONE_NAME     "ngx_http_ratelimit_5"
 
 /* a part of the pages, and at least so many, is left for later records */
 #define NGX_HTTP_RATELIMIT_ZONE_RESERVE  16
@@ -82,6 +82,8 @@ struct ngx_http_ratelimit_zone_sh_s {
     uint32_t                       *heads;
     uint32_t                        mask;      /* of the number of heads */
     uint32_t                        n;         /* cells */
+
+    volatile uint64_t               knows;     /* us: nothing after this */
 
     volatile ngx_uint_t             changing;
     uint32_t                        fresh;     /* cells never used, from here */
@@ -451,6 +453,23 @@ ngx_http_ratelimit_zone_key(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_siphash(zone->sh->secret, data, len, key->hash);
 
     key->hash[1] ^= keep;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_zone_knows(ngx_http_ratelimit_zone_t *zone, uint64_t now)
+{
+    return now < zone->sh->knows;
+}
+
+
+void
+ngx_http_ratelimit_zone_learned(ngx_http_ratelimit_zone_t *zone,
+    uint64_t until)
+{
+    if (zone->sh->knows < until) {
+        zone->sh->knows = until;
+    }
 }
 
 

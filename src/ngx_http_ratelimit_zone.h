@@ -69,8 +69,8 @@ typedef struct {
             ngx_http_ratelimit_level_t  level;
             uint32_t                    until;     /* ms, cut to 32 bits:
                                                       of no use then */
-            uint32_t                    signature; /* of the parameters */
             uint32_t                    held;      /* or the window's rest */
+            uint32_t                    gone;      /* of all held so far */
             uint32_t                    wanted;    /* by the next lease; or
                                                       the cost that does not
                                                       fit the window */
@@ -124,6 +124,15 @@ void *ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone,
 void ngx_http_ratelimit_zone_key(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_keep_e keep, const void *data, size_t len,
     ngx_http_ratelimit_zone_key_t *key);
+
+/*
+ * Whether anything may be known about what shards have: a look without a lock.
+ * Who learns something says until when, us, while he has the lock.
+ */
+ngx_uint_t ngx_http_ratelimit_zone_knows(ngx_http_ratelimit_zone_t *zone,
+    uint64_t now);
+void ngx_http_ratelimit_zone_learned(ngx_http_ratelimit_zone_t *zone,
+    uint64_t until);
 
 /*
  * All the rest is done between these two.  Between them nothing is logged,

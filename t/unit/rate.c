@@ -615,6 +615,136 @@ test_refill_is_greatest(void)
               "little");
 }
 
+
+/*
+ * Products that fit into 64 bits are divided in a shorter way.  On both sides
+ * of that edge, and between the two where the product fits but not the sum
+ * that rounds it up, all is as with numbers that are wide enough.
+ */
+
+static void
+test_wait_at_edge(void)
+{
+    int                              i, j;
+    unsigned                         narrow, between, wide, wrong;
+    uint64_t                         seed, most, rest, tokens, us;
+    ngx_http_ratelimit_rate_t        rate;
+    __extension__ unsigned __int128  due;
+
+    seed = 9;
+    narrow = 0;
+    between = 0;
+    wide = 0;
+    wrong = 0;
+    rate.count = 1;
+
+    for (i = 0; i < 100000; i++) {
+        rate.den = (tap_random(&seed) >> tap_random(&seed) % 63 >> 1) + 1;
+
+        most = UINT64_MAX / rate.den;
+        rest = UINT64_MAX % rate.den;
+
+        for (j = -2; j <= 2; j++) {
+
+            if (i % 2) {
+                /* the product fits or not */
+
+                tokens = most + j;
+                rate.num = (tap_random(&seed) >> tap_random(&seed) % 63 >> 1)
+                           + 1;
+
+                if (tokens == 0 || (tokens > most) != (j > 0)) {
+                    continue;
+                }
+
+            } else {
+                /* it does, and the sum fits or not */
+
+                tokens = most;
+                rate.num = rest + j;
+
+                if (rate.num == 0 || (rate.num > rest) != (j > 0)) {
+                    continue;
+                }
+            }
+
+            us = ngx_http_ratelimit_rate_wait(&rate, tokens);
+
+            due = tokens;
+            due *= rate.den;
+
+            narrow += due + rate.num <= UINT64_MAX;
+            between += due <= UINT64_MAX && due + rate.num > UINT64_MAX;
+            wide += due > UINT64_MAX;
+
+            due = (due + rate.num - 1) / rate.num;
+
+            wrong += us != (due < NGX_HTTP_RATELIMIT_NEVER
+                            ? (uint64_t) due : NGX_HTTP_RATELIMIT_NEVER);
+        }
+    }
+
+    is_number(wrong, 0, "waits at the edge of 64 bits: right to the "
+              "microsecond");
+
+    if (!ok(narrow > 10000 && between > 10000 && wide > 10000,
+            "below, between and above"))
+    {
+        diag("%u, %u and %u", narrow, between, wide);
+    }
+}
+
+
+static void
+test_refill_at_edge(void)
+{
+    int                              i, j;
+    unsigned                         narrow, wide, wrong;
+    uint64_t                         seed, most, tokens, us;
+    ngx_http_ratelimit_rate_t        rate;
+    __extension__ unsigned __int128  come;
+
+    seed = 10;
+    narrow = 0;
+    wide = 0;
+    wrong = 0;
+    rate.count = 1;
+
+    for (i = 0; i < 100000; i++) {
+        rate.num = (tap_random(&seed) >> tap_random(&seed) % 63 >> 1) + 1;
+        most = UINT64_MAX / rate.num;
+
+        for (j = -2; j <= 2; j++) {
+            us = most + j;
+            rate.den = (tap_random(&seed) >> tap_random(&seed) % 63 >> 1) + 1;
+
+            if ((us > most) != (j > 0)) {
+                continue;
+            }
+
+            tokens = ngx_http_ratelimit_rate_refill(&rate, us);
+
+            come = us;
+            come *= rate.num;
+
+            narrow += come <= UINT64_MAX;
+            wide += come > UINT64_MAX;
+
+            come /= rate.den;
+
+            wrong += tokens != (come < UINT64_MAX ? (uint64_t) come
+                                                  : UINT64_MAX);
+        }
+    }
+
+    is_number(wrong, 0, "refills at the edge of 64 bits: right to the "
+              "microtoken");
+
+    if (!ok(narrow > 10000 && wide > 10000, "below and above")) {
+        diag("%u and %u", narrow, wide);
+    }
+}
+
 #endif
 
 
@@ -633,6 +763,8 @@ main(void)
 #if defined(__SIZEOF_INT128__)
     test_wait_is_least();
     test_refill_is_greatest();
+    test_wait_at_edge();
+    test_refill_at_edge();
 #endif
 
     return tap_done();

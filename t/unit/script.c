@@ -22,9 +22,13 @@
 
 #define SECOND       1000000ULL
 #define CLAIMS       NGX_HTTP_RATELIMIT_CLAIMS
+#define REFUNDS      NGX_HTTP_RATELIMIT_REFUNDS
+
+#define BUNDLE       NGX_HTTP_RATELIMIT_BUNDLE
+#define NUMBERS      NGX_HTTP_RATELIMIT_NUMBERS
 
 /* the longest command that can be made, and some more */
-#define ARGS         200
+#define ARGS         500
 
 #define bytes_of(text)  text, sizeof(text) - 1
 #define nelts_of(a)     (sizeof(a) / sizeof((a)[0]))
@@ -95,9 +99,13 @@ window_of(uint64_t limit, uint64_t length, uint64_t cost)
 }
 
 
+/* another key, another hash; one that was copied has the same */
+
 static ngx_http_ratelimit_claim_t
 claim_of(const char *key, ngx_http_ratelimit_bucket_t bucket)
 {
+    size_t                      i;
+    uint64_t                    hash;
     ngx_http_ratelimit_claim_t  claim;
 
     memset(&claim, 0, sizeof(claim));
@@ -105,6 +113,15 @@ claim_of(const char *key, ngx_http_ratelimit_bucket_t bucket)
     claim.key = key;
     claim.len = strlen(key);
     claim.bucket = bucket;
+
+    hash = 0xcbf29ce484222325ULL;
+
+    for (i = 0; i < claim.len; i++) {
+        hash = (hash ^ (unsigned char) key[i]) * 0x100000001b3ULL;
+    }
+
+    claim.hash[0] = hash;
+    claim.hash[1] = tap_random(&hash);
 
     return claim;
 }
@@ -132,6 +149,129 @@ script_of(ngx_http_ratelimit_claim_t *claims, size_t n)
     script.id_len = 4;
 
     return script;
+}
+
+
+/* a call each for the claims of an array */
+
+static void
+scripts_of(ngx_http_ratelimit_script_t *scripts,
+    ngx_http_ratelimit_claim_t *claims, size_t n)
+{
+    size_t  i;
+
+    for (i = 0; i < n; i++) {
+        scripts[i] = script_of(&claims[i], 1);
+    }
+}
+
+
+/* the calls of an array, which have to go together */
+
+static void
+bundle_of(ngx_http_ratelimit_bundle_t *bundle,
+    ngx_http_ratelimit_script_t *scripts, size_t n)
+{
+    size_t  i;
+
+    /* an empty one is one whose number is 0, whatever else was there */
+
+    memset(bundle, 0xaa, sizeof(ngx_http_ratelimit_bundle_t));
+    bundle->n = 0;
+
+    for (i = 0; i < n; i++) {
+
+        if (!ngx_http_ratelimit_bundle_add(bundle, &scripts[i])) {
+            ok(0, "call %zu goes with those before", i);
+        }
+    }
+}
+
+
+static long long
+bundle_command(char **command, ngx_http_ratelimit_script_t *scripts, size_t n,
+    unsigned eval)
+{
+    ngx_http_ratelimit_bundle_t  bundle;
+
+    bundle_of(&bundle, scripts, n);
+
+    return ngx_http_ratelimit_bundle_format(command, &bundle, eval);
+}
+
+
+/* one that waits for its reply */
+
+static void
+bundle_sent(ngx_http_ratelimit_bundle_t *bundle,
+    ngx_http_ratelimit_script_t *scripts, size_t n)
+{
+    char  *command;
+
+    bundle_of(bundle, scripts, n);
+
+    if (ngx_http_ratelimit_bundle_format(&command, bundle, 0) < 0) {
+        ok(0, "a bundle is a command");
+        return;
+    }
+
+    ngx_http_ratelimit_script_free(command);
+}
+
+
+/* whether a call is not added, and nothing changes by it */
+
+static int
+bundle_refuses(ngx_http_ratelimit_bundle_t *bundle,
+    ngx_http_ratelimit_script_t *script)
+{
+    int                           added, same;
+    char                         *before, *after;
+    long long                     before_len, after_len;
+    ngx_http_ratelimit_bundle_t   was;
+
+    before_len = ngx_http_ratelimit_bundle_format(&before, bundle, 0);
+    was = *bundle;
+
+    added = ngx_http_ratelimit_bundle_add(bundle, script);
+
+    same = bundle->n == was.n && bundle->nlimits == was.nlimits
+           && bundle->nnumbers == was.nnumbers
+           && memcmp(bundle->scripts, was.scripts,
+                     was.n * sizeof(was.scripts[0])) == 0
+           && memcmp(bundle->limits, was.limits,
+                     was.nlimits * sizeof(was.limits[0])) == 0
+           && memcmp(bundle->numbers, was.numbers,
+                     was.nnumbers * sizeof(was.numbers[0])) == 0;
+
+    after_len = ngx_http_ratelimit_bundle_format(&after, bundle, 0);
+
+    same = same && after_len == before_len
+           && memcmp(after, before, before_len) == 0;
+
+    ngx_http_ratelimit_script_free(before);
+    ngx_http_ratelimit_script_free(after);
+
+    return !added && same;
+}
+
+
+static ngx_http_ratelimit_refund_t
+refund_of(const char *key, ngx_http_ratelimit_bucket_t bucket,
+    uint64_t tokens, const char *id)
+{
+    ngx_http_ratelimit_refund_t  refund;
+
+    memset(&refund, 0, sizeof(refund));
+
+    refund.key = key;
+    refund.len = strlen(key);
+    refund.bucket = bucket;
+    refund.tokens = tokens;
+    refund.id = id;
+    refund.id_len = strlen(id);
+
+    return refund;
 }
 
 
@@ -252,8 +392,9 @@ test_wire(void)
 {
     char                         *command;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[2];
-    ngx_http_ratelimit_script_t   script;
+    ngx_http_ratelimit_claim_t    claims[3];
+    ngx_http_ratelimit_refund_t   refunds[2];
+    ngx_http_ratelimit_script_t   scripts[2], script;
 
     /* 10 tokens at 7/60 tokens a second are full after 85.714 s */
 
@@ -286,14 +427,56 @@ test_wire(void)
              "$5\r\n61000\r\n"), "a bucket and a window, byte by byte");
     ngx_http_ratelimit_script_free(command);
 
-    len = ngx_http_ratelimit_script_refund(&command, &script, 1);
+    claims[2] = claims[1];
+    scripts[0] = script;
+    scripts[1] = script_of(&claims[2], 1);
+    scripts[1].times = 12;
+
+    len = bundle_command(&command, scripts, 2, 0);
+
+    is_bytes(command, len, bytes_of("*33\r\n$7\r\nEVALSHA\r\n"
+             "$40\r\n" TAKE_SHA1 "\r\n" "$1\r\n2\r\n"
+             "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
+             "$4\r\ntake\r\n" "$5\r\nredis\r\n" "$16\r\n1800000000123456\r\n"
+             "$4\r\n7f-1\r\n" "$1\r\n1\r\n"
+             "$6\r\nbucket\r\n" "$8\r\nenforced\r\n" "$2\r\n10\r\n"
+             "$1\r\n3\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n0\r\n"
+             "$5\r\n86714\r\n"
+             "$6\r\nwindow\r\n" "$8\r\nenforced\r\n" "$1\r\n5\r\n"
+             "$1\r\n2\r\n" "$8\r\n60000000\r\n" "$1\r\n0\r\n" "$1\r\n0\r\n"
+             "$5\r\n61000\r\n"
+             "$1\r\n1\r\n" "$1\r\n2\r\n" "$1\r\n1\r\n" "$1\r\n2\r\n"
+             "$2\r\n12\r\n" "$1\r\n1\r\n" "$1\r\n2\r\n"),
+             "with 12 requests for the window alone, byte by byte");
+    ngx_http_ratelimit_script_free(command);
+
+    refunds[0] = refund_of("ratelimit:a:{k}", claims[0].bucket, 3, "7f-1");
+    refunds[1] = refund_of("b", claims[1].bucket, 2, "7f-2");
+
+    len = ngx_http_ratelimit_script_refund(&command, refunds, 2, 0);
+
+    is_bytes(command, len, bytes_of("*13\r\n$7\r\nEVALSHA\r\n"
+             "$40\r\n" REFUND_SHA1 "\r\n" "$1\r\n2\r\n"
+             "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
+             "$6\r\nbucket\r\n" "$2\r\n10\r\n" "$1\r\n3\r\n"
+             "$4\r\n7f-1\r\n"
+             "$6\r\nwindow\r\n" "$1\r\n5\r\n" "$1\r\n2\r\n"
+             "$4\r\n7f-2\r\n"),
+             "and what gives them back");
+    ngx_http_ratelimit_script_free(command);
+
+    claims[1] = claim_of("b", bucket_of(10, "7r/m", 3));
+    scripts_of(scripts, claims, 2);
+    scripts[1].times = 12;
+
+    len = bundle_command(&command, scripts, 2, 0);
 
     is_bytes(command, len, bytes_of("*12\r\n$7\r\nEVALSHA\r\n"
-             "$40\r\n" REFUND_SHA1 "\r\n" "$1\r\n2\r\n"
-             "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n" "$4\r\n7f-1\r\n"
-             "$6\r\nbucket\r\n" "$2\r\n10\r\n" "$1\r\n3\r\n"
-             "$6\r\nwindow\r\n" "$1\r\n5\r\n" "$1\r\n2\r\n"),
-             "and what gives them back");
+             "$40\r\n" SHA1 "\r\n" "$1\r\n2\r\n"
+             "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
+             "$2\r\n10\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n3\r\n"
+             "$5\r\n86714\r\n" "$1\r\n1\r\n" "$2\r\n12\r\n"),
+             "two buckets in a bundle, one of them for 12 requests");
     ngx_http_ratelimit_script_free(command);
 
     claims[0] = claim_of("ratelimit:a:{k}", gcra_of(10, "7r/m", 3));
@@ -303,10 +486,11 @@ test_wire(void)
 
     len = ngx_http_ratelimit_script_take(&command, &script);
 
-    is_bytes(command, len, bytes_of("*6\r\n$7\r\nEVALSHA\r\n"
+    is_bytes(command, len, bytes_of("*8\r\n$7\r\nEVALSHA\r\n"
              "$40\r\n" GCRA_SHA1 "\r\n" "$1\r\n1\r\n"
              "$15\r\nratelimit:a:{k}\r\n"
-             "$10\r\n1371428580\r\n" "$9\r\n411428574\r\n"),
+             "$10\r\n1371428580\r\n" "$9\r\n411428574\r\n"
+             "$5\r\n86714\r\n" "$1\r\n0\r\n"),
              "the same limit by gcra, byte by byte");
     ngx_http_ratelimit_script_free(command);
 
@@ -340,10 +524,13 @@ test_short(void)
     int                           is_short;
     char                         *command;
     args_t                        args;
-    size_t                        i;
+    size_t                        i, k;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[2];
-    ngx_http_ratelimit_script_t   script;
+    const char                   *sha1;
+    ngx_http_ratelimit_claim_t    claims[4];
+    ngx_http_ratelimit_script_t   scripts[2], *script;
+
+    static const char  *keys[] = { "a", "b", "c", "d" };
 
     static const struct {
         const char   *name;
@@ -373,38 +560,45 @@ test_short(void)
     };
 
     for (i = 0; i < nelts_of(cases); i++) {
-        claims[0] = claim_of("k", cases[i].rate
-                                  ? bucket_of(cases[i].capacity,
-                                              cases[i].rate, 1)
-                                  : window_of(cases[i].capacity, SECOND, 1));
-        claims[0].bucket.step = cases[i].step;
-        claims[0].shadow = cases[i].shadow;
+        for (k = 0; k < 4; k++) {
+            claims[k] = claim_of(keys[k],
+                                 cases[i].rate
+                                 ? bucket_of(cases[i].capacity,
+                                             cases[i].rate, 1)
+                                 : window_of(cases[i].capacity, SECOND, 1));
+            claims[k].bucket.step = cases[i].step;
+            claims[k].shadow = cases[i].shadow;
 
-        if (cases[i].gcra) {
-            claims[0].bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
+            if (cases[i].gcra) {
+                claims[k].bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
+            }
         }
 
-        claims[1] = claims[0];
+        for (k = 0; k < 2; k++) {
+            scripts[k] = script_of(&claims[2 * k], cases[i].n);
+            scripts[k].preview = cases[i].preview;
+            scripts[k].clock = cases[i].clock;
+        }
 
-        script = script_of(claims, cases[i].n);
-        script.preview = cases[i].preview;
-        script.clock = cases[i].clock;
-
-        len = ngx_http_ratelimit_script_take(&command, &script);
+        script = &scripts[0];
         is_short = cases[i].is_short;
+        sha1 = !is_short ? TAKE_SHA1 : cases[i].gcra ? GCRA_SHA1 : SHA1;
 
-        ok(args_of(command, len, &args)
-           && arg_is(&args, 1, !is_short ? TAKE_SHA1
-                               : cases[i].gcra ? GCRA_SHA1 : SHA1, 40),
-           "%s: %s", cases[i].name,
+        len = ngx_http_ratelimit_script_take(&command, script);
+
+        ok(args_of(command, len, &args) && arg_is(&args, 1, sha1, 40)
+           && arg_number(&args, 2) == cases[i].n, "%s: %s", cases[i].name,
            is_short ? "the short script" : "the long one");
+        ngx_http_ratelimit_script_free(command);
 
-        is_number(ngx_http_ratelimit_script_short(&script), is_short,
+        is_number(ngx_http_ratelimit_script_short(script), is_short,
                   is_short ? "which needs no id" : "which needs an id");
-        is_number(ngx_http_ratelimit_script_alike(&script, &script), is_short,
-                  is_short ? "and can be one of a batch"
-                           : "and goes by itself");
 
+        len = bundle_command(&command, scripts, 2, 0);
+
+        ok(args_of(command, len, &args) && arg_is(&args, 1, sha1, 40)
+           && arg_number(&args, 2) == 2 * cases[i].n,
+           "the same one for two such calls");
         ngx_http_ratelimit_script_free(command);
     }
 }
@@ -495,8 +689,9 @@ test_times(void)
     char                         *command;
     args_t                        args;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claim;
-    ngx_http_ratelimit_script_t   script;
+    ngx_http_ratelimit_claim_t    claim, other;
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_script_t   script, bucket;
 
     claim = claim_of("k", bucket_of(10, "7r/m", 3));
     script = script_of(&claim, 1);
@@ -515,25 +710,27 @@ test_times(void)
     len = ngx_http_ratelimit_script_take(&command, &script);
     ok(args_of(command, len, &args), "for gcra: a command");
     args_are(&args, 0, "whose last word says how many", "EVALSHA", GCRA_SHA1,
-             "1", "k", "160000000", "48000000", "4294967295", NULL);
+             "1", "k", "160000000", "48000000", "11000", "0", "4294967295",
+             NULL);
     ngx_http_ratelimit_script_free(command);
 
-    /* where numbers come from variables, that is said as well, in any case */
+    /* where numbers come from variables, that is said before */
 
     claim.bucket.varies = 1;
     script.times = 2;
 
     len = ngx_http_ratelimit_script_take(&command, &script);
     ok(args_of(command, len, &args), "for gcra with variables: a command");
-    args_are(&args, 4, "which says so at the end", "160000000", "48000000",
-             "2", "1", NULL);
+    args_are(&args, 4, "which says so", "160000000", "48000000", "11000", "1",
+             "2", NULL);
     ngx_http_ratelimit_script_free(command);
 
     script.times = 1;
 
     len = ngx_http_ratelimit_script_take(&command, &script);
     ok(args_of(command, len, &args), "of one request: a command");
-    args_are(&args, 4, "the same", "160000000", "48000000", "1", "1", NULL);
+    args_are(&args, 4, "which says so, and no number of them", "160000000",
+             "48000000", "11000", "1", NULL);
     ngx_http_ratelimit_script_free(command);
 
     script.preview = 1;
@@ -554,59 +751,64 @@ test_times(void)
              "1", "k", "take", "redis", "1800000000123456", "7f-1", "2",
              "window", "enforced", "10", "3", "1000000", "0", "0", "2000",
              NULL);
-
-    ok(ngx_http_ratelimit_script_alike(&script, &script) == 0,
-       "no batch has a window");
     ngx_http_ratelimit_script_free(command);
+
+    other = claim_of("l", bucket_of(10, "7r/m", 3));
+    bucket = script_of(&other, 1);
+    bundle_of(&bundle, &bucket, 1);
+    ok(bundle_refuses(&bundle, &script), "and does not go with a bucket");
 }
 
 
 static void
-test_batch(void)
+test_alike(void)
 {
-    char                         *command, names[32][8];
+    char                         *command, names[BUNDLE][8];
     args_t                        args;
     size_t                        i, wrong;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[32], *p[32], other;
-    ngx_http_ratelimit_script_t   a, b;
+    ngx_http_ratelimit_claim_t    claims[BUNDLE], other;
+    ngx_http_ratelimit_script_t   scripts[BUNDLE], a, b;
+    ngx_http_ratelimit_bundle_t   ab, ba;
 
-    for (i = 0; i < 32; i++) {
+    for (i = 0; i < BUNDLE; i++) {
         snprintf(names[i], sizeof(names[i]), "k%zu", i);
         claims[i] = claim_of(names[i], bucket_of(10, "7r/m", 3));
-        p[i] = &claims[i];
     }
 
-    len = ngx_http_ratelimit_script_batch(&command, p, 3, 0);
-    ok(args_of(command, len, &args), "a batch of three: a command");
+    scripts_of(scripts, claims, BUNDLE);
+
+    len = bundle_command(&command, scripts, 3, 0);
+    ok(args_of(command, len, &args), "a bundle of three: a command");
     args_are(&args, 0, "with their keys, and the limit once", "EVALSHA", SHA1,
              "3", "k0", "k1", "k2", "10", "7", "60", "3", "86714", NULL);
     ngx_http_ratelimit_script_free(command);
 
-    len = ngx_http_ratelimit_script_batch(&command, p, 2, 1);
-    ok(args_of(command, len, &args), "a batch with the text: a command");
+    len = bundle_command(&command, scripts, 2, 1);
+    ok(args_of(command, len, &args), "a bundle with the text: a command");
     args_are(&args, 0, "word by word", "EVAL", TEXT,
              "2", "k0", "k1", "10", "7", "60", "3", "86714", NULL);
     ngx_http_ratelimit_script_free(command);
 
-    len = ngx_http_ratelimit_script_batch(&command, p, 32, 0);
-    wrong = !args_of(command, len, &args) || args.n != 40;
+    len = bundle_command(&command, scripts, BUNDLE, 0);
+    wrong = !args_of(command, len, &args) || args.n != 8 + BUNDLE;
 
-    for (i = 0; i < 32; i++) {
+    for (i = 0; i < BUNDLE; i++) {
         wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]));
     }
 
-    is_number(wrong, 0, "a batch of 32");
+    is_number(wrong, 0, "a bundle of 32");
     ngx_http_ratelimit_script_free(command);
 
-    for (i = 0; i < 32; i++) {
+    for (i = 0; i < BUNDLE; i++) {
         claims[i].bucket = gcra_of(10, "7r/m", 3);
     }
 
-    len = ngx_http_ratelimit_script_batch(&command, p, 2, 0);
-    ok(args_of(command, len, &args), "a batch of gcra: a command");
+    len = bundle_command(&command, scripts, 2, 0);
+    ok(args_of(command, len, &args), "a bundle of gcra: a command");
     args_are(&args, 0, "with their keys, and the limit once", "EVALSHA",
-             GCRA_SHA1, "2", "k0", "k1", "1371428580", "411428574", NULL);
+             GCRA_SHA1, "2", "k0", "k1", "1371428580", "411428574", "86714",
+             "0", NULL);
     ngx_http_ratelimit_script_free(command);
 
     /* which calls may share one */
@@ -618,24 +820,1000 @@ test_batch(void)
     other = claim_of("b", bucket_of(10, "7r/m", 3));                          \
     b = script_of(&other, 1);                                                 \
     what;                                                                     \
-    ok(ngx_http_ratelimit_script_alike(&a, &b) == expected                    \
-       && ngx_http_ratelimit_script_alike(&b, &a) == expected, name)
+    bundle_of(&ab, &a, 1);                                                    \
+    bundle_of(&ba, &b, 1);                                                    \
+    ok(expected                                                               \
+       ? ngx_http_ratelimit_bundle_add(&ab, &b) == 1                          \
+         && ngx_http_ratelimit_bundle_add(&ba, &a) == 1                       \
+         && ab.n == 2 && ba.n == 2                                            \
+       : bundle_refuses(&ab, &b) && bundle_refuses(&ba, &a), name)
 
     alike((void) 0, "two that differ by their keys are alike", 1);
     alike(other.shadow = 1, "and so if one is a shadow", 1);
     alike(b.id = "x", "or has another id", 1);
+    alike(b.times = 2, "or is for two requests", 1);
+    alike(b.times = UINT32_MAX, "or for any number of them", 1);
+    alike(other = claims[0], "or wants of the same bucket", 1);
+    alike(other.bucket.window = 1, "or has a window that none looks at", 1);
     alike(other.bucket.capacity = 11, "not with another capacity", 0);
     alike(other.bucket.cost = 1, "another cost", 0);
     alike(other.bucket = bucket_of(10, "8r/m", 3), "another rate", 0);
     alike(other.bucket = bucket_of(10, "7r/s", 3), "another unit of it", 0);
     alike(other.bucket = gcra_of(10, "7r/m", 3), "another algorithm", 0);
+    alike(other.bucket = window_of(10, SECOND, 3), "a window", 0);
     alike(other.bucket.varies = 1, "numbers that vary", 0);
     alike(other.bucket.step = 1, "a step", 0);
-    alike(b.times = 2, "two requests", 0);
+    alike(other.bucket = bucket_of(3600, "1r/s", 3), "more than an hour", 0);
     alike(b.preview = 1, "a preview", 0);
-    alike(b.clock = 1, "or nginx's clock", 0);
+    alike(b.clock = 1, "nginx's clock", 0);
+
+    alike((b.n = 2, b.claims[1] = &claims[1]), "or a second limit", 0);
 
 #undef alike
+
+    /* a refused one does not stop the others, and 32 are enough */
+
+    for (i = 0; i < BUNDLE; i++) {
+        claims[i].bucket = bucket_of(10, "7r/m", 3);
+    }
+
+    scripts_of(scripts, claims, BUNDLE);
+
+    other = claim_of("k", bucket_of(11, "7r/m", 3));
+    b = script_of(&other, 1);
+
+    bundle_of(&ab, scripts, 1);
+    wrong = 0;
+
+    for (i = 1; i < BUNDLE; i++) {
+        wrong += !bundle_refuses(&ab, &b)
+                 || !ngx_http_ratelimit_bundle_add(&ab, &scripts[i])
+                 || ab.n != i + 1;
+    }
+
+    is_number(wrong, 0, "others are refused, and 32 find a place");
+
+    other = claim_of("k", bucket_of(10, "7r/m", 3));
+    ok(bundle_refuses(&ab, &b), "but not one more");
+
+    /* one that is emptied begins anew, and may become one of the other kind */
+
+    b.preview = 1;
+    ab.n = 0;
+    ok(ngx_http_ratelimit_bundle_add(&ab, &b) == 1 && ab.n == 1
+       && ab.nlimits == 1 && ab.nnumbers == 1, "the next one takes any call");
+
+    b.preview = 0;
+    ab.n = 0;
+    ok(ngx_http_ratelimit_bundle_add(&ab, &b) == 1 && ab.n == 1
+       && ngx_http_ratelimit_bundle_add(&ab, &scripts[3]) == 1 && ab.n == 2,
+       "and the next one");
+}
+
+
+/* each for a number of requests of its own */
+
+static void
+test_alike_times(void)
+{
+    char                         *command, *single, names[BUNDLE][8];
+    args_t                        args;
+    size_t                        i, wrong;
+    long long                     len, single_len;
+    ngx_http_ratelimit_claim_t    claims[BUNDLE];
+    ngx_http_ratelimit_script_t   scripts[BUNDLE];
+
+    for (i = 0; i < BUNDLE; i++) {
+        snprintf(names[i], sizeof(names[i]), "k%zu", i);
+        claims[i] = claim_of(names[i], bucket_of(10, "7r/m", 3));
+    }
+
+    scripts_of(scripts, claims, BUNDLE);
+
+    /* one that is for several is enough, wherever it is */
+
+    for (i = 0; i < 3; i++) {
+        scripts[0].times = (i == 0) ? 7 : 1;
+        scripts[1].times = (i == 1) ? 7 : 1;
+        scripts[2].times = (i == 2) ? 7 : 1;
+
+        len = bundle_command(&command, scripts, 3, 0);
+        ok(args_of(command, len, &args),
+           "a bundle of three, number %zu for 7 requests: a command", i);
+        args_are(&args, 0, "which says of each how many", "EVALSHA", SHA1,
+                 "3", "k0", "k1", "k2", "10", "7", "60", "3", "86714",
+                 i == 0 ? "7" : "1", i == 1 ? "7" : "1", i == 2 ? "7" : "1",
+                 NULL);
+        ngx_http_ratelimit_script_free(command);
+    }
+
+    /* those that are not part of it do not count */
+
+    len = bundle_command(&command, scripts, 2, 1);
+    ok(args_of(command, len, &args), "without that one: a command");
+    args_are(&args, 0, "which says nothing of it", "EVAL", TEXT, "2", "k0",
+             "k1", "10", "7", "60", "3", "86714", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    for (i = 0; i < BUNDLE; i++) {
+        scripts[i].times = UINT32_MAX - i;
+    }
+
+    len = bundle_command(&command, scripts, BUNDLE, 0);
+    wrong = !args_of(command, len, &args) || args.n != 8 + 2 * BUNDLE;
+
+    for (i = 0; i < BUNDLE; i++) {
+        wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]))
+                 || arg_number(&args, 8 + BUNDLE + i) != UINT32_MAX - i;
+    }
+
+    is_number(wrong, 0, "a bundle of 32, all of them for many: each in its "
+              "place");
+    ngx_http_ratelimit_script_free(command);
+
+    for (i = 0; i < BUNDLE; i++) {
+        claims[i].bucket = gcra_of(10, "7r/m", 3);
+        scripts[i].times = i % 3 + 1;
+    }
+
+    len = bundle_command(&command, scripts, 4, 0);
+    ok(args_of(command, len, &args), "of gcra: a command");
+    args_are(&args, 0, "which says how many at the end as well", "EVALSHA",
+             GCRA_SHA1, "4", "k0", "k1", "k2", "k3", "1371428580",
+             "411428574", "86714", "0", "1", "2", "3", "1", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    for (i = 0; i < BUNDLE; i++) {
+        claims[i].bucket.varies = 1;
+    }
+
+    len = bundle_command(&command, scripts, 3, 0);
+    ok(args_of(command, len, &args), "of gcra with variables: a command");
+    args_are(&args, 6, "which says so before", "1371428580", "411428574",
+             "86714", "1", "1", "2", "3", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    scripts[1].times = 1;
+
+    len = bundle_command(&command, scripts, 2, 0);
+    ok(args_of(command, len, &args), "of one request each: a command");
+    args_are(&args, 5, "which says so, and no number of them", "1371428580",
+             "411428574", "86714", "1", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    /* of a bucket that can't be told */
+
+    for (i = 0; i < 2; i++) {
+        claims[i].bucket = bucket_of(10, "7r/m", 3);
+        claims[i].bucket.varies = 1;
+        scripts[i].times = 2;
+    }
+
+    len = bundle_command(&command, scripts, 2, 0);
+    ok(args_of(command, len, &args), "of buckets with variables: a command");
+    args_are(&args, 5, "which need not know", "10", "7", "60", "3", "86714",
+             "2", "2", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    /* one call is a bundle of one, and says itself whether it has the text */
+
+    for (i = 0; i < 8; i++) {
+        claims[0].bucket = (i & 1) ? gcra_of(10, "7r/m", 3)
+                                   : bucket_of(10, "7r/m", 3);
+        scripts[0].times = (i & 2) ? 5 : 1;
+        scripts[0].eval = (i & 4) ? 1 : 0;
+
+        single_len = ngx_http_ratelimit_script_take(&single, &scripts[0]);
+        len = bundle_command(&command, scripts, 1, scripts[0].eval);
+
+        is_bytes(single, single_len, command, len,
+                 "a single call is a bundle of one");
+
+        ngx_http_ratelimit_script_free(single);
+        ngx_http_ratelimit_script_free(command);
+    }
+}
+
+
+/*
+ * Five calls whose limits are of all kinds, and some of them the same; what
+ * they are told, in the order of the limits
+ */
+
+#define CALLS     5
+#define ELEMENTS  21
+#define UNTOLD    99
+
+
+typedef struct {
+    ngx_http_ratelimit_claim_t    claims[10];
+    ngx_http_ratelimit_script_t   scripts[CALLS];
+} family_t;
+
+
+static const char  *family_elements[ELEMENTS] = {
+    ":7000000\r\n", ":-2000001\r\n", ":1000000\r\n",
+    ":9\r\n", ":5000000\r\n", ":0\r\n",
+
+    ":3\r\n", ":0\r\n", ":6000000\r\n", ":0\r\n",
+
+    ":-10\r\n", ":5000001\r\n", ":8000001\r\n", ":32000000\r\n",
+    ":6000000\r\n",
+
+    ":-24000001\r\n", ":1500000\r\n", ":1000001\r\n",
+
+    ":0\r\n", ":-500001\r\n", ":250000\r\n"
+};
+
+
+/* the states of the claims, as far as they have any */
+
+static const int64_t  family_states[10][NGX_HTTP_RATELIMIT_STATES] = {
+    { 7000000, UNTOLD, UNTOLD },
+    { -2000001, 1000000, UNTOLD },
+    { 9, 5000000, 0 },
+
+    { 0, 6000000, 0 },
+
+    { -10, 5000001, 8000001 },
+    { 2000000, UNTOLD, UNTOLD },
+    { 6000000, UNTOLD, UNTOLD },
+
+    { -1500001, UNTOLD, UNTOLD },
+    { 1500000, 1000001, UNTOLD },
+
+    { -500001, 250000, UNTOLD }
+};
+
+
+static const struct {
+    size_t         claim;         /* the first one */
+    size_t         n;
+    uint32_t       times, passed;
+    size_t         element;
+    size_t         elements;
+} family_calls[CALLS] = {
+    { 0, 3, 1, 1, 0, 6 },
+    { 3, 1, 5, 3, 6, 4 },
+    { 4, 3, 1, 0, 10, 5 },
+    { 7, 2, 1, 0, 15, 3 },
+    { 9, 1, 3, 0, 18, 3 }
+};
+
+
+static void
+family_of(family_t *f)
+{
+    size_t                       i;
+    ngx_http_ratelimit_claim_t  *claims;
+
+    claims = f->claims;
+
+    claims[0] = claim_of("user:1", bucket_of(10, "1r/s", 3));
+    claims[1] = claim_of("ip:1", bucket_of(20, "2r/s", 3));
+    claims[1].bucket.step = 5 * SECOND;
+    claims[2] = claim_of("all", window_of(30, 60 * SECOND, 3));
+
+    claims[3] = claim_of("other", window_of(5, SECOND, 1));
+
+    claims[4] = claims[2];
+    claims[5] = claim_of("gcra", gcra_of(40, "1r/s", 2));
+    claims[5].shadow = 1;
+    claims[6] = claims[0];
+
+    claims[7] = claims[5];
+    claims[8] = claims[1];
+
+    claims[9] = claim_of("step", bucket_of(7, "1r/m", 1));
+    claims[9].bucket.step = SECOND;
+
+    for (i = 0; i < CALLS; i++) {
+        f->scripts[i] = script_of(&claims[family_calls[i].claim],
+                                  family_calls[i].n);
+        f->scripts[i].times = family_calls[i].times;
+    }
+}
+
+
+static void
+family_forget(family_t *f)
+{
+    size_t  i, k;
+
+    for (i = 0; i < nelts_of(f->claims); i++) {
+        for (k = 0; k < NGX_HTTP_RATELIMIT_STATES; k++) {
+            f->claims[i].state[k] = UNTOLD;
+        }
+    }
+
+    for (i = 0; i < CALLS; i++) {
+        f->scripts[i].passed = UNTOLD;
+        f->scripts[i].failure = NGX_HTTP_RATELIMIT_TIMEOUT;
+    }
+}
+
+
+/* whether a call was told what it should be */
+
+static int
+family_told(const family_t *f, size_t call)
+{
+    size_t  i, first;
+
+    first = family_calls[call].claim;
+
+    for (i = 0; i < family_calls[call].n; i++) {
+
+        if (memcmp(f->claims[first + i].state, family_states[first + i],
+                   sizeof(family_states[0]))
+            != 0)
+        {
+            return 0;
+        }
+    }
+
+    return f->scripts[call].passed == family_calls[call].passed
+           && f->scripts[call].failure == NGX_HTTP_RATELIMIT_OK;
+}
+
+
+/* or nothing of its limits */
+
+static int
+family_untold(const family_t *f, size_t call)
+{
+    size_t  i, k;
+
+    for (i = 0; i < family_calls[call].n; i++) {
+        for (k = 0; k < NGX_HTTP_RATELIMIT_STATES; k++) {
+
+            if (f->claims[family_calls[call].claim + i].state[k] != UNTOLD) {
+                return 0;
+            }
+        }
+    }
+
+    return 1;
+}
+
+
+/* the reply to all of them, with something else in one place, or NULL */
+
+static const char *
+family_wire(size_t at, const char *instead)
+{
+    size_t       i, n;
+    static char  wire[1024];
+
+    n = snprintf(wire, sizeof(wire), "*%d\r\n", ELEMENTS);
+
+    for (i = 0; i < ELEMENTS; i++) {
+        n += snprintf(wire + n, sizeof(wire) - n, "%s",
+                      instead && i == at ? instead : family_elements[i]);
+    }
+
+    return wire;
+}
+
+
+/* the call that an element belongs to */
+
+static size_t
+family_call(size_t element)
+{
+    size_t  call;
+
+    for (call = CALLS - 1; element < family_calls[call].element; call--) {
+        /* void */
+    }
+
+    return call;
+}
+
+
+/* calls with several limits each, of which some are the same */
+
+static void
+test_bundle(void)
+{
+    char                         *command, *single;
+    args_t                        args;
+    size_t                        i, wrong;
+    family_t                      family;
+    long long                     len, single_len;
+    ngx_http_ratelimit_claim_t    claims[9];
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_script_t   scripts[3];
+
+    claims[0] = claim_of("user:1", bucket_of(10, "7r/m", 3));
+    claims[1] = claim_of("ip:1", gcra_of(100, "50r/s", 3));
+    claims[1].shadow = 1;
+    claims[2] = claim_of("all", window_of(5, 60 * SECOND, 2));
+
+    claims[3] = claims[0];
+    claims[3].key = "user:2";
+    claims[3].hash[1]++;
+    claims[4] = claims[1];
+    claims[5] = claims[2];
+
+    claims[6] = claims[2];
+    claims[7] = claims[0];
+    claims[8] = claims[0];
+    claims[8].key = "user:3";
+    claims[8].hash[0]++;
+
+    for (i = 0; i < 3; i++) {
+        scripts[i] = script_of(&claims[3 * i], 3);
+    }
+
+    /* the time is that of the first one, as the id is */
+
+    scripts[1].now = 5;
+    scripts[1].id = "7f-22";
+    scripts[1].id_len = 5;
+
+    len = bundle_command(&command, scripts, 3, 0);
+    ok(args_of(command, len, &args), "three calls: a command");
+    args_are(&args, 0, "with each limit once, and the numbers of the calls'",
+             "EVALSHA", TAKE_SHA1, "5",
+             "user:1", "ip:1", "all", "user:2", "user:3",
+             "take", "redis", "1800000000123456", "7f-1", "1",
+             "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
+             "gcra", "shadow", "32000000", "960000", "50", "1", "0", "3000",
+             "window", "enforced", "5", "2", "60000000", "0", "0", "61000",
+             "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
+             "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
+             "1", "3", "1", "2", "3",
+             "1", "3", "4", "2", "3",
+             "1", "3", "3", "1", "5", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    len = bundle_command(&command, &scripts[1], 2, 1);
+    ok(args_of(command, len, &args), "two of them with the text: a command");
+    args_are(&args, 0, "with their own limits", "EVAL", TAKE_TEXT, "5",
+             "user:2", "ip:1", "all", "user:1", "user:3",
+             "take", "redis", "5", "7f-22", "1",
+             "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
+             "gcra", "shadow", "32000000", "960000", "50", "1", "0", "3000",
+             "window", "enforced", "5", "2", "60000000", "0", "0", "61000",
+             "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
+             "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
+             "1", "3", "1", "2", "3",
+             "1", "3", "3", "4", "5", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    /* the same limits in the same order, and in another one */
+
+    scripts[1] = scripts[0];
+    scripts[2].claims[0] = &claims[6];
+    scripts[2].claims[1] = &claims[4];
+    scripts[2].claims[2] = &claims[7];
+
+    len = bundle_command(&command, scripts, 3, 0);
+    ok(args_of(command, len, &args) && arg_number(&args, 2) == 3,
+       "three calls with the same limits: these once");
+    args_are(&args, 35, "in the order that each call has them",
+             "1", "3", "1", "2", "3",
+             "1", "3", "1", "2", "3",
+             "1", "3", "3", "2", "1", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    /* one call has no numbers, however it is made */
+
+    for (i = 0; i < 4; i++) {
+        scripts[0].eval = i & 1;
+        scripts[0].preview = i >> 1;
+
+        single_len = ngx_http_ratelimit_script_take(&single, &scripts[0]);
+        len = bundle_command(&command, scripts, 1, scripts[0].eval);
+
+        is_bytes(single, single_len, command, len,
+                 "a single call is a bundle of one");
+        ok(args_of(command, len, &args) && args.n == 35,
+           "without the numbers of its limits");
+
+        ngx_http_ratelimit_script_free(single);
+        ngx_http_ratelimit_script_free(command);
+    }
+
+    /* of all kinds, some for several requests */
+
+    family_of(&family);
+    bundle_of(&bundle, family.scripts, CALLS);
+
+    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    ok(args_of(command, len, &args), "five calls: a command");
+    args_are(&args, 0, "word by word", "EVALSHA", TAKE_SHA1, "6",
+             "user:1", "ip:1", "all", "other", "gcra", "step",
+             "take", "redis", "1800000000123456", "7f-1", "1",
+             "bucket", "enforced", "10", "3", "1", "1", "0", "11000",
+             "bucket", "enforced", "20", "3", "2", "1", "5000000", "16000",
+             "window", "enforced", "30", "3", "60000000", "0", "0", "61000",
+             "window", "enforced", "5", "1", "1000000", "0", "0", "2000",
+             "gcra", "shadow", "640000000", "32000000", "1", "1", "0",
+             "41000",
+             "bucket", "enforced", "7", "1", "1", "60", "1000000", "422000",
+             "1", "3", "1", "2", "3",
+             "5", "1", "4",
+             "1", "3", "3", "5", "1",
+             "1", "2", "5", "2",
+             "3", "1", "6", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    wrong = 0;
+
+    for (i = 0; i < CALLS; i++) {
+        wrong += bundle.elements[i] != family_calls[i].elements;
+    }
+
+    is_number(wrong, 0, "and so many numbers are expected for each");
+
+    /* its first call may be one for several requests */
+
+    len = bundle_command(&command, &family.scripts[1], 2, 0);
+    ok(args_of(command, len, &args), "the first one for 5: a command");
+    args_are(&args, 7, "which says so twice",
+             "take", "redis", "1800000000123456", "7f-1", "5",
+             "window", "enforced", "5", "1", "1000000", "0", "0", "2000",
+             "window", "enforced", "30", "3", "60000000", "0", "0", "61000",
+             "gcra", "shadow", "640000000", "32000000", "1", "1", "0",
+             "41000",
+             "bucket", "enforced", "10", "3", "1", "1", "0", "11000",
+             "5", "1", "1",
+             "1", "3", "2", "3", "4", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    /* formatted again it is the same, and once emptied it begins anew */
+
+    single_len = bundle_command(&single, family.scripts, CALLS, 1);
+    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 1);
+    is_bytes(command, len, single, single_len, "a bundle can be sent again");
+    ngx_http_ratelimit_script_free(command);
+    ngx_http_ratelimit_script_free(single);
+
+    single_len = bundle_command(&single, &family.scripts[2], 2, 0);
+
+    bundle.n = 0;
+
+    ok(ngx_http_ratelimit_bundle_add(&bundle, &family.scripts[2])
+       && ngx_http_ratelimit_bundle_add(&bundle, &family.scripts[3])
+       && bundle.n == 2 && bundle.nlimits == 4 && bundle.nnumbers == 5,
+       "those of its calls that still wait can be put together again");
+    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    is_bytes(command, len, single, single_len, "and nothing is left of the "
+             "others");
+    ngx_http_ratelimit_script_free(command);
+    ngx_http_ratelimit_script_free(single);
+}
+
+
+/* a preview, or a call by nginx's clock, has the long script for one limit */
+
+static void
+test_bundle_previews(void)
+{
+    char                         *command;
+    args_t                        args;
+    size_t                        i;
+    long long                     len;
+    ngx_http_ratelimit_claim_t    claims[3];
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_script_t   scripts[3];
+
+    claims[0] = claim_of("a", bucket_of(10, "7r/m", 3));
+    claims[1] = claim_of("b", bucket_of(20, "1r/s", 1));
+    claims[2] = claims[0];
+
+    scripts_of(scripts, claims, 3);
+
+    for (i = 0; i < 3; i++) {
+        scripts[i].preview = 1;
+    }
+
+    len = bundle_command(&command, scripts, 3, 0);
+    ok(args_of(command, len, &args), "three previews: a command");
+    args_are(&args, 0, "of buckets that are not alike, one of them twice",
+             "EVALSHA", TAKE_SHA1, "2", "a", "b",
+             "peek", "redis", "1800000000123456", "7f-1", "1",
+             "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
+             "bucket", "enforced", "20", "1", "1", "1", "0", "21000",
+             "1", "1", "1", "1", "1", "2", "1", "1", "1", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    for (i = 0; i < 3; i++) {
+        scripts[i].preview = 0;
+        scripts[i].clock = 1;
+        scripts[i].times = i + 1;
+    }
+
+    bundle_of(&bundle, scripts, 3);
+    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    ok(args_of(command, len, &args), "three by nginx's clock: a command");
+    args_are(&args, 5, "each with its number of requests",
+             "take", "nginx", "1800000000123456", "7f-1", "1",
+             "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
+             "bucket", "enforced", "20", "1", "1", "1", "0", "21000",
+             "1", "1", "1", "2", "1", "2", "3", "1", "1", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    ok(bundle.elements[0] == 1 && bundle.elements[1] == 2
+       && bundle.elements[2] == 2,
+       "of which only those for several are told how many pass");
+
+    for (i = 0; i < 3; i++) {
+        scripts[i].preview = 1;
+        scripts[i].times = 1;
+    }
+
+    len = bundle_command(&command, scripts, 3, 0);
+    ok(args_of(command, len, &args) && arg_is(&args, 5, bytes_of("peek"))
+       && arg_is(&args, 6, bytes_of("nginx")), "or both");
+    ngx_http_ratelimit_script_free(command);
+}
+
+
+/* which calls can't go together, after which all is as it was */
+
+static void
+test_bundle_refusals(void)
+{
+    char                         *command;
+    args_t                        args;
+    size_t                        i;
+    unsigned                      preview, clock;
+    long long                     len;
+    ngx_http_ratelimit_claim_t    claims[2], others[3], last[2];
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_script_t   script, other, one;
+
+    claims[0] = claim_of("a", bucket_of(10, "7r/m", 3));
+    claims[1] = claim_of("w", window_of(5, 60 * SECOND, 2));
+    script = script_of(claims, 2);
+
+    bundle_of(&bundle, &script, 1);
+
+    /* the first limit of the other one is new, and so is its last */
+
+#define refused(what, name)                                                   \
+    others[0] = claim_of("b", bucket_of(10, "7r/m", 3));                      \
+    others[1] = claims[0];                                                    \
+    others[2] = claim_of("c", bucket_of(10, "7r/m", 3));                      \
+    other = script_of(others, 3);                                             \
+    what;                                                                     \
+    ok(bundle_refuses(&bundle, &other), name)
+
+    refused(other.preview = 1, "a preview does not go with a take");
+    refused(other.clock = 1, "nor does one by another clock");
+    refused(others[1].bucket.capacity++, "a limit has another capacity");
+    refused(others[1].bucket.cost--, "or another cost");
+    refused(others[1].bucket.rate.num++, "or another rate");
+    refused(others[1].bucket.rate.den--, "or another unit of it");
+    refused(others[1].bucket.step = SECOND, "or a step");
+    refused(others[1].bucket.varies = 1, "or numbers that vary");
+    refused(others[1].bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA,
+            "or another algorithm");
+    refused(others[1].shadow = 1, "or is a shadow");
+    refused((others[1] = claims[1], others[1].bucket.window++),
+            "a window has another length");
+    refused((others[1] = claims[1], others[1].bucket.capacity--),
+            "or another limit");
+    refused((others[1] = claims[1], others[1].shadow = 1),
+            "or is a shadow");
+    refused((others[2] = claims[1], others[2].bucket.cost++),
+            "the last limit is another one");
+    refused((others[0] = claims[1], others[0].bucket.cost++),
+            "or the first");
+    refused(other.n = 1, "a call that is short does not go with a long one");
+    refused((other.n = 1, others[0] = claims[0]),
+            "though its limit is there");
+    refused((other.n = 1, others[0].bucket = gcra_of(10, "7r/m", 3)),
+            "nor does one of gcra");
+
+    /* and not the other way round */
+
+    one = script_of(&others[1], 1);
+    others[1] = claims[0];
+    bundle_of(&bundle, &one, 1);
+    ok(bundle_refuses(&bundle, &script), "nor a long one with a short one");
+
+    others[1] = claims[1];
+    bundle_of(&bundle, &one, 1);
+    ok(ngx_http_ratelimit_bundle_add(&bundle, &script) == 1,
+       "but one with a window alone");
+
+    /* all that a bundle can be, and all that a call can be */
+
+    for (i = 0; i < 16; i++) {
+        script.preview = i & 1;
+        script.clock = i >> 1 & 1;
+        preview = i >> 2 & 1;
+        clock = i >> 3 & 1;
+
+        bundle_of(&bundle, &script, 1);
+
+        others[0] = claims[0];
+        others[1] = claims[1];
+        other = script_of(others, 2);
+        other.preview = preview;
+        other.clock = clock;
+
+        if (script.preview == preview && script.clock == clock) {
+            ok(ngx_http_ratelimit_bundle_add(&bundle, &other) == 1
+               && bundle.n == 2 && bundle.nlimits == 2
+               && bundle.nnumbers == 4, "two %ss by %s's clock go together",
+               preview ? "preview" : "take", clock ? "nginx" : "redis");
+
+        } else {
+            ok(bundle_refuses(&bundle, &other),
+               "a %s by %s's clock does not go with a %s by %s's",
+               preview ? "preview" : "take", clock ? "nginx" : "redis",
+               script.preview ? "preview" : "take",
+               script.clock ? "nginx" : "redis");
+        }
+    }
+
+    /* after all that was refused, the numbers are right */
+
+    script = script_of(claims, 2);
+    bundle_of(&bundle, &script, 1);
+
+    refused(others[1].bucket.cost++, "refused with two new limits");
+
+    last[0] = claim_of("d", gcra_of(1, "1r/s", 1));
+    last[1] = claims[0];
+    one = script_of(last, 2);
+
+    ok(ngx_http_ratelimit_bundle_add(&bundle, &one) == 1,
+       "one with a new limit is added after it");
+
+    refused(others[1].shadow = 1, "refused again");
+
+    others[1].shadow = 0;
+    ok(ngx_http_ratelimit_bundle_add(&bundle, &other) == 1,
+       "and added, now that it is all right");
+
+#undef refused
+
+    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    ok(args_of(command, len, &args) && arg_number(&args, 2) == 5
+       && arg_is(&args, 3, bytes_of("a")) && arg_is(&args, 4, bytes_of("w"))
+       && arg_is(&args, 5, bytes_of("d")) && arg_is(&args, 6, bytes_of("b"))
+       && arg_is(&args, 7, bytes_of("c")), "their limits are there");
+    args_are(&args, 53, "and their numbers are right", "1", "2", "1", "2",
+             "1", "2", "3", "1", "1", "3", "4", "1", "5", NULL);
+    ngx_http_ratelimit_script_free(command);
+}
+
+
+/* limits are told apart by their hashes, and by the length of the key */
+
+static void
+test_bundle_hashes(void)
+{
+    char                         *command;
+    args_t                        args;
+    long long                     len;
+    ngx_http_ratelimit_claim_t    claims[5];
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_script_t   scripts[5];
+
+    claims[0] = claim_of("aa", window_of(5, SECOND, 2));
+    claims[1] = claims[0];
+    claims[1].key = "bb";
+    claims[1].hash[0] ^= 1ULL << 63;
+    claims[2] = claims[0];
+    claims[2].key = "cc";
+    claims[2].hash[1] ^= 1ULL << 63;
+    claims[3] = claims[0];
+    claims[3].key = "aaa";
+    claims[3].len = 3;
+    claims[4] = claims[0];
+
+    scripts_of(scripts, claims, 5);
+    bundle_of(&bundle, scripts, 5);
+
+    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    ok(args_of(command, len, &args) && arg_number(&args, 2) == 4
+       && arg_is(&args, 3, bytes_of("aa")) && arg_is(&args, 4, bytes_of("bb"))
+       && arg_is(&args, 5, bytes_of("cc"))
+       && arg_is(&args, 6, bytes_of("aaa")), "four different limits of five");
+    args_are(&args, 44, "which are not mixed up", "1", "1", "1", "1", "1",
+             "2", "1", "1", "3", "1", "1", "4", "1", "1", "1", NULL);
+    ngx_http_ratelimit_script_free(command);
+
+    /* those that are different may differ */
+
+    claims[1].bucket.cost = 1;
+    claims[2].shadow = 1;
+    claims[3].bucket = bucket_of(1, "1r/d", 1);
+
+    bundle_of(&bundle, scripts, 5);
+    ok(bundle.n == 5 && bundle.nlimits == 4 && bundle.nnumbers == 5
+       && memcmp(bundle.numbers, "\1\2\3\4\1", 5) == 0,
+       "and may be any limits");
+}
+
+
+/* "n" limits for a call, in order from "first" on */
+
+static ngx_http_ratelimit_script_t
+windows_of(ngx_http_ratelimit_claim_t *claims, char names[][8], size_t first,
+    size_t n)
+{
+    size_t  i;
+
+    for (i = 0; i < n; i++) {
+        claims[i] = claim_of(names[first + i],
+                             window_of(5, 60 * SECOND, 2));
+    }
+
+    return script_of(claims, n);
+}
+
+
+/* as much as there may be, and not one more */
+
+static void
+test_bundle_edges(void)
+{
+    char                         *command, names[4 * CLAIMS][8];
+    args_t                        args;
+    size_t                        i, k, arg, wrong;
+    long long                     len;
+    ngx_http_ratelimit_claim_t    claims[NUMBERS + CLAIMS];
+    ngx_http_ratelimit_claim_t    more[CLAIMS], all[BUNDLE + 1], own;
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_script_t   scripts[BUNDLE + 1], script, last;
+
+    for (i = 0; i < nelts_of(names); i++) {
+        snprintf(names[i], sizeof(names[i]), "k%02zu", i);
+    }
+
+    /* 32 calls, with one limit and with 32 */
+
+    for (i = 0; i <= BUNDLE; i++) {
+        scripts[i] = windows_of(&all[i], names, 0, 1);
+    }
+
+    bundle_of(&bundle, scripts, BUNDLE);
+    ok(bundle.n == BUNDLE && bundle.nlimits == 1 && bundle.nnumbers == BUNDLE,
+       "32 calls for one limit");
+    ok(bundle_refuses(&bundle, &scripts[BUNDLE]), "and not one more");
+
+    for (i = 0; i <= BUNDLE; i++) {
+        scripts[i] = windows_of(&all[i], names, i, 1);
+    }
+
+    bundle_of(&bundle, scripts, BUNDLE);
+    ok(bundle.n == BUNDLE && bundle.nlimits == BUNDLE
+       && bundle.nnumbers == BUNDLE, "32 calls for 32 limits");
+    ok(bundle_refuses(&bundle, &scripts[BUNDLE]), "and not one more");
+
+    /* 32 limits of two calls */
+
+    scripts[0] = windows_of(claims, names, 0, CLAIMS);
+    scripts[1] = windows_of(&claims[CLAIMS], names, CLAIMS, CLAIMS);
+
+    bundle_of(&bundle, scripts, 2);
+    ok(bundle.n == 2 && bundle.nlimits == BUNDLE && bundle.nnumbers == BUNDLE,
+       "two calls for 32 limits");
+
+    script = windows_of(more, names, BUNDLE, 1);
+    ok(bundle_refuses(&bundle, &script), "a limit more is too much");
+
+    script = windows_of(more, names, BUNDLE - CLAIMS + 1, CLAIMS);
+    ok(bundle_refuses(&bundle, &script), "even if it is the last of a call");
+
+    script = windows_of(more, names, BUNDLE, CLAIMS);
+    ok(bundle_refuses(&bundle, &script), "and so are 16");
+
+    script = windows_of(more, names, 8, CLAIMS);
+    ok(ngx_http_ratelimit_bundle_add(&bundle, &script) == 1
+       && bundle.n == 3 && bundle.nlimits == BUNDLE
+       && bundle.nnumbers == 3 * CLAIMS, "another call for those is not");
+
+    wrong = 0;
+
+    for (i = 0; i < CLAIMS; i++) {
+        wrong += bundle.numbers[2 * CLAIMS + i] != 9 + i;
+    }
+
+    is_number(wrong, 0, "and has their numbers");
+
+    /* up to the last one */
+
+    scripts[1].n = CLAIMS - 1;
+    bundle_of(&bundle, scripts, 2);
+
+    script = windows_of(more, names, BUNDLE - 1, 2);
+    ok(bundle_refuses(&bundle, &script), "of 31 limits: two are too many");
+
+    last = windows_of(&own, names, BUNDLE, 1);
+    ok(ngx_http_ratelimit_bundle_add(&bundle, &last) == 1
+       && bundle.nlimits == BUNDLE && bundle.numbers[BUNDLE - 1] == BUNDLE,
+       "one is not");
+
+    script = windows_of(more, names, 4 * CLAIMS - 1, 1);
+    ok(bundle_refuses(&bundle, &script), "and then there are 32");
+
+    /* 96 numbers of six calls, and of seven */
+
+    for (i = 0; i < NUMBERS / CLAIMS; i++) {
+        scripts[i] = windows_of(&claims[i * CLAIMS], names, i % 3, CLAIMS);
+    }
+
+    bundle_of(&bundle, scripts, NUMBERS / CLAIMS);
+    ok(bundle.nlimits == CLAIMS + 2 && bundle.nnumbers == NUMBERS,
+       "six calls with 16 limits each");
+
+    script = windows_of(more, names, 0, 1);
+    ok(bundle_refuses(&bundle, &script), "and not one limit more");
+
+    scripts[i - 1].n--;
+    bundle_of(&bundle, scripts, NUMBERS / CLAIMS);
+    ok(bundle.nnumbers == NUMBERS - 1, "one less");
+
+    script = windows_of(more, names, 0, 2);
+    ok(bundle_refuses(&bundle, &script), "two more are too many");
+
+    last = windows_of(&own, names, CLAIMS + 2, 1);
+    ok(ngx_http_ratelimit_bundle_add(&bundle, &last) == 1
+       && bundle.nnumbers == NUMBERS && bundle.numbers[NUMBERS - 1] == 19
+       && bundle.nlimits == 19, "one is not");
+
+    script = windows_of(more, names, 0, 1);
+    ok(bundle_refuses(&bundle, &script), "and then there are 96");
+
+    /* all of that at once, with the longest numbers */
+
+    for (i = 0; i < BUNDLE; i++) {
+
+        for (k = 0; k < 3; k++) {
+            claims[3 * i + k] = claim_of(names[(i + k) % BUNDLE],
+                                         bucket_of(1, "1r/s", 1));
+            claims[3 * i + k].bucket.capacity = UINT64_MAX - (i + k) % BUNDLE;
+            claims[3 * i + k].bucket.cost = UINT64_MAX;
+            claims[3 * i + k].bucket.rate.num = UINT64_MAX;
+            claims[3 * i + k].bucket.rate.den = UINT64_MAX;
+            claims[3 * i + k].bucket.step = UINT64_MAX;
+        }
+
+        scripts[i] = script_of(&claims[3 * i], 3);
+        scripts[i].now = UINT64_MAX;
+        scripts[i].times = UINT32_MAX - i;
+    }
+
+    bundle_of(&bundle, scripts, BUNDLE);
+    ok(bundle.n == BUNDLE && bundle.nlimits == BUNDLE
+       && bundle.nnumbers == NUMBERS, "32 calls, 32 limits, 96 numbers");
+
+    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    ok(args_of(command, len, &args) && args.n == 8 + 11 * BUNDLE + NUMBERS
+       && arg_number(&args, 2) == BUNDLE, "a command of all");
+
+    wrong = 0;
+
+    for (i = 0; i < BUNDLE; i++) {
+        arg = 8 + BUNDLE + 8 * i;
+
+        wrong += !arg_is(&args, 3 + i, names[i], 3)
+                 || !arg_is(&args, arg, bytes_of("bucket"))
+                 || arg_number(&args, arg + 2) != UINT64_MAX - i
+                 || arg_number(&args, arg + 6) != UINT64_MAX
+                 || arg_number(&args, arg + 7) != NGX_HTTP_RATELIMIT_TTL_MAX;
+
+        arg = 8 + 9 * BUNDLE + 5 * i;
+
+        wrong += arg_number(&args, arg) != UINT32_MAX - i
+                 || arg_number(&args, arg + 1) != 3
+                 || arg_number(&args, arg + 2) != i + 1
+                 || arg_number(&args, arg + 3) != (i + 1) % BUNDLE + 1
+                 || arg_number(&args, arg + 4) != (i + 2) % BUNDLE + 1
+                 || bundle.elements[i] != 7;
+    }
+
+    is_number(wrong, 0, "each in its place");
+    ngx_http_ratelimit_script_free(command);
 }
 
 
@@ -645,75 +1823,56 @@ test_refund_args(void)
     char                         *command;
     args_t                        args;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[4];
-    ngx_http_ratelimit_script_t   script;
+    ngx_http_ratelimit_refund_t   refunds[4];
 
-    claims[0] = claim_of("a", bucket_of(10, "1r/s", 3));
-    claims[1] = claim_of("b", bucket_of(20, "1r/s", 4));
-    claims[2] = claim_of("c", window_of(30, SECOND, 5));
-    claims[3] = claim_of("d", window_of(40, SECOND, 6));
+    /* the tokens count, and not what a request costs */
 
-    /* two that took, two shadow limits that did not */
+    refunds[0] = refund_of("a", bucket_of(10, "1r/s", 3), 1, "7f-1");
+    refunds[1] = refund_of("b", window_of(20, SECOND, 3), 21, "7f-2");
+    refunds[2] = refund_of("c", gcra_of(30, "1r/s", 3), 21, "7f-3");
+    refunds[3] = refund_of("d", bucket_of(40, "1r/s", 3), 1000000000, "");
 
-    claims[0].state[0] = -1;
-    claims[0].shadow = 1;
-    claims[1].state[0] = 0;
-    claims[2].state[0] = -31;
-    claims[2].shadow = 1;
-    claims[3].state[0] = 34;
-
-    script = script_of(claims, 4);
-
-    len = ngx_http_ratelimit_script_refund(&command, &script, 1);
+    len = ngx_http_ratelimit_script_refund(&command, refunds, 4, 0);
     ok(args_of(command, len, &args), "a refund is a command");
-    args_are(&args, 0, "of those limits that took", "EVALSHA", REFUND_SHA1,
-             "2", "b", "d", "7f-1", "bucket", "20", "4", "window", "40", "6",
-             NULL);
+    args_are(&args, 0, "of the keys, and four words for each; an empty id is "
+             "an id", "EVALSHA", REFUND_SHA1, "4", "a", "b", "c", "d",
+             "bucket", "10", "1", "7f-1", "window", "20", "21", "7f-2",
+             "gcra", "30", "336000000", "7f-3", "bucket", "40", "1000000000",
+             "", NULL);
     ngx_http_ratelimit_script_free(command);
 
-    ok(script.n == 4 && script.claims[0] == &claims[0]
-       && script.claims[1] == &claims[1], "the call is left as it was");
+    len = ngx_http_ratelimit_script_refund(&command, &refunds[1], 2, 0);
+    ok(args_of(command, len, &args), "a refund of some is a command");
+    args_are(&args, 0, "of those alone", "EVALSHA", REFUND_SHA1, "2", "b",
+             "c", "window", "20", "21", "7f-2", "gcra", "30", "336000000",
+             "7f-3", NULL);
+    ngx_http_ratelimit_script_free(command);
 
-    /* one bucket, as token_bucket.lua took it, with the script's text */
-
-    script = script_of(&claims[1], 1);
-    script.eval = 1;
-
-    len = ngx_http_ratelimit_script_refund(&command, &script, 1);
+    len = ngx_http_ratelimit_script_refund(&command, refunds, 1, 1);
     ok(args_of(command, len, &args), "a refund by EVAL is a command");
-    args_are(&args, 0, "with the text", "EVAL", REFUND_TEXT, "1", "b", "7f-1",
-             "bucket", "20", "4", NULL);
+    args_are(&args, 0, "with the text", "EVAL", REFUND_TEXT, "1", "a",
+             "bucket", "10", "1", "7f-1", NULL);
     ngx_http_ratelimit_script_free(command);
 
-    /* for some of several requests */
+    /* an id by its length; the ticks of a token by the rate, rounded up */
 
-    claims[0] = claim_of("a", bucket_of(100, "1r/s", 3));
-    script = script_of(claims, 1);
-    script.times = 20;
+    refunds[0] = refund_of("a", gcra_of(100, "7r/s", 3), 2, "x y\r\n");
+    refunds[0].id_len = 3;
 
-    len = ngx_http_ratelimit_script_refund(&command, &script, 7);
-    ok(args_of(command, len, &args), "a refund for 7 requests is a command");
-    args_are(&args, 4, "of 7 times the cost", "7f-1", "bucket", "100", "21",
-             NULL);
+    len = ngx_http_ratelimit_script_refund(&command, refunds, 1, 0);
+    ok(args_of(command, len, &args), "a refund of gcra is a command");
+    args_are(&args, 4, "in ticks", "gcra", "100", "4571430", "x y", NULL);
     ngx_http_ratelimit_script_free(command);
 
-    claims[0] = claim_of("a", window_of(100, SECOND, 3));
-    script = script_of(claims, 1);
-    script.times = 20;
+    /* the same key twice, taken by two calls */
 
-    len = ngx_http_ratelimit_script_refund(&command, &script, 7);
-    ok(args_of(command, len, &args), "of a window");
-    args_are(&args, 4, "the same", "7f-1", "window", "100", "21", NULL);
-    ngx_http_ratelimit_script_free(command);
+    refunds[0] = refund_of("a", window_of(20, SECOND, 3), 3, "7f-1");
+    refunds[1] = refund_of("a", window_of(20, SECOND, 3), 6, "7f-2");
 
-    claims[0] = claim_of("a", gcra_of(100, "1r/s", 3));
-    script = script_of(claims, 1);
-    script.id_len = 0;
-
-    len = ngx_http_ratelimit_script_refund(&command, &script, 7);
-    ok(args_of(command, len, &args), "of gcra");
-    args_are(&args, 4, "in ticks; an empty id is an id", "", "gcra", "100",
-             "336000000", NULL);
+    len = ngx_http_ratelimit_script_refund(&command, refunds, 2, 0);
+    ok(args_of(command, len, &args), "a refund for two calls is a command");
+    args_are(&args, 2, "which has the key twice", "2", "a", "a",
+             "window", "20", "3", "7f-1", "window", "20", "6", "7f-2", NULL);
     ngx_http_ratelimit_script_free(command);
 }
 
@@ -735,7 +1894,7 @@ test_eval(void)
     } scripts[] = {
         { SHA1, TEXT, 9 },
         { TAKE_SHA1, TAKE_TEXT, 26 },
-        { GCRA_SHA1, GCRA_TEXT, 6 }
+        { GCRA_SHA1, GCRA_TEXT, 8 }
     };
 
     for (n = 1; n <= nelts_of(scripts); n++) {
@@ -880,21 +2039,58 @@ test_many(void)
 
     is_number(wrong, 0, "each in its place");
     ngx_http_ratelimit_script_free(command);
+}
 
-    len = ngx_http_ratelimit_script_refund(&command, &script, 1);
 
-    ok(args_of(command, len, &args) && args.n == 4 + 4 * CLAIMS,
-       "and all of them in a refund");
+static void
+test_many_refunds(void)
+{
+    char                         *command;
+    char                          names[REFUNDS][8], ids[REFUNDS][40];
+    args_t                        args;
+    size_t                        i, arg, wrong;
+    uint64_t                      amount;
+    long long                     len;
+    const char                   *kind;
+    ngx_http_ratelimit_refund_t   refunds[REFUNDS];
+
+    for (i = 0; i < REFUNDS; i++) {
+        snprintf(names[i], sizeof(names[i]), "k%zu", i);
+
+        /* of any length, and none is the beginning of another */
+
+        snprintf(ids[i], sizeof(ids[i]), "%zx-%0*d", i, (int) i, 1);
+
+        refunds[i] = refund_of(names[i],
+                               i % 3 == 0 ? bucket_of(1, "1r/s", 1)
+                               : i % 3 == 1 ? window_of(1, SECOND, 1)
+                                            : gcra_of(1, "1r/s", 1),
+                               i % 3 == 2 ? i + 1 : UINT64_MAX - i, ids[i]);
+
+        refunds[i].bucket.capacity = UINT64_MAX - 2 * i;
+    }
+
+    len = ngx_http_ratelimit_script_refund(&command, refunds, REFUNDS, 0);
+
+    ok(args_of(command, len, &args) && args.n == 3 + 5 * REFUNDS
+       && arg_is(&args, 1, REFUND_SHA1, 40)
+       && arg_number(&args, 2) == REFUNDS, "32 refunds: a command of all");
 
     wrong = 0;
 
-    for (i = 0; i < CLAIMS; i++) {
+    for (i = 0; i < REFUNDS; i++) {
+        arg = 3 + REFUNDS + 4 * i;
+        kind = (i % 3 == 0) ? "bucket" : (i % 3 == 1) ? "window" : "gcra";
+        amount = (i % 3 == 2) ? (i + 1) * 16 * SECOND : UINT64_MAX - i;
+
         wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]))
-                 || arg_number(&args, 4 + CLAIMS + 3 * i + 1)
-                    != UINT64_MAX - i;
+                 || !arg_is(&args, arg, kind, strlen(kind))
+                 || arg_number(&args, arg + 1) != UINT64_MAX - 2 * i
+                 || arg_number(&args, arg + 2) != amount
+                 || !arg_is(&args, arg + 3, ids[i], strlen(ids[i]));
     }
 
-    is_number(wrong, 0, "each in its place");
+    is_number(wrong, 0, "each in its place, and with its id");
     ngx_http_ratelimit_script_free(command);
 }
 
@@ -908,7 +2104,8 @@ test_keys(void)
     size_t                        i;
     long long                     len;
     ngx_http_ratelimit_claim_t    claims[2];
-    ngx_http_ratelimit_script_t   script;
+    ngx_http_ratelimit_refund_t   refunds[2];
+    ngx_http_ratelimit_script_t   scripts[2], script;
 
     struct {
         const char  *name;
@@ -963,10 +2160,36 @@ test_keys(void)
            "and as the second of two");
         ngx_http_ratelimit_script_free(command);
 
-        len = ngx_http_ratelimit_script_refund(&command, &script, 1);
-        ok(args_of(command, len, &args) && args.n == 12
+        scripts_of(scripts, claims, 2);
+
+        len = bundle_command(&command, scripts, 2, i % 2);
+        ok(args_of(command, len, &args) && args.n == 10
+           && arg_is(&args, 3, keys[i].data, keys[i].len)
            && arg_is(&args, 4, keys[i].data, keys[i].len),
-           "and in a refund");
+           "and in a bundle");
+        ngx_http_ratelimit_script_free(command);
+
+        scripts[0].preview = 1;
+        scripts[1].preview = 1;
+
+        len = bundle_command(&command, scripts, 2, i % 2);
+        ok(args_of(command, len, &args) && args.n == 23
+           && arg_is(&args, 3, keys[i].data, keys[i].len),
+           "once, if it is one of the long script");
+        ngx_http_ratelimit_script_free(command);
+
+        refunds[0] = refund_of("", claims[0].bucket, 1, "");
+        refunds[0].key = copy;
+        refunds[0].len = keys[i].len;
+        refunds[0].id = copy;
+        refunds[0].id_len = keys[i].len;
+        refunds[1] = refunds[0];
+
+        len = ngx_http_ratelimit_script_refund(&command, refunds, 2, i % 2);
+        ok(args_of(command, len, &args) && args.n == 13
+           && arg_is(&args, 4, keys[i].data, keys[i].len)
+           && arg_is(&args, 12, keys[i].data, keys[i].len),
+           "and in a refund, where it may be an id as well");
         ngx_http_ratelimit_script_free(command);
 
         free(copy);
@@ -987,10 +2210,15 @@ ttl_of(const ngx_http_ratelimit_bucket_t *bucket)
     claim = claim_of("k", *bucket);
     script = script_of(&claim, 1);
 
-    /* the last argument of either script */
+    /* the last argument of a script, but for gcra.lua: the last but one */
 
     len = ngx_http_ratelimit_script_take(&command, &script);
-    ttl = args_of(command, len, &args) ? arg_number(&args, args.n - 1) : 0;
+    ttl = 0;
+
+    if (args_of(command, len, &args)) {
+        ttl = arg_number(&args, bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA
+                                ? args.n - 2 : args.n - 1);
+    }
 
     ngx_http_ratelimit_script_free(command);
 
@@ -1101,6 +2329,58 @@ test_ttl(void)
 
     is_number(wrong, 0, "20000 with steps: never shorter than the steps that "
               "refill all of it");
+
+    bucket = gcra_of(10, "7r/m", 1);
+    is_number(ttl_of(&bucket), 86714, "gcra: as a bucket");
+
+    bucket = gcra_of(365, "1r/d", 1);
+    is_number(ttl_of(&bucket), 31536001000ULL, "the slowest gcra");
+
+    /* a token is 160.0016 ticks, of which 161 are counted */
+
+    bucket = gcra_of(1000000000, "99999r/s", 1);
+    is_number(ttl_of(&bucket), 10063500, "one that loses much to rounding");
+
+    bucket = gcra_of(1000000000, "100000r/s", 1);
+    is_number(ttl_of(&bucket), 10001000, "and one that loses nothing");
+
+    bucket = gcra_of(1, "16000000r/s", 1);
+    is_number(ttl_of(&bucket), 1000, "the shortest gcra: a second");
+
+    bucket = gcra_of(1, "1000r/s", 1);
+    is_number(ttl_of(&bucket), 1001, "a thousandth of a second");
+
+    bucket.rate.num = 16 * SECOND;
+    bucket.rate.den = 15999;
+    is_number(ttl_of(&bucket), 1001, "a tick less is a microsecond, too");
+
+    wrong = 0;
+
+    for (i = 0; i < 20000; i++) {
+        snprintf(text, sizeof(text), "%ur/%c",
+                 (unsigned) (tap_random(&seed) % 1000000
+                             >> tap_random(&seed) % 20) + 1,
+                 units[tap_random(&seed) % 4]);
+
+        bucket = gcra_of((tap_random(&seed) % 1000000000
+                          >> tap_random(&seed) % 30) + 1, text, 1);
+
+        /* in the ticks that a script counts */
+
+        us = bucket.capacity * ngx_http_ratelimit_gcra_tick(&bucket.rate);
+        us = (us + 15) / 16;
+
+        if (us > 31536000 * SECOND) {
+            continue;
+        }
+
+        ttl = ttl_of(&bucket);
+
+        wrong += ttl * 1000 < us || ttl > us / 1000 + 1001;
+    }
+
+    is_number(wrong, 0, "20000 of gcra: never shorter than the ticks that "
+              "refill all of it, a second longer at most");
 }
 
 
@@ -1359,7 +2639,7 @@ test_arrays(void)
         "*6\r\n$1\r\n1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
         "*6\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n$-1\r\n",
         "*6\r\n:1\r\n:1\r\n*1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
-        "*6\r\n:1\r\n:1\r\n:1\r\n-ERR x\r\n:1\r\n:1\r\n",
+        "*6\r\n:1\r\n:1\r\n:1\r\n-ERR x\r\n:1\r\n+OK\r\n",
         "*3\r\n:1\r\n*2\r\n:1\r\n:1\r\n*3\r\n:1\r\n:1\r\n:1\r\n"
     };
 
@@ -1383,6 +2663,12 @@ test_arrays(void)
                   NGX_HTTP_RATELIMIT_PROTOCOL,
                   "another number or type of elements is no decision");
     }
+
+    is_number(answer(reader, "*6\r\n:1\r\n:1\r\n:1\r\n-ERR x\r\n:1\r\n:1\r\n",
+                     &script),
+              NGX_HTTP_RATELIMIT_ERROR, "nor is an error among them");
+    is_number(answer(reader, "-CLOCK x\r\n", &script),
+              NGX_HTTP_RATELIMIT_CLOCK, "or in place of them");
 
     /* the same elements, in another order of limits */
 
@@ -1596,19 +2882,20 @@ test_gcra_replies(void)
 
 
 static ngx_http_ratelimit_failure_e
-batch_answer(ngx_http_ratelimit_reader_t *reader, const char *wire,
-    ngx_http_ratelimit_claim_t **claims, size_t n)
+calls_answer(ngx_http_ratelimit_reader_t *reader, const char *wire,
+    ngx_http_ratelimit_bundle_t *bundle)
 {
-    return ngx_http_ratelimit_script_batch_reply(reply_of(reader, wire),
-                                                 claims, n);
+    return ngx_http_ratelimit_bundle_reply(reply_of(reader, wire), bundle);
 }
 
 
 static void
-test_batch_replies(void)
+test_alike_replies(void)
 {
     size_t                        i;
-    ngx_http_ratelimit_claim_t    claims[3], *p[3];
+    ngx_http_ratelimit_claim_t    claims[3];
+    ngx_http_ratelimit_script_t   scripts[3];
+    ngx_http_ratelimit_bundle_t   bundle;
     ngx_http_ratelimit_reader_t  *reader;
 
     static const struct {
@@ -1621,6 +2908,8 @@ test_batch_replies(void)
         { "*0\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
         { "*2\r\n:1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
         { "*4\r\n:1\r\n:1\r\n:1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "*6\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+          NGX_HTTP_RATELIMIT_PROTOCOL },
         { "*3\r\n:1\r\n$1\r\n1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
         { "*3\r\n:1\r\n:1\r\n*1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
         { "-NOSCRIPT No matching script.\r\n", NGX_HTTP_RATELIMIT_NOSCRIPT },
@@ -1632,28 +2921,36 @@ test_batch_replies(void)
 
     for (i = 0; i < 3; i++) {
         claims[i] = claim_of("k", bucket_of(10, "1r/s", 1));
-        claims[i].failure = NGX_HTTP_RATELIMIT_TIMEOUT;
-        p[i] = &claims[i];
     }
 
-    is_number(batch_answer(reader, "*3\r\n:7000000\r\n:-1\r\n:0\r\n", p, 3),
-              NGX_HTTP_RATELIMIT_OK, "a batch answers with a number each");
+    scripts_of(scripts, claims, 3);
+    bundle_sent(&bundle, scripts, 3);
+
+    for (i = 0; i < 3; i++) {
+        scripts[i].failure = NGX_HTTP_RATELIMIT_TIMEOUT;
+    }
+
+    is_number(calls_answer(reader, "*3\r\n:7000000\r\n:-1\r\n:0\r\n", &bundle),
+              NGX_HTTP_RATELIMIT_OK, "a bundle answers with a number each");
     ok(claims[0].state[0] == 7000000 && claims[1].state[0] == -1
        && claims[2].state[0] == 0, "in the order of the keys");
-    ok(claims[0].failure == NGX_HTTP_RATELIMIT_OK
-       && claims[1].failure == NGX_HTTP_RATELIMIT_OK
-       && claims[2].failure == NGX_HTTP_RATELIMIT_OK, "and none has failed");
+    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK
+       && scripts[1].failure == NGX_HTTP_RATELIMIT_OK
+       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK, "and none has failed");
+    ok(scripts[0].passed == 1 && scripts[1].passed == 0
+       && scripts[2].passed == 1, "of each it is known whether it passed");
 
-    is_number(batch_answer(reader, "*3\r\n:1\r\n-WRONGTYPE no\r\n:2\r\n",
-                           p, 3),
+    is_number(calls_answer(reader, "*3\r\n:1\r\n-WRONGTYPE no\r\n:2\r\n",
+                           &bundle),
               NGX_HTTP_RATELIMIT_OK, "one may be an error");
-    ok(claims[0].failure == NGX_HTTP_RATELIMIT_OK && claims[0].state[0] == 1
-       && claims[1].failure == NGX_HTTP_RATELIMIT_WRONGTYPE
-       && claims[2].failure == NGX_HTTP_RATELIMIT_OK
+    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK && claims[0].state[0] == 1
+       && scripts[1].failure == NGX_HTTP_RATELIMIT_WRONGTYPE
+       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK
        && claims[2].state[0] == 2, "which is that one's, the others are fine");
 
     for (i = 0; i < nelts_of(replies); i++) {
-        ok(batch_answer(reader, replies[i].wire, p, 3) == replies[i].failure,
+        ok(calls_answer(reader, replies[i].wire, &bundle)
+           == replies[i].failure,
            "\"%.*s\" fails for all: %s",
            (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
            ngx_http_ratelimit_failure_name(replies[i].failure));
@@ -1663,9 +2960,792 @@ test_batch_replies(void)
         claims[i].bucket = gcra_of(10, "1r/s", 1);
     }
 
-    batch_answer(reader, "*3\r\n:16000000\r\n:-24000001\r\n:0\r\n", p, 3);
+    bundle_sent(&bundle, scripts, 3);
+
+    calls_answer(reader, "*3\r\n:16000000\r\n:-24000001\r\n:0\r\n", &bundle);
     ok(claims[0].state[0] == 1000000 && claims[1].state[0] == -1500001
-       && claims[2].state[0] == 0, "a batch of gcra answers with ticks");
+       && claims[2].state[0] == 0, "a bundle of gcra answers with ticks");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+/* as soon as one of them is for several requests, two numbers for each */
+
+static void
+test_alike_pairs(void)
+{
+    size_t                        i;
+    ngx_http_ratelimit_claim_t    claims[3];
+    ngx_http_ratelimit_script_t   scripts[3];
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_reader_t  *reader;
+
+    reader = usual_reader();
+
+    for (i = 0; i < 3; i++) {
+        claims[i] = claim_of("k", bucket_of(10, "1r/s", 1));
+    }
+
+    scripts_of(scripts, claims, 3);
+
+    scripts[0].times = 5;
+    scripts[2].times = 3;
+
+    bundle_sent(&bundle, scripts, 3);
+
+    for (i = 0; i < 3; i++) {
+        scripts[i].failure = NGX_HTTP_RATELIMIT_TIMEOUT;
+    }
+
+    is_number(calls_answer(reader, "*6\r\n:4\r\n:500000\r\n:1\r\n:7000000\r\n"
+                                   ":0\r\n:-300001\r\n", &bundle),
+              NGX_HTTP_RATELIMIT_OK, "for 5, 1 and 3 requests: two numbers "
+              "each");
+    ok(scripts[0].passed == 4 && scripts[1].passed == 1
+       && scripts[2].passed == 0, "how many of them passed");
+    ok(claims[0].state[0] == 500000 && claims[1].state[0] == 7000000
+       && claims[2].state[0] == -300001, "and what is left");
+    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK
+       && scripts[1].failure == NGX_HTTP_RATELIMIT_OK
+       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK, "and none has failed");
+
+    calls_answer(reader, "*6\r\n:5\r\n:0\r\n:0\r\n:-1\r\n:3\r\n:1\r\n",
+                 &bundle);
+    ok(scripts[0].passed == 5 && scripts[1].passed == 0
+       && scripts[2].passed == 3, "as many as there were, and none of one");
+
+    /* an error of a single key is in the place of what is left */
+
+    is_number(calls_answer(reader, "*6\r\n:2\r\n:11\r\n:0\r\n-WRONGTYPE no\r\n"
+                                   ":1\r\n:13\r\n", &bundle),
+              NGX_HTTP_RATELIMIT_OK, "one may be an error");
+    ok(scripts[1].failure == NGX_HTTP_RATELIMIT_WRONGTYPE, "which is its own");
+    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK && scripts[0].passed == 2
+       && claims[0].state[0] == 11
+       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK && scripts[2].passed == 1
+       && claims[2].state[0] == 13, "while the others are fine");
+
+    is_number(calls_answer(reader, "*6\r\n:0\r\n-WRONGTYPE no\r\n:1\r\n:12\r\n"
+                                   ":0\r\n-ERR what\r\n", &bundle),
+              NGX_HTTP_RATELIMIT_OK, "two may be, the first and the last");
+    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_WRONGTYPE
+       && scripts[1].failure == NGX_HTTP_RATELIMIT_OK && scripts[1].passed == 1
+       && claims[1].state[0] == 12
+       && scripts[2].failure == NGX_HTTP_RATELIMIT_ERROR, "each its own");
+
+    /* and so is one in the place of how many passed */
+
+    is_number(calls_answer(reader, "*6\r\n:2\r\n:11\r\n-CLOCK no\r\n:0\r\n"
+                                   ":1\r\n:13\r\n", &bundle),
+              NGX_HTTP_RATELIMIT_OK, "it may be the first of two");
+    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK && scripts[0].passed == 2
+       && scripts[1].failure == NGX_HTTP_RATELIMIT_CLOCK
+       && scripts[1].passed == 0 && claims[1].state[0] == 12
+       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK
+       && scripts[2].passed == 1, "and its own, by which nothing is known");
+
+    is_number(calls_answer(reader, "-OOM no\r\n", &bundle),
+              NGX_HTTP_RATELIMIT_OOM, "an error of all is an error of all");
+
+    calls_answer(reader, "*6\r\n:1\r\n:1\r\n:1\r\n:2\r\n:1\r\n:3\r\n",
+                 &bundle);
+    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK
+       && scripts[1].failure == NGX_HTTP_RATELIMIT_OK
+       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK,
+       "with the next reply all errors are over");
+
+    /* those who are gone had two numbers as well */
+
+    bundle.scripts[0] = NULL;
+    bundle.scripts[1] = NULL;
+
+    is_number(calls_answer(reader, "*6\r\n:4\r\n:21\r\n:0\r\n-ERR what\r\n"
+                                   ":2\r\n:23\r\n", &bundle),
+              NGX_HTTP_RATELIMIT_OK, "two of three are gone");
+    ok(scripts[2].passed == 2 && claims[2].state[0] == 23
+       && claims[0].state[0] == 1 && claims[1].state[0] == 2
+       && scripts[0].passed == 1
+       && scripts[1].failure == NGX_HTTP_RATELIMIT_OK,
+       "the third one is told its own, they are told nothing");
+
+    /* requests are no ticks */
+
+    for (i = 0; i < 3; i++) {
+        claims[i].bucket = gcra_of(10, "1r/s", 1);
+    }
+
+    bundle_sent(&bundle, scripts, 3);
+
+    calls_answer(reader, "*6\r\n:2\r\n:16000000\r\n:0\r\n:-24000001\r\n"
+                         ":3\r\n:0\r\n", &bundle);
+    ok(scripts[0].passed == 2 && claims[0].state[0] == 1000000
+       && scripts[1].passed == 0 && claims[1].state[0] == -1500001
+       && scripts[2].passed == 3 && claims[2].state[0] == 0,
+       "of gcra, only what is left is in ticks");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+/* whatever is wrong with one element, there is no answer */
+
+static void
+test_alike_wrong(void)
+{
+    char                          wire[256];
+    size_t                        i, j, k, n;
+    unsigned                      wrong;
+    ngx_http_ratelimit_claim_t    claims[3];
+    ngx_http_ratelimit_script_t   scripts[3];
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_reader_t  *reader;
+
+    static const char  *counts[] = {
+        ":5\r\n",
+        "+OK\r\n",
+        "*-1\r\n",
+        "*0\r\n",
+        "*2\r\n:1\r\n:1\r\n",
+        "*3\r\n:1\r\n:1\r\n:1\r\n",
+        "*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+        "*7\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+        "*3\r\n*2\r\n:1\r\n:1\r\n*2\r\n:1\r\n:1\r\n*2\r\n:1\r\n:1\r\n"
+    };
+
+    /* for the first number of a pair, or for any */
+
+    static const struct {
+        const char  *name;
+        const char  *element;
+        unsigned     any;
+    } elements[] = {
+        { "a status", "+OK\r\n", 1 },
+        { "a string", "$1\r\n1\r\n", 1 },
+        { "nil", "$-1\r\n", 1 },
+        { "an empty array", "*0\r\n", 1 },
+        { "an array", "*1\r\n:1\r\n", 1 },
+        { "less than none", ":-1\r\n", 0 },
+        { "the least number", ":-9223372036854775808\r\n", 0 },
+        { "one more than there are", ":3\r\n", 0 },
+        { "2^32 more than would pass", ":4294967297\r\n", 0 },
+        { "the greatest number", ":9223372036854775807\r\n", 0 }
+    };
+
+    reader = usual_reader();
+
+    for (i = 0; i < 3; i++) {
+        claims[i] = claim_of("k", bucket_of(10, "1r/s", 1));
+    }
+
+    scripts_of(scripts, claims, 3);
+
+    for (i = 0; i < 3; i++) {
+        scripts[i].times = 2;
+    }
+
+    bundle_sent(&bundle, scripts, 3);
+
+    for (i = 0; i < nelts_of(counts); i++) {
+        is_number(calls_answer(reader, counts[i], &bundle),
+                  NGX_HTTP_RATELIMIT_PROTOCOL,
+                  "another number of elements is no answer");
+    }
+
+    for (i = 0; i < nelts_of(elements); i++) {
+        wrong = 0;
+
+        for (j = 0; j < 6; j += elements[i].any ? 1 : 2) {
+            n = snprintf(wire, sizeof(wire), "*6\r\n");
+
+            for (k = 0; k < 6; k++) {
+                n += snprintf(wire + n, sizeof(wire) - n, "%s",
+                              k == j ? elements[i].element : ":2\r\n");
+            }
+
+            wrong += calls_answer(reader, wire, &bundle)
+                     != NGX_HTTP_RATELIMIT_PROTOCOL;
+        }
+
+        ok(wrong == 0, "%s in the place of a number%s is no answer",
+           elements[i].name, elements[i].any ? "" : " of requests");
+    }
+
+    is_number(calls_answer(reader, "*6\r\n:2\r\n:2\r\n:2\r\n:2\r\n:2\r\n:2\r\n",
+                           &bundle),
+              NGX_HTTP_RATELIMIT_OK, "where nothing is wrong there is one");
+
+    /* each has its own number, by which too many are told */
+
+    scripts[0].times = 5;
+    scripts[1].times = 1;
+    scripts[2].times = 3;
+
+    bundle_sent(&bundle, scripts, 3);
+
+    is_number(calls_answer(reader, "*6\r\n:5\r\n:1\r\n:1\r\n:1\r\n:3\r\n:1\r\n",
+                           &bundle),
+              NGX_HTTP_RATELIMIT_OK, "all of 5, of 1 and of 3");
+    is_number(calls_answer(reader, "*6\r\n:6\r\n:1\r\n:1\r\n:1\r\n:3\r\n:1\r\n",
+                           &bundle),
+              NGX_HTTP_RATELIMIT_PROTOCOL, "but not 6 of 5");
+    is_number(calls_answer(reader, "*6\r\n:5\r\n:1\r\n:2\r\n:1\r\n:3\r\n:1\r\n",
+                           &bundle),
+              NGX_HTTP_RATELIMIT_PROTOCOL, "nor 2 of 1");
+    is_number(calls_answer(reader, "*6\r\n:5\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n",
+                           &bundle),
+              NGX_HTTP_RATELIMIT_PROTOCOL, "nor 4 of 3");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+/* the longest reply, of numbers and of errors, is not too long to be read */
+
+static void
+test_many_alike(void)
+{
+    char                          wire[8192];
+    size_t                        i, n, wrong;
+    ngx_http_ratelimit_claim_t    claims[BUNDLE];
+    ngx_http_ratelimit_script_t   scripts[BUNDLE];
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_reader_t  *reader;
+
+    reader = usual_reader();
+
+    for (i = 0; i < BUNDLE; i++) {
+        claims[i] = claim_of("k", bucket_of(1000000000, "1000000r/s", 1));
+    }
+
+    scripts_of(scripts, claims, BUNDLE);
+
+    n = snprintf(wire, sizeof(wire), "*%d\r\n", 2 * BUNDLE);
+
+    for (i = 0; i < BUNDLE; i++) {
+        scripts[i].times = UINT32_MAX;
+
+        n += snprintf(wire + n, sizeof(wire) - n,
+                      ":%" PRIu32 "\r\n:%" PRIu64 "\r\n",
+                      (uint32_t) (UINT32_MAX - i),
+                      (uint64_t) (999999999999900 + i));
+    }
+
+    bundle_sent(&bundle, scripts, BUNDLE);
+
+    is_number(calls_answer(reader, wire, &bundle), NGX_HTTP_RATELIMIT_OK,
+              "32 keys answer with 64 numbers");
+
+    wrong = 0;
+
+    for (i = 0; i < BUNDLE; i++) {
+        wrong += scripts[i].passed != UINT32_MAX - i
+                 || claims[i].state[0] != 999999999999900 + (int64_t) i;
+    }
+
+    is_number(wrong, 0, "each has its own");
+
+    n = snprintf(wire, sizeof(wire), "*%d\r\n", 2 * BUNDLE);
+
+    for (i = 0; i < BUNDLE; i++) {
+        n += snprintf(wire + n, sizeof(wire) - n,
+                      ":0\r\n-WRONGTYPE Operation against a key holding the "
+                      "wrong kind of value script: "
+                      "0123456789abcdef0123456789abcdef01234567, "
+                      "on @user_script:52.\r\n");
+    }
+
+    is_number(calls_answer(reader, wire, &bundle), NGX_HTTP_RATELIMIT_OK,
+              "or all of them with errors");
+
+    wrong = 0;
+
+    for (i = 0; i < BUNDLE; i++) {
+        wrong += scripts[i].failure != NGX_HTTP_RATELIMIT_WRONGTYPE;
+    }
+
+    is_number(wrong, 0, "each has its own");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+/* what comes back for calls with several limits each */
+
+static void
+test_bundle_replies(void)
+{
+    size_t                        i, call, gaps, wrong;
+    family_t                      family;
+    ngx_http_ratelimit_claim_t    claim;
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_script_t   copy, single;
+    ngx_http_ratelimit_reader_t  *reader;
+
+    static const char  *any[] = {
+        "-WRONGTYPE no\r\n", ":-1\r\n", ":4294967296\r\n"
+    };
+
+    reader = usual_reader();
+
+    family_of(&family);
+    bundle_sent(&bundle, family.scripts, CALLS);
+    family_forget(&family);
+
+    is_number(calls_answer(reader, family_wire(0, NULL), &bundle),
+              NGX_HTTP_RATELIMIT_OK, "five calls in one reply");
+
+    for (i = 0; i < CALLS; i++) {
+        ok(family_told(&family, i), "call %zu has its numbers, and all of its "
+           "limits have theirs", i);
+    }
+
+    /* whoever is gone is left out, and all others are told the same */
+
+    wrong = 0;
+
+    for (gaps = 0; gaps < 1 << CALLS; gaps++) {
+        family_of(&family);
+        bundle_sent(&bundle, family.scripts, CALLS);
+        family_forget(&family);
+
+        for (i = 0; i < CALLS; i++) {
+            if (gaps & 1 << i) {
+                bundle.scripts[i] = NULL;
+            }
+        }
+
+        wrong += calls_answer(reader, family_wire(0, NULL), &bundle)
+                 != NGX_HTTP_RATELIMIT_OK;
+
+        for (i = 0; i < CALLS; i++) {
+            wrong += (gaps & 1 << i)
+                     ? !family_untold(&family, i)
+                       || family.scripts[i].passed != UNTOLD
+                       || family.scripts[i].failure
+                          != NGX_HTTP_RATELIMIT_TIMEOUT
+                     : !family_told(&family, i);
+        }
+    }
+
+    is_number(wrong, 0, "any of them may be gone, up to all of them");
+
+    /* what it is that they do not hear makes no difference */
+
+    wrong = 0;
+
+    for (i = 0; i < ELEMENTS * nelts_of(any); i++) {
+        family_of(&family);
+        bundle_sent(&bundle, family.scripts, CALLS);
+        family_forget(&family);
+
+        bundle.scripts[family_call(i % ELEMENTS)] = NULL;
+
+        wrong += calls_answer(reader, family_wire(i % ELEMENTS,
+                                                  any[i / ELEMENTS]),
+                              &bundle)
+                 != NGX_HTTP_RATELIMIT_OK;
+
+        for (call = 0; call < CALLS; call++) {
+            wrong += (call == family_call(i % ELEMENTS))
+                     ? !family_untold(&family, call)
+                     : !family_told(&family, call);
+        }
+    }
+
+    is_number(wrong, 0, "not even if it is an error");
+
+    /* but they are counted */
+
+    wrong = 0;
+
+    for (i = 0; i < CALLS; i++) {
+        family_of(&family);
+        bundle_sent(&bundle, family.scripts, CALLS);
+
+        bundle.scripts[i] = NULL;
+
+        wrong += calls_answer(reader, "*15\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"
+                              ":1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"
+                              ":1\r\n:1\r\n:1\r\n", &bundle)
+                 != NGX_HTTP_RATELIMIT_PROTOCOL;
+    }
+
+    is_number(wrong, 0, "a reply without them is none");
+
+    /* a call may have moved meanwhile */
+
+    family_of(&family);
+    bundle_sent(&bundle, family.scripts, CALLS);
+    family_forget(&family);
+
+    copy = family.scripts[1];
+    claim = family.claims[3];
+    copy.claims[0] = &claim;
+    bundle.scripts[1] = &copy;
+
+    is_number(calls_answer(reader, family_wire(0, NULL), &bundle),
+              NGX_HTTP_RATELIMIT_OK, "one of five has moved");
+    ok(family_untold(&family, 1) && family.scripts[1].passed == UNTOLD
+       && copy.passed == 3 && copy.failure == NGX_HTTP_RATELIMIT_OK
+       && memcmp(claim.state, family_states[3], sizeof(claim.state)) == 0
+       && family_told(&family, 0) && family_told(&family, 2)
+       && family_told(&family, 3) && family_told(&family, 4),
+       "and is told where it is now");
+
+    /* a single one has no array if it has a single number, nor a gap */
+
+    claim = claim_of("k", bucket_of(10, "1r/s", 1));
+    single = script_of(&claim, 1);
+
+    for (i = 0; i < 2; i++) {
+        single.preview = i;
+        bundle_sent(&bundle, &single, 1);
+
+        is_number(calls_answer(reader, ":5\r\n", &bundle),
+                  NGX_HTTP_RATELIMIT_OK, "one call, one number");
+        ok(claim.state[0] == 5 && single.passed == 1, "which is its own");
+        is_number(calls_answer(reader, "*1\r\n:5\r\n", &bundle),
+                  NGX_HTTP_RATELIMIT_PROTOCOL, "an array is none");
+
+        claim.state[0] = UNTOLD;
+        bundle.scripts[0] = NULL;
+        is_number(calls_answer(reader, ":5\r\n", &bundle),
+                  NGX_HTTP_RATELIMIT_OK, "one that is gone");
+        ok(claim.state[0] == UNTOLD, "is not told");
+    }
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+/* what is wrong with one call is its own, unless there is no telling */
+
+static void
+test_bundle_errors(void)
+{
+    char                          wire[1024];
+    size_t                        i, k, n, call, wrong;
+    int64_t                       times;
+    family_t                      family;
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_reader_t  *reader;
+
+    static const struct {
+        const char                    *wire;
+        ngx_http_ratelimit_failure_e   failure;
+    } replies[] = {
+        { ":5\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "+OK\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "$2\r\n21\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "$-1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "*-1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { "-NOSCRIPT No matching script.\r\n", NGX_HTTP_RATELIMIT_NOSCRIPT },
+        { "-CLOCK nginx is behind\r\n", NGX_HTTP_RATELIMIT_CLOCK },
+        { "-WRONGTYPE Operation\r\n", NGX_HTTP_RATELIMIT_WRONGTYPE },
+        { "-ERR what\r\n", NGX_HTTP_RATELIMIT_ERROR }
+    };
+
+    static const char  *kinds[] = {
+        "+OK\r\n", "$1\r\n1\r\n", "$-1\r\n", "*-1\r\n", "*0\r\n",
+        "*1\r\n:1\r\n"
+    };
+
+    static const struct {
+        int64_t   passed;         /* more than there are */
+        unsigned  fine;
+    } passed[] = {
+        { -4294967296LL, 0 }, { -1000000, 0 }, { 1, 0 }, { 2, 0 },
+        { 4294967291LL, 0 }, { 4294967296LL, 0 }, { 0, 1 }, { -1, 1 }
+    };
+
+    reader = usual_reader();
+
+    family_of(&family);
+    bundle_sent(&bundle, family.scripts, CALLS);
+
+    /* an error in any place */
+
+    wrong = 0;
+
+    for (i = 0; i < ELEMENTS; i++) {
+        family_forget(&family);
+
+        wrong += calls_answer(reader, family_wire(i, "-WRONGTYPE no\r\n"),
+                              &bundle)
+                 != NGX_HTTP_RATELIMIT_OK;
+
+        for (call = 0; call < CALLS; call++) {
+            wrong += (call == family_call(i))
+                     ? !family_untold(&family, call)
+                       || family.scripts[call].passed != 0
+                       || family.scripts[call].failure
+                          != NGX_HTTP_RATELIMIT_WRONGTYPE
+                     : !family_told(&family, call);
+        }
+    }
+
+    is_number(wrong, 0, "an error is that of its call, the others are fine");
+
+    /* as the script has it: first, and the rest is 0; here of two calls */
+
+    family_forget(&family);
+
+    n = snprintf(wire, sizeof(wire), "*%d\r\n", ELEMENTS);
+
+    for (i = 0; i < ELEMENTS; i++) {
+        call = family_call(i);
+
+        n += snprintf(wire + n, sizeof(wire) - n, "%s",
+                      call != 1 && call != 2 ? family_elements[i]
+                      : i != family_calls[call].element ? ":0\r\n"
+                      : call == 1 ? "-CLOCK nginx is behind\r\n"
+                                  : "-WRONGTYPE Operation\r\n");
+    }
+
+    is_number(calls_answer(reader, wire, &bundle), NGX_HTTP_RATELIMIT_OK,
+              "two calls may fail");
+    ok(family.scripts[1].failure == NGX_HTTP_RATELIMIT_CLOCK
+       && family.scripts[1].passed == 0 && family_untold(&family, 1)
+       && family.scripts[2].failure == NGX_HTTP_RATELIMIT_WRONGTYPE
+       && family.scripts[2].passed == 0 && family_untold(&family, 2),
+       "each in its way");
+    ok(family_told(&family, 0) && family_told(&family, 3)
+       && family_told(&family, 4), "while the others are fine");
+
+    is_number(calls_answer(reader, family_wire(0, NULL), &bundle),
+              NGX_HTTP_RATELIMIT_OK, "the next reply is without errors");
+    ok(family_told(&family, 1) && family_told(&family, 2),
+       "and they are over");
+
+    /* other kinds of elements, even beside an error */
+
+    for (k = 0; k < nelts_of(kinds); k++) {
+        wrong = 0;
+
+        for (i = 0; i < ELEMENTS; i++) {
+            wrong += calls_answer(reader, family_wire(i, kinds[k]), &bundle)
+                     != NGX_HTTP_RATELIMIT_PROTOCOL;
+        }
+
+        ok(wrong == 0, "\"%.*s\" in any place is no answer",
+           (int) strcspn(kinds[k], "\r"), kinds[k]);
+    }
+
+    for (k = 0; k < 2; k++) {
+        n = snprintf(wire, sizeof(wire), "*%d\r\n", ELEMENTS);
+
+        for (i = 0; i < ELEMENTS; i++) {
+            n += snprintf(wire + n, sizeof(wire) - n, "%s",
+                          i == 10 + k ? "-ERR what\r\n"
+                          : i == 11 - k ? "+OK\r\n" : family_elements[i]);
+        }
+
+        is_number(calls_answer(reader, wire, &bundle),
+                  NGX_HTTP_RATELIMIT_PROTOCOL,
+                  "and neither is it beside an error");
+    }
+
+    /* how many passed, of the two that were for several requests */
+
+    for (k = 0; k < nelts_of(passed); k++) {
+        wrong = 0;
+
+        for (call = 1; call < CALLS; call += 3) {
+            times = family_calls[call].times + passed[k].passed;
+
+            snprintf(wire, sizeof(wire), ":%" PRId64 "\r\n", times);
+
+            wrong += calls_answer(reader,
+                                  family_wire(family_calls[call].element,
+                                              wire),
+                                  &bundle)
+                     != (passed[k].fine ? NGX_HTTP_RATELIMIT_OK
+                                        : NGX_HTTP_RATELIMIT_PROTOCOL);
+
+            wrong += passed[k].fine
+                     && family.scripts[call].passed != (uint32_t) times;
+        }
+
+        ok(wrong == 0, "%" PRId64 " more than all passed: %s",
+           passed[k].passed, passed[k].fine ? "an answer" : "no answer");
+    }
+
+    /* any other number of elements */
+
+    wrong = 0;
+
+    for (k = 0; k < 3 * ELEMENTS; k++) {
+        n = snprintf(wire, sizeof(wire), "*%zu\r\n", k);
+
+        for (i = 0; i < k; i++) {
+            n += snprintf(wire + n, sizeof(wire) - n, ":1\r\n");
+        }
+
+        wrong += calls_answer(reader, wire, &bundle)
+                 != (k == ELEMENTS ? NGX_HTTP_RATELIMIT_OK
+                                   : NGX_HTTP_RATELIMIT_PROTOCOL);
+    }
+
+    is_number(wrong, 0, "another number of elements is no answer");
+
+    n = snprintf(wire, sizeof(wire), "*%d\r\n", CALLS);
+
+    for (call = 0; call < CALLS; call++) {
+        n += snprintf(wire + n, sizeof(wire) - n, "*%zu\r\n",
+                      family_calls[call].elements);
+
+        for (i = 0; i < family_calls[call].elements; i++) {
+            n += snprintf(wire + n, sizeof(wire) - n, ":1\r\n");
+        }
+    }
+
+    is_number(calls_answer(reader, wire, &bundle),
+              NGX_HTTP_RATELIMIT_PROTOCOL, "nor is an array for each call");
+
+    for (i = 0; i < nelts_of(replies); i++) {
+        family_forget(&family);
+
+        wrong = calls_answer(reader, replies[i].wire, &bundle)
+                != replies[i].failure;
+
+        for (call = 0; call < CALLS; call++) {
+            wrong += !family_untold(&family, call);
+        }
+
+        ok(wrong == 0, "\"%.*s\" fails for all: %s",
+           (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
+           ngx_http_ratelimit_failure_name(replies[i].failure));
+    }
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+/* several that look at the same limit are told the same, each for itself */
+
+static void
+test_preview_replies(void)
+{
+    size_t                        i;
+    ngx_http_ratelimit_claim_t    claims[4];
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_script_t   scripts[3];
+    ngx_http_ratelimit_reader_t  *reader;
+
+    reader = usual_reader();
+
+    claims[0] = claim_of("a", gcra_of(10, "1r/s", 3));
+    claims[1] = claim_of("b", window_of(20, SECOND, 1));
+    claims[2] = claims[0];
+    claims[3] = claims[1];
+
+    scripts[0] = script_of(claims, 1);
+    scripts[1] = script_of(&claims[1], 2);
+    scripts[2] = script_of(&claims[3], 1);
+
+    for (i = 0; i < 3; i++) {
+        scripts[i].preview = 1;
+    }
+
+    bundle_sent(&bundle, scripts, 3);
+
+    ok(bundle.nlimits == 2 && bundle.elements[0] == 1
+       && bundle.elements[1] == 4 && bundle.elements[2] == 3,
+       "three previews of two limits");
+
+    is_number(calls_answer(reader, "*8\r\n:16000000\r\n"
+                           ":-1\r\n:2\r\n:3\r\n:16000000\r\n"
+                           ":-1\r\n:2\r\n:3\r\n", &bundle),
+              NGX_HTTP_RATELIMIT_OK, "in one reply");
+    ok(claims[0].state[0] == 1000000 && claims[2].state[0] == 1000000,
+       "two are told the same of one");
+    ok(claims[1].state[0] == -1 && claims[1].state[1] == 2
+       && claims[1].state[2] == 3 && claims[3].state[0] == -1
+       && claims[3].state[1] == 2 && claims[3].state[2] == 3,
+       "and two of the other");
+    ok(scripts[0].passed == 1 && scripts[2].passed == 0,
+       "of each it is known whether it would pass");
+    ok(!ngx_http_ratelimit_script_taken(&scripts[0]), "and nothing was taken");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+/* windows have the most numbers: the reply is not too long to be read */
+
+static void
+test_many_windows(void)
+{
+    char                          wire[16384], names[BUNDLE][8];
+    size_t                        i, k, n, wrong;
+    ngx_http_ratelimit_claim_t    claims[NUMBERS];
+    ngx_http_ratelimit_bundle_t   bundle;
+    ngx_http_ratelimit_script_t   scripts[BUNDLE];
+    ngx_http_ratelimit_reader_t  *reader;
+
+    reader = usual_reader();
+
+    n = snprintf(wire, sizeof(wire), "*%d\r\n", 3 * NUMBERS);
+
+    for (i = 0; i < BUNDLE; i++) {
+        snprintf(names[i], sizeof(names[i]), "k%zu", i);
+    }
+
+    for (i = 0; i < NUMBERS; i++) {
+        claims[i] = claim_of(names[(i / 3 + i % 3) % BUNDLE],
+                             window_of(1000000000, 31536000 * SECOND, 1));
+
+        n += snprintf(wire + n, sizeof(wire) - n,
+                      ":%zu\r\n:31535999999%03zu\r\n:-%zu\r\n",
+                      999999000 + i, i, i + 1);
+    }
+
+    for (i = 0; i < BUNDLE; i++) {
+        scripts[i] = script_of(&claims[3 * i], 3);
+    }
+
+    bundle_sent(&bundle, scripts, BUNDLE);
+    ok(bundle.nlimits == BUNDLE && bundle.nnumbers == NUMBERS,
+       "32 calls for three of 32 windows each");
+
+    is_number(calls_answer(reader, wire, &bundle), NGX_HTTP_RATELIMIT_OK,
+              "answer with 288 numbers");
+
+    wrong = 0;
+
+    for (i = 0; i < BUNDLE; i++) {
+        for (k = 3 * i; k < 3 * i + 3; k++) {
+            wrong += claims[k].state[0] != 999999000 + (int64_t) k
+                     || claims[k].state[1] != 31535999999000 + (int64_t) k
+                     || claims[k].state[2] != -1 - (int64_t) k;
+        }
+    }
+
+    is_number(wrong, 0, "each has its own");
+
+    /* texts of errors come on top: one a call, and its other numbers */
+
+    n = snprintf(wire, sizeof(wire), "*%d\r\n", 3 * NUMBERS);
+
+    for (i = 0; i < BUNDLE; i++) {
+        n += snprintf(wire + n, sizeof(wire) - n,
+                      "-WRONGTYPE Operation against a key holding the wrong "
+                      "kind of value script: %s, on @user_script:203.\r\n"
+                      ":0\r\n:0\r\n:0\r\n:0\r\n:0\r\n:0\r\n:0\r\n:0\r\n",
+                      TAKE_SHA1);
+    }
+
+    is_number(calls_answer(reader, wire, &bundle), NGX_HTTP_RATELIMIT_OK,
+              "32 calls may fail in one reply");
+
+    wrong = 0;
+
+    for (i = 0; i < BUNDLE; i++) {
+        wrong += scripts[i].failure == NGX_HTTP_RATELIMIT_OK;
+    }
+
+    is_number(wrong, 0, "each by itself");
 
     ngx_http_ratelimit_reader_free(reader);
 }
@@ -1718,12 +3798,19 @@ main(void)
     test_short();
     test_take_args();
     test_times();
-    test_batch();
+    test_alike();
+    test_alike_times();
+    test_bundle();
+    test_bundle_previews();
+    test_bundle_refusals();
+    test_bundle_hashes();
+    test_bundle_edges();
     test_refund_args();
     test_eval();
     test_probe();
     test_load();
     test_many();
+    test_many_refunds();
     test_keys();
     test_ttl();
     test_embedded();
@@ -1732,7 +3819,14 @@ main(void)
     test_many_replies();
     test_times_replies();
     test_gcra_replies();
-    test_batch_replies();
+    test_alike_replies();
+    test_alike_pairs();
+    test_alike_wrong();
+    test_many_alike();
+    test_bundle_replies();
+    test_bundle_errors();
+    test_preview_replies();
+    test_many_windows();
     test_taken();
 
     return tap_done();

@@ -1,0 +1,261 @@
+
+/*
+ * A lease is tokens of one bucket that this worker has taken and put into
+ * shared memory, where all workers spend them.  The worker that took them keeps
+ * a note of it: where they came from, and when they have to go back.  By then
+ * they may have been spent.
+ *
+ * Notes of the same time to live end in the order in which they were made, so
+ * there is a line for each time to live, with one timer, whatever the number of
+ * keys.  It ends a bit late, to end many at once.
+ *
+ * A worker that dies takes its notes with it.  Its tokens are spent, or given
+ * back with those of later leases; if there are none, nobody gets them.
+ */
+
+
+#include "ngx_http_ratelimit_lease.h"
+#include "ngx_http_ratelimit_refund.h"
+
+
+/* a timer is late by no more than this part of the time to live */
+#define NGX_HTTP_RATELIMIT_LEASE_LATE  64
+
+/* in one turn of the event loop */
+#define NGX_HTTP_RATELIMIT_LEASE_ENDS  512
+
+
+typedef struct {
+    ngx_queue_t                      queue;
+    ngx_http_ratelimit_link_t       *link;
+    ngx_http_ratelimit_bucket_t      bucket;
+    uint64_t                         hash[2];    /* of the claim */
+    uint32_t                         mark;       /* of the lease */
+    ngx_msec_t                       end;
+    ngx_msec_t                       timeout;    /* of the refund */
+    size_t                           len;
+    char                             key[1];     /* as long as it is */
+} ngx_http_ratelimit_note_t;
+
+
+typedef struct {
+    ngx_queue_t                      queue;
+    ngx_msec_t                       ttl;
+
+    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
+    ngx_socket_t                     ident;
+
+    ngx_queue_t                      notes;      /* the first to end first */
+    ngx_event_t                      timer;
+} ngx_http_ratelimit_line_t;
+
+
+static ngx_http_ratelimit_line_t *ngx_http_ratelimit_lease_line(
+    ngx_msec_t ttl);
+static void ngx_http_ratelimit_lease_timer(ngx_event_t *ev);
+static void ngx_http_ratelimit_lease_end(ngx_http_ratelimit_note_t *note);
+
+
+static ngx_queue_t                  ngx_http_ratelimit_lines;
+static ngx_http_ratelimit_zone_t   *ngx_http_ratelimit_lease_zone;
+
+
+void
+ngx_http_ratelimit_lease_init(ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_http_ratelimit_lease_zone = zone;
+
+    ngx_queue_init(&ngx_http_ratelimit_lines);
+}
+
+
+void
+ngx_http_ratelimit_lease_exit(void)
+{
+    ngx_queue_t                *q, *next, *n, *after;
+    ngx_http_ratelimit_line_t  *line;
+    ngx_http_ratelimit_note_t  *note;
+
+    for (q = ngx_queue_head(&ngx_http_ratelimit_lines);
+         q != ngx_queue_sentinel(&ngx_http_ratelimit_lines);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        line = ngx_queue_data(q, ngx_http_ratelimit_line_t, queue);
+
+        for (n = ngx_queue_head(&line->notes);
+             n != ngx_queue_sentinel(&line->notes);
+             n = after)
+        {
+            after = ngx_queue_next(n);
+            note = ngx_queue_data(n, ngx_http_ratelimit_note_t, queue);
+
+            ngx_http_ratelimit_lease_end(note);
+        }
+
+        if (line->timer.timer_set) {
+            ngx_del_timer(&line->timer);
+        }
+
+        if (line->timer.posted) {
+            ngx_delete_posted_event(&line->timer);
+        }
+
+        ngx_free(line);
+    }
+
+    ngx_queue_init(&ngx_http_ratelimit_lines);
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_lease(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t sent, uint64_t tokens, ngx_msec_t timeout)
+{
+    ngx_http_ratelimit_line_t  *line;
+    ngx_http_ratelimit_note_t  *note;
+
+    line = ngx_http_ratelimit_lease_line(trust->lease);
+    if (line == NULL) {
+        return NGX_DECLINED;
+    }
+
+    note = ngx_alloc(offsetof(ngx_http_ratelimit_note_t, key) + claim->len,
+                     ngx_cycle->log);
+    if (note == NULL) {
+        return NGX_DECLINED;
+    }
+
+    if (ngx_http_ratelimit_local_learn(ngx_http_ratelimit_lease_zone, claim,
+                                       trust, sent, tokens, &note->mark)
+        != NGX_OK)
+    {
+        ngx_free(note);
+        return NGX_DECLINED;
+    }
+
+    note->link = link;
+    note->bucket = claim->bucket;
+    note->hash[0] = claim->hash[0];
+    note->hash[1] = claim->hash[1];
+    note->end = ngx_current_msec + line->ttl;
+    note->timeout = timeout;
+    note->len = claim->len;
+
+    ngx_memcpy(note->key, claim->key, claim->len);
+
+    ngx_queue_insert_tail(&line->notes, &note->queue);
+
+    if (!line->timer.timer_set && !line->timer.posted) {
+        ngx_add_timer(&line->timer,
+                      line->ttl + line->ttl / NGX_HTTP_RATELIMIT_LEASE_LATE);
+    }
+
+    /* the connection has to be there when the worker leaves */
+
+    ngx_http_ratelimit_link_keep(link);
+
+    return NGX_OK;
+}
+
+
+/* NULL: no memory */
+
+static ngx_http_ratelimit_line_t *
+ngx_http_ratelimit_lease_line(ngx_msec_t ttl)
+{
+    ngx_queue_t                *q;
+    ngx_http_ratelimit_line_t  *line;
+
+    for (q = ngx_queue_head(&ngx_http_ratelimit_lines);
+         q != ngx_queue_sentinel(&ngx_http_ratelimit_lines);
+         q = ngx_queue_next(q))
+    {
+        line = ngx_queue_data(q, ngx_http_ratelimit_line_t, queue);
+
+        if (line->ttl == ttl) {
+            return line;
+        }
+    }
+
+    line = ngx_calloc(sizeof(ngx_http_ratelimit_line_t), ngx_cycle->log);
+    if (line == NULL) {
+        return NULL;
+    }
+
+    line->ttl = ttl;
+    line->ident = (ngx_socket_t) -1;
+    line->timer.handler = ngx_http_ratelimit_lease_timer;
+    line->timer.data = line;
+    line->timer.log = ngx_cycle->log;
+    line->timer.cancelable = 1;
+
+    ngx_queue_init(&line->notes);
+    ngx_queue_insert_tail(&ngx_http_ratelimit_lines, &line->queue);
+
+    return line;
+}
+
+
+static void
+ngx_http_ratelimit_lease_timer(ngx_event_t *ev)
+{
+    ngx_uint_t                  n;
+    ngx_queue_t                *q;
+    ngx_msec_int_t              left;
+    ngx_http_ratelimit_line_t  *line;
+    ngx_http_ratelimit_note_t  *note;
+
+    line = ev->data;
+
+    for (n = 0; !ngx_queue_empty(&line->notes); n++) {
+        q = ngx_queue_head(&line->notes);
+        note = ngx_queue_data(q, ngx_http_ratelimit_note_t, queue);
+
+        left = (ngx_msec_int_t) (note->end - ngx_current_msec);
+
+        if (left > 0) {
+            ngx_add_timer(ev, left + line->ttl
+                                     / NGX_HTTP_RATELIMIT_LEASE_LATE);
+            return;
+        }
+
+        if (n == NGX_HTTP_RATELIMIT_LEASE_ENDS) {
+            ngx_post_event(ev, &ngx_posted_next_events);
+            return;
+        }
+
+        ngx_http_ratelimit_lease_end(note);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_lease_end(ngx_http_ratelimit_note_t *note)
+{
+    ngx_http_ratelimit_claim_t   claim;
+    ngx_http_ratelimit_refund_t  refund;
+
+    claim.bucket = note->bucket;
+    claim.hash[0] = note->hash[0];
+    claim.hash[1] = note->hash[1];
+
+    refund.tokens = ngx_http_ratelimit_local_end(ngx_http_ratelimit_lease_zone,
+                                                 &claim, note->mark);
+
+    if (refund.tokens) {
+        refund.key = note->key;
+        refund.len = note->len;
+        refund.bucket = note->bucket;
+        refund.id = "";
+        refund.id_len = 0;
+
+        ngx_http_ratelimit_refund(note->link, &refund, note->timeout);
+    }
+
+    ngx_http_ratelimit_link_release(note->link);
+
+    ngx_queue_remove(&note->queue);
+    ngx_free(note);
+}

@@ -1,0 +1,35 @@
+
+/*
+ * Tokens that were taken in advance go back in time.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_LEASE_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_LEASE_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "ngx_http_ratelimit_link.h"
+#include "ngx_http_ratelimit_local.h"
+#include "ngx_http_ratelimit_script.h"
+
+
+void ngx_http_ratelimit_lease_init(ngx_http_ratelimit_zone_t *zone);
+
+/* gives back what is held, while there still are connections */
+void ngx_http_ratelimit_lease_exit(void);
+
+/*
+ * The claim's limit is learned, with tokens that were taken by a call that was
+ * sent then, us.  They are spent from shared memory, and what is left of them
+ * when the time of the lease is over goes back.  NGX_DECLINED: there is nowhere
+ * to hold them.
+ */
+ngx_int_t ngx_http_ratelimit_lease(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t sent, uint64_t tokens, ngx_msec_t timeout);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_LEASE_H_INCLUDED_ */
