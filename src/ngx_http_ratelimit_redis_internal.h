@@ -1,0 +1,113 @@
+
+/*
+ * The inside of a connection.  Internal: for the three files that make it up,
+ * ngx_http_ratelimit_redis.c, _pipe.c and _greet.c, and for no others.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_REDIS_INTERNAL_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_REDIS_INTERNAL_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_event.h>
+
+#include "ngx_http_ratelimit_redis.h"
+
+
+#define NGX_HTTP_RATELIMIT_REDIS_STALL  500             /* ms */
+
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_REDIS_IDLE = 0,
+    NGX_HTTP_RATELIMIT_REDIS_CONNECTING,
+    NGX_HTTP_RATELIMIT_REDIS_HANDSHAKE,
+    NGX_HTTP_RATELIMIT_REDIS_GREETING,
+    NGX_HTTP_RATELIMIT_REDIS_READY,
+    NGX_HTTP_RATELIMIT_REDIS_WAITING
+} ngx_http_ratelimit_redis_state_e;
+
+
+struct ngx_http_ratelimit_slot_s {
+    ngx_queue_t                         queue;
+    ngx_http_ratelimit_redis_t         *redis;
+
+    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
+    ngx_socket_t                        ident;
+
+    ngx_http_ratelimit_redis_pt         handler;  /* NULL: an orphan */
+    void                               *data;
+    ngx_event_t                         timer;
+    ngx_msec_t                          expired;  /* when it was orphaned */
+    ngx_str_t                           command;  /* malloc()ed; kept when sent
+                                                     if it may be redirected */
+    ngx_uint_t                          hops;     /* to other servers */
+    void                               *place;    /* where it is parked */
+    unsigned                            sent:1;
+    unsigned                            asking:1; /* needs an ASKING */
+    unsigned                            parked:1; /* refused, to be tried on */
+};
+
+
+struct ngx_http_ratelimit_redis_s {
+    ngx_connection_t                   *connection;
+    ngx_http_ratelimit_redis_conf_t    *conf;
+    ngx_http_ratelimit_redis_owner_t   *owner;
+
+    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
+    ngx_socket_t                        ident;
+
+    ngx_queue_t                         queue;    /* of all, or retired ones */
+    ngx_addr_t                         *addrs;
+    ngx_uint_t                          naddrs;
+    ngx_http_ratelimit_gauges_t        *gauges;
+    ngx_http_ratelimit_reader_t        *reader;
+    ngx_http_ratelimit_tls_session_t    session;
+    ngx_http_ratelimit_redis_state_e    state;
+    ngx_http_ratelimit_failure_e        failure;  /* of the last connection */
+    ngx_uint_t                          generation;
+    ngx_uint_t                          greeted;  /* replies to the greeting */
+    ngx_uint_t                          address;  /* the next one to try */
+    ngx_msec_t                          ready;    /* since when */
+    ngx_msec_t                          created;
+
+    ngx_queue_t                         waiting;  /* slots not sent */
+    ngx_queue_t                         sent;     /* slots, oldest first */
+    ngx_uint_t                          slots;    /* in waiting and sent */
+    ngx_uint_t                          kept;     /* so often */
+
+    u_char                             *out;
+    u_char                             *out_pos;
+    u_char                             *out_last;
+    u_char                             *out_end;
+
+    ngx_event_t                         flush;    /* posted */
+    ngx_event_t                         timer;    /* connect, back-off, stall */
+
+    ngx_log_t                           log;      /* of the connection */
+    ngx_log_t                          *cycle_log;
+    unsigned                            moved:1;  /* addrs are malloc()ed */
+    unsigned                            retired:1;
+    unsigned                            known:1;  /* was ready once */
+};
+
+
+/* What the connection offers its pipe and its greeting. */
+
+/* whether a failure of this class is to be logged now */
+ngx_uint_t ngx_http_ratelimit_redis_loud(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_failure_e failure);
+
+/* the way out of a connection: all slots fail, the next attempt is set */
+void ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_failure_e failure);
+
+/*
+ * Of one that has retired, when it has no calls any more, be they parked
+ * elsewhere; and not before those who are using it have returned
+ */
+void ngx_http_ratelimit_redis_end(ngx_http_ratelimit_redis_t *redis);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_REDIS_INTERNAL_H_INCLUDED_ */
