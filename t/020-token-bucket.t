@@ -67,6 +67,25 @@ sub seed {
 }
 
 
+# It goes in so many milliseconds, and says so.
+
+sub expire {
+    my ($key, $ms) = @_;
+
+    $redis->cmd('PEXPIRE', "$NAME\{$key}", $ms);
+    $redis->cmd('HSET', "$NAME\{$key}", 'expires', goes($key));
+}
+
+
+# When it goes, in milliseconds.
+
+sub goes {
+    my ($key) = @_;
+
+    return sprintf '%.0f', now() / 1000 + $redis->cmd('PTTL', "$NAME\{$key}");
+}
+
+
 sub bucket {
     my ($key) = @_;
 
@@ -106,12 +125,16 @@ my $key = "$::NAME\{127.0.0.1}";
 my $bucket = ::bucket('127.0.0.1');
 ::is_deeply($::redis->cmd('KEYS', '*'), [$key], 'one key');
 ::is($::redis->cmd('TYPE', $key), 'hash', 'a hash');
-::is(join(' ', sort keys %$bucket), 'lastRefill tokens', 'its fields');
+::is(join(' ', sort keys %$bucket), 'expires lastRefill tokens',
+     'its fields');
 ::is($bucket->{tokens}, '4.000000', 'the tokens');
 ::like($bucket->{lastRefill}, qr/^\d{16}$/, 'the time, in microseconds');
 ::cmp_ok(abs(::now() - $bucket->{lastRefill}), '<', 60e6, 'is now');
 ::cmp_ok($::redis->cmd('PTTL', $key), '>', 240_000, 'kept until it is full');
 ::cmp_ok($::redis->cmd('PTTL', $key), '<=', 301_000, 'and not for ever');
+::like($bucket->{expires}, qr/^\d{13}$/, 'when it goes, in milliseconds');
+::cmp_ok(abs(::goes('127.0.0.1') - $bucket->{expires}), '<', 10_000,
+         'is right');
 
 
 
@@ -121,7 +144,7 @@ location /t { ratelimit_rate 1r/h; ratelimit_capacity 5; ratelimit_cost 3;
               empty_gif; }
 --- init
 ::seed('127.0.0.1', '2.500000', 60);
-$::redis->cmd('PEXPIRE', "$::NAME\{127.0.0.1}", 10_000_000);
+::expire('127.0.0.1', 10_000_000);
 $::before = ::bucket('127.0.0.1');
 --- request eval
 ["GET /t", "GET /t", "GET /t"]
@@ -415,12 +438,12 @@ X-RateLimit-Remaining: 0
 
 
 
-=== TEST 20: each take gives the bucket its full time to live again
+=== TEST 20: a take leaves no bucket less time to live than it may need
 --- config
 location /t { ratelimit_rate 1r/h; ratelimit_capacity 2; empty_gif; }
 --- init
 ::seed('127.0.0.1', '2.000000', 0);
-$::redis->cmd('PEXPIRE', "$::NAME\{127.0.0.1}", 60_000);
+::expire('127.0.0.1', 60_000);
 --- request
 GET /t
 --- response_headers
@@ -428,6 +451,8 @@ X-RateLimit-Remaining: 1
 --- after
 ::cmp_ok($::redis->cmd('PTTL', "$::NAME\{127.0.0.1}"), '>', 7_000_000,
          'time to live');
+::cmp_ok(abs(::goes('127.0.0.1') - ::bucket('127.0.0.1')->{expires}),
+         '<', 10_000, 'and it says so');
 
 
 
@@ -524,3 +549,33 @@ my $port = $Test::Nginx::Util::ServerPort;
 ::is(RateLimit::Load::get($port, '/t')->{status}, 429, 'empty');
 $::redis->cmd('FLUSHALL');
 ::is(RateLimit::Load::get($port, '/t')->{status}, 200, 'full');
+
+
+
+=== TEST 26: a bucket of an older version says not when it goes, and may not go
+--- config
+location /t { ratelimit_key $arg_k$arg_r; ratelimit_rate $arg_r;
+              ratelimit_capacity 5; ratelimit_cost 3; empty_gif; }
+--- init
+for my $rate ('1r/h', '1r/m') {
+    ::seed("denied$rate", '2.500000', 0);
+    ::seed("passed$rate", '4.500000', 0);
+    $::redis->cmd('PEXPIRE', "$::NAME\{$_$rate}", 60_000) for qw(denied passed);
+}
+--- request eval
+[map { ("GET /t?k=denied&r=$_", "GET /t?k=passed&r=$_") } '1r/h', '1r/m']
+--- error_code eval
+[429, 200, 429, 200]
+--- response_headers eval
+[("X-RateLimit-Remaining: 2", "X-RateLimit-Remaining: 1") x 2]
+--- after
+for my $case (['1r/h', 18_000_000], ['1r/m', 300_000]) {
+    my ($rate, $full) = @$case;
+    for my $key ("denied$rate", "passed$rate") {
+        ::cmp_ok($::redis->cmd('PTTL', "$::NAME\{$key}"), '>', $full - 60_000,
+                 "$key: kept until it is full");
+        ::cmp_ok(abs(::goes($key) - ::bucket($key)->{expires}), '<', 10_000,
+                 'and says so');
+    }
+    ::is(::bucket("denied$rate")->{tokens}, '2.500000', 'nothing was taken');
+}

@@ -12,12 +12,14 @@ use Test::More;
 
 use Digest::SHA qw(sha1_hex);
 use IO::Socket::UNIX ();
+use List::Util qw(min);
 use POSIX qw(ceil floor);
 
 use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
+use RateLimit::Script;
 use RateLimit::Util qw(slurp wait_until);
 
 my $SCRIPT = slurp('lua/token_bucket.lua');
@@ -42,7 +44,7 @@ sub new_key { return 'ratelimit:script:{' . $keys++ . '}' }
 
 # Takes from the bucket "key", or from each of a list; "rate" is [numerator,
 # denominator], "at" the time in microseconds, Redis's own if missing, "times"
-# how many requests.
+# how many requests, or a list of that for each bucket.
 
 sub take {
     my ($key, %opt) = @_;
@@ -51,7 +53,8 @@ sub take {
     my $capacity = $opt{capacity} // 10;
     my @keys = ref $key ? @$key : $key;
     my @args = (scalar @keys, @keys, $capacity, $num, $den, $opt{cost} // 1,
-                $opt{ttl} // ttl($capacity, $num, $den), $opt{times} // ());
+                $opt{ttl} // ttl($capacity, $num, $den),
+                ref $opt{times} ? @{ $opt{times} } : $opt{times} // ());
 
     if (!defined $opt{at}) {
         return $redis->try('EVAL', $SCRIPT, @args);
@@ -73,6 +76,40 @@ sub ttl {
 
 
 sub state_of { return { @{ $redis->cmd('HGETALL', $_[0]) } } }
+
+
+# The same without the field that says when it goes.
+
+sub tokens_of {
+    my $state = state_of($_[0]);
+
+    delete $state->{expires};
+
+    return $state;
+}
+
+
+# The bucket goes in so many milliseconds, which are counted from "at" in its
+# field.  A call looks at that field alone.
+
+sub expires_in {
+    my ($key, $ms, $at) = @_;
+
+    $redis->cmd('HSET', $key, expires => $at / 1000 + $ms);
+    $redis->cmd('PEXPIRE', $key, $ms);
+}
+
+
+# Calls of a command in scripts so far, and all others.
+
+sub calls_of {
+    my ($command) = @_;
+
+    my ($calls) = ($redis->info('commandstats')->{"cmdstat_$command"} // '')
+                  =~ /^calls=(\d+)/;
+
+    return $calls // 0;
+}
 
 
 sub redis_time {
@@ -119,16 +156,22 @@ subtest 'the state is readable, and other servers need nothing else' => sub {
     my $state = state_of($key);
 
     is $redis->cmd('TYPE', $key), 'hash', 'a hash';
-    is_deeply [sort keys %$state], ['lastRefill', 'tokens'], 'of two fields';
+    is_deeply [sort keys %$state], ['expires', 'lastRefill', 'tokens'],
+              'of three fields';
     is $state->{tokens}, '7.000000', 'tokens, six decimals';
     like $state->{lastRefill}, qr/^\d{16}\z/, 'lastRefill, microseconds';
     cmp_ok $state->{lastRefill}, '>=', $before, 'not before the call';
     cmp_ok $state->{lastRefill}, '<=', $after, 'nor after it';
+    like $state->{expires}, qr/^\d{13}\z/, 'expires, milliseconds';
+    cmp_ok abs($state->{expires} - $before / 1000 - 36_001_000), '<',
+           ($after - $before) / 1000 + 2, 'a time to live after the call';
 
     my $other = new_key();
     $redis->cmd('HSET', $other, tokens => '4.5', lastRefill => redis_time());
     cmp_ok abs(take($other) - 3_500_000), '<', 1000,
            'a state written by hand is taken as it is';
+    cmp_ok $redis->cmd('PTTL', $other), '>', 36_000_000,
+           'and gets a time to live';
 };
 
 
@@ -139,8 +182,8 @@ subtest 'a denied call takes nothing and changes nothing' => sub {
 
     # two tokens there: to be full takes eight hours
 
+    expires_in($key, 29_000_000, 1000 * int(redis_time() / 1000));
     my $state = state_of($key);
-    $redis->cmd('PEXPIRE', $key, 29_000_000);
 
     for (1 .. 5) {
         my $reply = take($key, cost => 3);
@@ -167,43 +210,66 @@ subtest 'a denied call makes a TTL longer that has become too short' => sub {
     my %opt = (capacity => 10, rate => [1, 100], at => $NOON);
 
     take($key, %opt, cost => 8);
-    my $state = state_of($key);
+    my $state = tokens_of($key);
 
-    # eight tokens are missing: 800 s at one in a hundred
+    # eight tokens are missing: 800 s at one in a hundred, and a second
 
-    for my $case ([830_000, [1, 100], 0], [770_000, [1, 100], 1_001_000],
+    for my $case ([830_000, [1, 100], 0], [801_000, [1, 100], 0],
+                  [800_999, [1, 100], 1_001_000],
+                  [770_000, [1, 100], 1_001_000],
                   [830_000, [1, 200], 2_001_000],
                   [1_570_000, [1, 200], 2_001_000],
                   [1_630_000, [1, 200], 0], [770_000, [1, 50], 0],
-                  [830_000, [1, 300], 3_001_000])
+                  [830_000, [1, 300], 3_001_000], [0, [1, 100], 1_001_000],
+                  [-1000, [1, 100], 1_001_000])
     {
         my ($left, $rate, $ttl) = @$case;
 
-        $redis->cmd('PEXPIRE', $key, $left);
+        expires_in($key, $left, $NOON) if $left > 0;
+        $redis->cmd('HSET', $key, expires => $NOON / 1000 + $left);
         is take($key, %opt, rate => $rate, cost => 3), -2_000_001, 'denied';
 
         my $pttl = $redis->cmd('PTTL', $key);
+        my $expires = state_of($key)->{expires} - $NOON / 1000;
         my $name = "$left ms left at @$rate";
 
+        # it is used again, and so gets twice as much
+
         if ($ttl) {
-            cmp_ok $pttl, '>', $left, "$name: made longer";
-            cmp_ok abs($pttl - $ttl), '<', 30_000, "to $ttl ms";
+            is $expires, 2 * $ttl, "$name: made longer";
+            cmp_ok abs($pttl - 2 * $ttl), '<', 30_000, "to twice $ttl ms";
 
         } else {
-            cmp_ok $pttl, '<=', $left, "$name: left as it was";
+            is $expires, $left, "$name: left as it was";
+            cmp_ok $pttl, '<=', $left, 'the TTL as well';
         }
     }
 
-    $redis->cmd('PEXPIRE', $key, 1_001_000);
+    expires_in($key, 1_001_000, $NOON);
     take($key, %opt, capacity => 30, cost => 20);
-    cmp_ok $redis->cmd('PTTL', $key), '>', 2_900_000, 'larger: made longer';
+    cmp_ok abs($redis->cmd('PTTL', $key) - 6_002_000), '<', 30_000,
+           'larger: made longer';
 
+    # what somebody else has done to the TTL is not seen before it would end
+
+    expires_in($key, 1_001_000, $NOON);
     $redis->cmd('PERSIST', $key);
     take($key, %opt, cost => 3);
-    cmp_ok abs($redis->cmd('PTTL', $key) - 1_001_000), '<', 30_000,
-           'a TTL that was lost comes back';
+    is $redis->cmd('PTTL', $key), -1, 'a TTL that was lost is not missed';
+    take($key, %opt, cost => 3, rate => [1, 200]);
+    cmp_ok abs($redis->cmd('PTTL', $key) - 4_002_000), '<', 30_000,
+           'until it would be too short';
 
-    is_deeply state_of($key), $state, 'and the hash was never touched';
+    is_deeply tokens_of($key), $state, 'and the tokens were never touched';
+
+    # a full bucket needs none
+
+    $key = new_key();
+    take($key, %opt);
+    expires_in($key, 5000, $NOON + 200_000_000);
+    is take($key, %opt, at => $NOON + 200_000_000, cost => 11), -10_000_001,
+       'one that is full again denies';
+    cmp_ok $redis->cmd('PTTL', $key), '<=', 5000, 'it may go';
 };
 
 
@@ -226,32 +292,60 @@ subtest 'a cost is taken as a whole or not at all' => sub {
 };
 
 
-subtest 'every write sets the TTL again, never below the time to refill'
+subtest 'a take makes the TTL longer, if it is below the time to refill'
     => sub
 {
     for my $limit ([10, 1, 1], [1, 1, 86400], [100000, 100000, 1],
                    [1000, 7, 60], [5, 0, 1])
     {
         my ($capacity, $num, $den) = @$limit;
-        my %opt = (capacity => $capacity, rate => [$num, $den]);
+        my %opt = (capacity => $capacity, rate => [$num, $den], at => $NOON);
         my $ttl = ttl($capacity, $num, $den);
         my $key = new_key();
 
-        my $left = sub { my $pttl = $redis->cmd('PTTL', $key);
-                         return $pttl <= $ttl && $pttl > $ttl - 1000 };
+        my $left = sub {
+            my ($pttl, $wanted) = ($redis->cmd('PTTL', $key), $_[0] * $ttl);
+
+            return $pttl <= $wanted && $pttl > $wanted - 1000
+                   && state_of($key)->{expires} == $NOON / 1000 + $wanted;
+        };
 
         take($key, %opt);
-        ok $left->(), "$capacity tokens at $num/$den: set by the first take";
+        ok $left->(1), "$capacity tokens at $num/$den: set by the first take";
 
         next if $capacity == 1;
 
-        $redis->cmd('PEXPIRE', $key, 5000);
-        take($key, %opt);
-        ok $left->(), 'set again by the second';
+        # so much is left by the field; in truth it has none, which shows
+        # whether it gets one
 
-        $redis->cmd('PERSIST', $key);
-        take($key, %opt);
-        ok $left->(), 'set again where it was lost';
+        my $expires = sub {
+            $redis->cmd('HSET', $key, expires => $NOON / 1000 + $_[0]);
+            $redis->cmd('PERSIST', $key);
+        };
+
+        $expires->(999);
+        take($key, %opt, cost => 2);
+        ok $left->(2), 'used again: twice as much';
+
+        if ($num) {
+            # four tokens are missing, and then six
+
+            my $need = ceil(4 * 1_000 * $den / $num) + 1000;
+
+            $expires->($need);
+            take($key, %opt);
+            is $redis->cmd('PTTL', $key), -1,
+               'one that is long enough is left alone';
+
+            $expires->($need - 1);
+            take($key, %opt, cost => 2);
+            ok $left->(2), 'one that is too short by then is not';
+
+        } else {
+            $expires->($ttl);
+            take($key, %opt);
+            ok $left->(2), 'one that never refills always gets it';
+        }
     }
 
     # a clock set back is repaired by a denied call as well
@@ -260,6 +354,111 @@ subtest 'every write sets the TTL again, never below the time to refill'
     $redis->cmd('HSET', $key, tokens => 0, lastRefill => redis_time() + $DAY);
     cmp_ok take($key), '<', 0, 'denied';
     cmp_ok $redis->cmd('PTTL', $key), '>', 36_000_000, 'that write has one too';
+};
+
+
+subtest 'calls in a row do not make it longer each time' => sub {
+    for my $case (['passed', 1000, [1, 1]], ['denied', 50, [1, 10]],
+                  ['mixed', 50, [1, 1]])
+    {
+        my ($name, $capacity, $rate) = @$case;
+        my $key = new_key();
+        my $before = calls_of('pexpire');
+
+        take($key, capacity => $capacity, rate => $rate) for 1 .. 400;
+
+        my $renewed = calls_of('pexpire') - $before;
+
+        # the first, and one more when it is almost empty
+
+        cmp_ok $renewed, '<=', 2, "$name: $renewed times in 400 calls";
+        cmp_ok $renewed, '>=', 1, 'but once at least';
+    }
+
+    # steadily for ten times its TTL, which is 11 s
+
+    my $key = new_key();
+    my %opt = (capacity => 10, rate => [1, 1]);
+    my $before = calls_of('pexpire');
+    my $short = 0;
+
+    for my $n (0 .. 1100) {
+        my $now = $NOON + $n * 100_000;
+
+        take($key, %opt, at => $now);
+
+        my ($tokens, $expires) = @{ state_of($key) }{qw(tokens expires)};
+
+        $short++ if $expires < $now / 1000 + (10 - $tokens) * 1000;
+    }
+
+    my $renewed = calls_of('pexpire') - $before;
+
+    cmp_ok $renewed, '<=', 12, "an empty one: $renewed times in 1101 calls";
+    is $short, 0, 'and never too late';
+};
+
+
+# The real clock, and a bucket that somebody makes older: whatever the limit has
+# become by a call, the key lives until the bucket is full by that limit.
+
+subtest 'random limits: no bucket is forgotten before it is full' => sub {
+    srand 61;
+
+    my $script = RateLimit::Script->new($redis);
+    my ($calls, $denied, $gone) = (0, 0, 0);
+    my (@early, @apart);
+
+    for my $run (1 .. 60) {
+        my $bucket = $script->bucket(key => new_key());
+        my $name = "run $run";
+
+        for (1 .. 40) {
+            my ($num, $den) = @{ ([1, 1], [1, 10], [3, 60], [20, 1], [1, 600],
+                                  [1, 3600], [7, 86400], [1000, 1])[rand 8] };
+            my $capacity = 1 + int exp rand log 300;
+            my $limit = { %$bucket, rate => [$num, $den],
+                          capacity => $capacity,
+                          cost => 1 + int exp rand log 1.2 * $capacity };
+
+            $calls++;
+            $denied++ if $script->short($limit) < 0;
+
+            # some time goes by, now and then most of what it has left
+
+            for my $part (0, rand() < 0.5 ? 0 : rand 0.2, rand 1.1) {
+                my $life = $script->life_of($bucket) or last;
+
+                $script->age($bucket, int($part * $life->{pttl} / 1000))
+                    if $part;
+                $life = $script->life_of($bucket);
+
+                if (!$life) {
+                    $gone++;
+                    last;
+                }
+
+                my $elapsed = $life->{now} - $life->{lastRefill};
+                my $need = ($capacity - $life->{tokens}) * 1_000_000
+                           * $den / $num - $elapsed;
+
+                push @early, "$name: $life->{pttl} instead of $need"
+                    if $life->{pttl} < $need;
+                push @apart, "$name: $life->{expires} - $life->{now}, "
+                             . "$life->{pttl}"
+                    if abs($life->{expires} - $life->{now} - $life->{pttl})
+                       > 200_000;
+
+                last if rand() < 0.7;
+            }
+        }
+    }
+
+    is "@early[0 .. min(3, $#early)]", '',
+       "as long as it needs, after $calls calls";
+    is "@apart[0 .. min(3, $#apart)]", '', 'and the field says when it goes';
+    cmp_ok min($denied, $gone), '>', 10,
+           "$denied of them denied, $gone times it had gone";
 };
 
 
@@ -522,7 +721,10 @@ subtest 'odd fields: no reply is wrong, nobody is locked out' => sub {
                   (map { [tokens => 3, lastRefill => $_] } @odd),
                   (map { [tokens => 0, lastRefill => $_] } @odd),
                   (map { [tokens => $_, lastRefill => $_] } @odd),
-                  [tokens => 5], [lastRefill => $NOON], [other => 1])
+                  (map { [tokens => 5, lastRefill => $NOON, expires => $_] }
+                       @odd),
+                  [tokens => 5], [lastRefill => $NOON], [expires => $NOON],
+                  [other => 1])
     {
         my $key = new_key();
         my $name = "@$case" =~ s/\0/\\0/r;
@@ -606,8 +808,10 @@ subtest 'several requests at once: as many pass as have tokens' => sub {
               [3, 1_000_000], 'each with its cost: three of nine';
     is_deeply take($key, %opt, at => $NOON, times => 9, cost => 3),
               [0, -1_000_001], 'what is left is less than one of them needs';
-    is_deeply take($key, %opt, at => $NOON, times => 1, cost => 1), 0,
-              'once is the same as without a number';
+    is_deeply take($key, %opt, at => $NOON, times => 1, cost => 1), [1, 0],
+              'once, if it says so: two integers all the same';
+    is_deeply take($key, %opt, at => $NOON, times => 1, cost => 1), [0, -1],
+              'denied';
 
     is_deeply take(new_key(), %opt, at => $NOON, times => 9, cost => 11),
               [0, -10_000_001], 'none, if one costs more than there can be';
@@ -693,6 +897,72 @@ subtest 'several buckets at once: each by itself' => sub {
 };
 
 
+subtest 'several buckets at once: so many requests for each' => sub {
+    my @keys = map { new_key() } 1 .. 4;
+    my %opt = (capacity => 10, rate => [1, 1], cost => 3);
+
+    take($keys[1], %opt, at => $NOON, cost => 5);
+    take($keys[2], %opt, at => $NOON, cost => 8);
+
+    my $denied = state_of($keys[2]);
+
+    is_deeply take(\@keys, %opt, at => $NOON, times => [2, 4, 3, 1]),
+              [2, 4_000_000, 1, 2_000_000, 0, -2_000_001, 1, 7_000_000],
+              'all, a part, none, and one of one';
+    is_deeply state_of($keys[2]), $denied, 'none: left as it was';
+    is_deeply [map { state_of($_)->{tokens} } @keys],
+              ['4.000000', '2.000000', '2.000000', '7.000000'],
+              'each has what is left';
+    is_deeply take(\@keys, %opt, at => $NOON + 1_000_000,
+                   times => [1, 1, 1, 1]),
+              [1, 2_000_000, 1, 0, 1, 0, 1, 5_000_000], 'and each refills';
+
+    my $key = new_key();
+
+    is_deeply take([$key, $key], %opt, at => $NOON, times => [2, 2]),
+              [2, 4_000_000, 1, 1_000_000], 'the same one twice';
+
+    # as calls for each of them
+
+    srand 62;
+
+    my ($wrong, $states, $passed, $partly) = (0, 0, 0, 0);
+
+    for my $n (1 .. 150) {
+        my $buckets = 2 + int rand 5;
+        my @one = map { new_key() } 1 .. $buckets;
+        my @many = map { new_key() } 1 .. $buckets;
+        my %limit = (capacity => 5 + int rand 20, rate => [1 + int rand 9, 7]);
+        my $now = $NOON + $n * 1_000_000;
+
+        for my $call (1 .. 4) {
+            my %each = (%limit, cost => 1 + int rand 4, at => $now);
+            my @times = map { 1 + int rand 6 } 1 .. $buckets;
+            my @single = map { @{ take($one[$_], %each, times => $times[$_]) }
+                             } 0 .. $#one;
+            my $got = take(\@many, %each, times => \@times);
+
+            $wrong++ if "@$got" ne "@single";
+            $states++ if join(' ', map { %{ state_of($_) }{qw(tokens lastRefill
+                                         expires)} } @one)
+                         ne join(' ', map { %{ state_of($_) }{qw(tokens
+                                            lastRefill expires)} } @many);
+
+            for my $i (0 .. $#times) {
+                $passed += $single[2 * $i];
+                $partly++ if $single[2 * $i] && $single[2 * $i] < $times[$i];
+            }
+
+            $now += int rand 3_000_000;
+        }
+    }
+
+    is "$wrong, $states", '0, 0',
+       "random ones: the same replies and states ($passed passed)";
+    cmp_ok $partly, '>', 50, 'some of them a part';
+};
+
+
 subtest 'several buckets at once: one of another type fails alone' => sub {
     my @keys = map { new_key() } 1 .. 3;
 
@@ -709,6 +979,22 @@ subtest 'several buckets at once: one of another type fails alone' => sub {
     like scalar(<$socket>), qr/^-WRONGTYPE /, 'the second is an error';
     is scalar(<$socket>), ":9000000\r\n", 'the third took';
     is $redis->cmd('GET', $keys[1]), 'x', 'what is somebody else\'s stays';
+
+    # with numbers: the error stands where the tokens would
+
+    push @call, 2, 3, 1;
+
+    syswrite $socket, '*' . @call . "\r\n"
+                      . join '', map { '$' . length($_) . "\r\n$_\r\n" } @call;
+
+    is scalar(<$socket>), "*6\r\n", 'three pairs';
+    is scalar(<$socket>), ":2\r\n", 'two of two';
+    like scalar(<$socket>), qr/^:7000\d{3}\r\n\z/, 'seven are left';
+    is scalar(<$socket>), ":0\r\n", 'none';
+    like scalar(<$socket>), qr/^-WRONGTYPE /, 'an error';
+    is scalar(<$socket>), ":1\r\n", 'one of one';
+    like scalar(<$socket>), qr/^:8000\d{3}\r\n\z/, 'eight are left';
+    is $redis->cmd('PTTL', $keys[1]), -1, 'no TTL was given to it';
 };
 
 

@@ -1,5 +1,6 @@
 # take.lua with buckets, against a real redis-server: several limits pass
-# together or not at all, refill in steps, and clocks that are not right.
+# together or not at all, refill in steps, clocks that are not right, and
+# several requests in one call.
 #
 # Clocks are the test's own: that of Redis ("at") and that of nginx ("nginx").
 
@@ -40,6 +41,25 @@ sub any_up_to {
     my ($most) = @_;
 
     return $most < 1 ? 0 : int(exp(rand log($most + 1))) - 1;
+}
+
+
+# How long the bucket needs to be full, in us, by this limit at this time.
+
+sub needs {
+    my ($limit, $state, $now) = @_;
+
+    my ($num, $den) = @{ $limit->{rate} };
+    my $step = $limit->{step} // 0;
+    my $gone = max(0, $now - $state->{lastRefill});
+    my $counts = $step ? $gone - $gone % $step : $gone;
+    my $missing = $limit->{capacity} * $SECOND - $state->{tokens} * $SECOND
+                  - $counts * $num / $den;
+
+    return 0 if $missing <= 0;
+    return 9e15 if $num == 0;
+    return $missing * $den / $num if !$step;
+    return ceil($missing * $den / $num / $step) * $step - ($gone - $counts);
 }
 
 
@@ -106,10 +126,13 @@ subtest 'one bucket: the same as token_bucket.lua, call by call' => sub {
                     for $long, $short;
             }
 
-            my $ttl = rand > 0.9 ? 1 + any_up_to(3_600_000) : 0;
+            # time went by, and the key is nearer to its end
 
-            if ($ttl > 60_000) {
-                $redis->cmd('PEXPIRE', $_->{key}, $ttl) for $long, $short;
+            if (rand > 0.9) {
+                my $ttl = any_up_to(3_600_000);
+
+                $redis->cmd('HSET', $_->{key}, 'expires',
+                            floor($now / 1000) + $ttl) for $long, $short;
             }
 
             my $cost = rand > 0.8 ? 1 + any_up_to($capacity) : 1;
@@ -122,19 +145,28 @@ subtest 'one bucket: the same as token_bucket.lua, call by call' => sub {
             $replies++ if $a != $b;
 
             my ($x, $y) = map { $script->hash_of($_) } $long, $short;
-            $states++ if "@{[%$x{tokens}, %$x{lastRefill}]}"
-                         ne "@{[%$y{tokens}, %$y{lastRefill}]}"
-                         || keys %$x != 2;
+            $states++ if join(' ', map { $_ // 'none' }
+                                       @$x{qw(tokens lastRefill)})
+                         ne join(' ', map { $_ // 'none' }
+                                          @$y{qw(tokens lastRefill)});
 
-            # where no token comes, the short script sets it again each time
+            # they need not live equally long, but both until they are full;
+            # no longer than the call has said, nor than half of that where no
+            # token comes
 
-            $ttls++ if $num
-                       && abs($script->pttl($long) - $script->pttl($short))
-                          > 30_000;
+            for my $state ($x, $y) {
+                next if !defined $state->{lastRefill};
+
+                my $most = ($num ? 1 : 0.5) * 3_600_000_000;
+                my $need = min($most, needs({ %$long, @call }, $state, $now));
+
+                $ttls++ if $need && $state->{expires} * 1000 < $now + $need
+                                                               - 1000;
+            }
         }
 
         is "$replies, $states, $ttls", '0, 0, 0',
-           "$name: the same replies, states and times to live";
+           "$name: the same replies and states, and both live long enough";
         cmp_ok $passed, '>', 50, 'some passed';
     }
 };
@@ -290,7 +322,7 @@ subtest 'a slow bucket, too, as long as clocks go right' => sub {
 
         is $wrong, 0, $name;
         is_deeply [sort keys %{ $script->hash_of($long) }],
-                  ['lastRefill', 'seen', 'tokens'],
+                  ['expires', 'lastRefill', 'seen', 'tokens'],
                   'with a field for the other clock';
     }
 };
@@ -306,7 +338,7 @@ subtest 'all pass and take, or none takes anything' => sub {
         $script->bucket(capacity => 20, rate => [2, 1]),
         $script->bucket(capacity => 5, rate => [1, 3]),
         $script->bucket(capacity => 30, rate => [3, 1], step => 2 * $SECOND),
-        $script->bucket(capacity => 10, rate => [1, 1000]),
+        $script->bucket(capacity => 10, rate => [1, 300]),
         $script->window(capacity => 15, length => 10 * $SECOND),
         $script->window(capacity => 40, length => 30 * $SECOND),
     );
@@ -651,6 +683,29 @@ subtest 'clock nginx: its time counts, whatever Redis\'s is' => sub {
            'not before a second has passed';
         is $script->take([$limit], %opt, nginx => $NOON + $SECOND,
                          at => $redis_time), 0, 'but then';
+    }
+};
+
+
+subtest 'clock nginx: when a bucket goes is Redis\'s affair' => sub {
+    for my $rate ([1, 1], [1, 3600]) {
+        my $limit = $script->bucket(rate => $rate);
+        my $ttl = $script->ttl_of($limit);
+        my %opt = (clock => 'nginx', nginx => $NOON);
+        my $expires = sub { $script->hash_of($limit)->{expires} };
+
+        # an hour after nginx, then a day before it
+
+        $script->take([$limit], %opt, at => $NOON + $HOUR);
+        is $expires->(), ($NOON + $HOUR) / 1000 + $ttl, 'by its clock';
+
+        $redis->cmd('HSET', $limit->{key}, expires => ($NOON - $DAY) / 1000);
+        $script->take([$limit], %opt, at => $NOON - $DAY);
+        is $expires->(), ($NOON - $DAY) / 1000 + 2 * $ttl, 'used again';
+
+        $redis->cmd('HSET', $limit->{key}, expires => ($NOON - $DAY) / 1000);
+        $script->take([{ %$limit, cost => 10 }], %opt, at => $NOON - $DAY);
+        is $expires->(), ($NOON - $DAY) / 1000 + 2 * $ttl, 'denied';
     }
 };
 
@@ -1018,7 +1073,7 @@ subtest 'a leap of a fast bucket fills it, and no more' => sub {
     is $script->take([$limit], at => $NOON + 365 * $DAY, nginx => $NOON),
        99_000_000, 'full';
     is_deeply [sort keys %{ $script->hash_of($limit) }],
-              ['lastRefill', 'tokens'], 'its state has two fields';
+              ['expires', 'lastRefill', 'tokens'], 'its state has three fields';
 };
 
 
@@ -1041,7 +1096,9 @@ subtest 'a bucket without the other clock\'s time counts in full' => sub {
 
 # --- the rest ----------------------------------------------------------------
 
-subtest 'times to live: set by every write, made longer where too short'
+# Of a bucket, a field tells when it goes; of a window, Redis.
+
+subtest 'times to live: made longer where too short, by each that passes or not'
     => sub
 {
     my @limits = ($script->bucket(rate => [1, 100]),
@@ -1050,59 +1107,115 @@ subtest 'times to live: set by every write, made longer where too short'
                   $script->bucket(rate => [1, 100], step => $HOUR),
                   $script->window(length => 10 * $MINUTE),
                   $script->window(length => 10 * $HOUR));
-    my $near = sub { abs($script->pttl($_[0]) - $script->ttl_of($_[0]))
-                     < 30_000 };
+    my $ms = $NOON / 1000;
 
     for my $limit (@limits) {
-        my $name = "$limit->{kind} of " . $script->ttl_of($limit) . ' ms';
+        my $ttl = $script->ttl_of($limit);
+        my $bucket = $limit->{kind} eq 'bucket';
+
+        # so many times its time to live, to the millisecond by the field
+
+        my $near = sub {
+            my $wanted = $bucket ? $_[0] * $ttl : $ttl;
+
+            return abs($script->pttl($limit) - $wanted) < 30_000
+                   && (!$bucket || $script->hash_of($limit)->{expires}
+                                   == $ms + $wanted);
+        };
+
+        my $lose = sub {
+            my ($left) = @_;
+
+            $redis->cmd('HSET', $limit->{key}, expires => $ms + $left)
+                if $bucket;
+            $left > 0 ? $redis->cmd('PEXPIRE', $limit->{key}, $left)
+                      : $redis->cmd('PERSIST', $limit->{key});
+        };
+
+        # the state but for that
+
+        my $state = sub {
+            my $hash = $bucket ? $script->hash_of($limit)
+                               : $script->bytes_of($limit)->[0];
+
+            delete $hash->{expires} if $bucket;
+
+            return $hash;
+        };
 
         $script->take([{ %$limit, cost => 5 }], at => $NOON);
-        ok $near->($limit), "$name: set by the first";
+        ok $near->(1), "$limit->{kind} of $ttl ms: set by the first";
 
-        $redis->cmd('PEXPIRE', $limit->{key}, 100_000);
+        $lose->(100_000);
         $script->take([$limit], at => $NOON);
-        ok $near->($limit), 'and the next';
+        ok $near->(2), 'and the next, twice as long for a bucket';
 
-        for my $lost (['PERSIST'], ['PEXPIRE', 100_000]) {
-            my ($command, @args) = @$lost;
+        for my $left (100_000, 0) {
+            $lose->($left);
 
-            $redis->cmd($command, $limit->{key}, @args);
-            my $bytes = $script->bytes_of($limit);
+            my $before = $state->();
 
             cmp_ok $script->one({ %$limit, cost => 9 }, at => $NOON)->[0],
-                   '<', 0, "@$lost: denied";
-            ok $near->($limit), 'set by that';
-            is_deeply $script->bytes_of($limit), $bytes, 'and nothing else';
+                   '<', 0, "$left ms left: denied";
+            ok $near->(2), 'set by that';
+            is_deeply $state->(), $before, 'and nothing else';
 
             # by one that another limit denies
 
             my $full = $script->bucket(capacity => 1, rate => [1, 3600]);
 
             $script->take([$full], at => $NOON);
-            $redis->cmd($command, $limit->{key}, @args);
+            $lose->($left);
 
             my $t = $script->take([$limit, $full], at => $NOON);
 
             cmp_ok $t->[0], '>=', 0, 'this limit would pass';
             is $t->[-1], -1, 'another one denies';
-            ok $near->($limit), 'set by that';
-            is_deeply $script->bytes_of($limit), $bytes, 'and nothing else';
+            ok $near->(2), 'set by that';
+            is_deeply $state->(), $before, 'and nothing else';
         }
 
-        my $half = int($script->ttl_of($limit) * 0.8);
+        next if !$bucket;
 
-        $redis->cmd('PEXPIRE', $limit->{key}, $half);
+        my $half = int($ttl * 0.8);
 
-        if ($limit->{kind} eq 'bucket') {
-            $script->take([{ %$limit, cost => 9 }], at => $NOON);
-            cmp_ok $script->pttl($limit), '<=', $half,
-                   'one that is long enough is left alone';
-        }
+        $lose->($half);
+        $script->take([{ %$limit, cost => 9 }], at => $NOON);
+        cmp_ok $script->pttl($limit), '<=', $half,
+               'denied: one that is long enough is left alone';
+
+        $lose->($ttl - 1);
+        $script->take([$limit], at => $NOON);
+        ok $near->(2), 'passed: one that is shorter than a new one is not';
+
+        $lose->($ttl);
+        $script->take([$limit], at => $NOON);
+        cmp_ok $script->pttl($limit), '<=', $ttl, 'as long as a new one';
+
+        # what somebody else does to the key is not seen before its time
+
+        $lose->(2 * $ttl);
+        $redis->cmd('PERSIST', $limit->{key});
+        $script->take([{ %$limit, cost => $_ }], at => $NOON) for 1, 9;
+        is $script->pttl($limit), -1, 'one that was lost is not missed';
     }
 
-    my $none = $script->bucket;
-    $script->take([{ %$none, cost => 11 }], at => $NOON);
-    is $redis->cmd('EXISTS', $none->{key}), 0, 'a denied call makes no key';
+    # nothing has to be kept of one that is full
+
+    for my $limit (@limits) {
+        my $full = $script->bucket(capacity => 1, rate => [1, 3600]);
+        my $name = $limit->{kind} eq 'bucket'
+                   ? "at $limit->{rate}[0]/$limit->{rate}[1]" : 'of a window';
+
+        $redis->cmd('DEL', $limit->{key});
+        $script->take([$full], at => $NOON);
+        $script->take([{ %$limit, cost => 11 }], at => $NOON);
+        is $redis->cmd('EXISTS', $limit->{key}), 0,
+           "$name: a denied call makes no key";
+        $script->take([$limit, $full], at => $NOON);
+        is $redis->cmd('EXISTS', $limit->{key}), 0,
+           'nor does one that another limit denies';
+    }
 };
 
 
@@ -1115,13 +1228,135 @@ subtest 'a bucket with steps is not forgotten before its last step' => sub {
 
     # full in an hour, although 100 s would do
 
-    $redis->cmd('PEXPIRE', $limit->{key}, 1_000_000);
+    $script->expires_in($limit, 1_000_000, at => $NOON + $SECOND);
     $script->take([$limit], at => $NOON + $SECOND);
     cmp_ok $script->pttl($limit), '>=', 3_599_000, 'made longer';
 
-    $redis->cmd('PEXPIRE', $limit->{key}, 1_000_000);
+    $script->expires_in($limit, 1_000_000, at => $NOON + 50 * $MINUTE);
     $script->take([$limit], at => $NOON + 50 * $MINUTE);
     cmp_ok $script->pttl($limit), '<=', 1_000_000, 'near its end it is enough';
+};
+
+
+# By Redis's own clock, and with a key that somebody makes older.  Both scripts
+# round to the millisecond, and Redis counts from when it began the call.
+
+subtest 'no bucket is forgotten before it is full, whichever script is used'
+    => sub
+{
+    srand 71;
+
+    my ($calls, $passed, $gone, %by) = (0, 0, 0);
+    my (@early, @apart);
+    my $empty = $script->bucket(capacity => 1, rate => [1, 86_400]);
+
+    $script->take([$empty]);
+
+    for my $run (1 .. 80) {
+        my $bucket = $script->bucket;
+
+        for (1 .. 40) {
+            my $capacity = 1 + any_up_to(300);
+            my $limit = { %$bucket, capacity => $capacity,
+                          cost => 1 + any_up_to(1.2 * $capacity),
+                          rate => ([1, 1], [1, 10], [3, 60], [20, 1],
+                                   [1, 600], [1, 3600], [7, 86400],
+                                   [1000, 1], [0, 1])[rand 9] };
+            my $by = (qw(short take with step many))[rand 5];
+
+            $limit->{step} = $SECOND * (1, 7, 600)[rand 3] if $by eq 'step';
+
+            my $reply = $by eq 'short' ? $script->short($limit)
+                      : $by eq 'with' ? $script->take([$limit, $empty])
+                      : $by eq 'many' ? $script->take_many([([$limit]) x 3])
+                                        ->[0]
+                      : $script->take([$limit]);
+
+            die "$reply\n" if ref $reply eq 'RateLimit::Redis::Error';
+
+            $reply = $reply->[0] if ref $reply;
+            $calls++;
+            $by{$by}++;
+            $passed++ if $reply >= 0 && $by ne 'with';
+
+            # some time goes by, now and then most of what it has left
+
+            for my $part (0, rand 0.2, rand 1.3) {
+                my $life = $script->life_of($bucket) or last;
+
+                if ($part) {
+                    $script->age($bucket, int($part * min($life->{pttl},
+                                                          1e12) / 1000));
+                    $life = $script->life_of($bucket);
+
+                    if (!$life) {
+                        $gone++;
+                        last;
+                    }
+                }
+
+                # one that is full need not be kept
+
+                last if !defined $life->{tokens};
+
+                my $need = min(needs($limit, $life, $life->{now}),
+                               $limit->{rate}[0] ? 9e15
+                               : $script->ttl_of($limit) * 500);
+                my $name = "run $run by $by: $life->{pttl}";
+
+                push @early, "$name instead of $need"
+                    if $life->{pttl} < $need - 100_000
+                       && ($limit->{rate}[0] || !$part);
+                push @apart, "$name, but $life->{expires} at $life->{now}"
+                    if abs($life->{expires} - $life->{now} - $life->{pttl})
+                       > 200_000;
+
+                last if rand() < 0.5;
+            }
+        }
+    }
+
+    is join('; ', @early[0 .. min(3, $#early)]), '',
+       "as long as it needs, after $calls calls";
+    is join('; ', @apart[0 .. min(3, $#apart)]), '',
+       'and the field says when it goes';
+    cmp_ok min($passed, $calls - $passed, values %by), '>', 300,
+           "$passed of $calls passed";
+    cmp_ok $gone, '>', 10, "$gone times it had gone by itself";
+};
+
+
+subtest 'calls in a row do not make it longer each time' => sub {
+    my $renewals = sub {
+        my ($calls) = ($redis->info('commandstats')->{cmdstat_pexpire} // '')
+                      =~ /^calls=(\d+)/;
+        return $calls // 0;
+    };
+
+    for my $case ([1000, [1, 1], [1]], [50, [1, 10], [1]],
+                  [50, [1, 3600], [1]],
+                  [50, [1, 10], [0, 1]], [1000, [1, 10], [0, 1]],
+                  [100, [1, 1], [1], step => 10 * $SECOND],
+                  [100, [0, 1], [1]])
+    {
+        my ($capacity, $rate, $scripts, @more) = @$case;
+        my $limit = $script->bucket(capacity => $capacity, rate => $rate,
+                                    @more);
+        my $before = $renewals->();
+
+        for my $n (1 .. 400) {
+            $scripts->[$n % @$scripts] ? $script->take([$limit])
+                                       : $script->short($limit);
+        }
+
+        # one that is new, and one that is used
+
+        my $n = $renewals->() - $before;
+
+        cmp_ok $n, '<=', 3, "$capacity at $rate->[0]/$rate->[1]: $n times in "
+                            . '400 calls';
+        cmp_ok $n, '>=', 1, 'but once at least';
+    }
 };
 
 
@@ -1193,7 +1428,10 @@ subtest 'odd fields: no reply is wrong, nobody is locked out' => sub {
                       (map { [tokens => $_, lastRefill => $_] } @odd),
                       (map { [tokens => 0, lastRefill => $NOON, seen => $_] }
                            @odd),
-                      [tokens => 5], [lastRefill => $NOON], [other => 1])
+                      (map { [tokens => 3, lastRefill => $NOON,
+                              expires => $_] } @odd),
+                      [tokens => 5], [lastRefill => $NOON],
+                      [expires => $NOON], [other => 1])
         {
             my $name = "{@$case}" =~ s/\0/\\0/r;
 
@@ -1228,6 +1466,496 @@ subtest 'the greatest numbers keep their last digit' => sub {
        'and so it is kept';
     is $script->take([$limit], at => $NOON + 1),
        999_900_999_999_999 - $SECOND, 'a microsecond\'s refill';
+};
+
+
+# --- several requests in one call --------------------------------------------
+
+subtest 'several requests: one after the other, in one flat reply' => sub {
+    my $ip = $script->bucket(capacity => 3, rate => [1, 3600]);
+    my $user = $script->gcra(capacity => 5, rate => [1, 3600]);
+    my $steps = $script->bucket(rate => [1, 1], step => 5 * $SECOND);
+    my $window = $script->window(capacity => 4);
+    my $tick = 16 * $HOUR;
+
+    is_deeply $script->flat([[$ip], [$ip, $user], [$window, $ip], [$steps],
+                             [$ip, $user, $window], [$user]], at => $NOON),
+              [2 * $SECOND,
+               $SECOND, 4 * $tick,
+               3, $MINUTE, 0, 0,
+               9 * $SECOND, 0,
+               -1, 4 * $tick, 3, $MINUTE, 0,
+               3 * $tick],
+              'the fifth is denied, and takes nothing from the others';
+    is_deeply [map { $script->hash_of($_)->{tokens} } $ip, $steps],
+              ['0.000000', '9.000000'], 'what buckets have kept';
+    is_deeply $script->log_of($window), [[$NOON, 1, 'id-' . $script->{ids}]],
+              'what the window has';
+
+    is_deeply $script->take_many([[$user], [$ip], [$user], [$user]],
+                                 at => $NOON, times => [2, 3, 1, 4]),
+              [[2, $tick], [0, -1], [0], [0, -1]],
+              'some several times: as many as fit, each in its turn';
+    is_deeply $script->take_many([[$user], [$user]], at => $NOON + 2 * $HOUR,
+                                 times => [5, 5]), [[2, 0], [0, -1]],
+              'two that come several times';
+
+    # a list with one request is no list
+
+    is $script->flat([[$ip]], at => $NOON + $HOUR), 0, 'one integer';
+    is_deeply $script->flat([[$ip]], at => $NOON + $HOUR, times => [3]),
+              [0, -1], 'two of one that comes several times';
+    is_deeply $script->flat([[$ip, $window]], at => $NOON + $HOUR),
+              [-1, 4, 0, 0], 'one of several limits';
+};
+
+
+subtest 'several requests: shadows deny nobody, each in its turn' => sub {
+    my $shadow = $script->bucket(capacity => 2, rate => [1, 3600],
+                                 shadow => 1);
+    my $limit = $script->bucket(capacity => 4, rate => [1, 3600]);
+
+    is_deeply $script->flat([([$shadow, $limit]) x 5], at => $NOON),
+              [1_000_000, 3_000_000, 0, 2_000_000, -1, 1_000_000, -1, 0,
+               -1, -1], 'it has two, the other one four';
+    is_deeply [map { $script->hash_of($_)->{tokens} } $shadow, $limit],
+              ['0.000000', '0.000000'], 'both are empty';
+
+    $redis->cmd('DEL', $shadow->{key});
+    is_deeply $script->flat([[$shadow, $limit], [$shadow], [$shadow],
+                             [$shadow], [$limit, $shadow]], at => $NOON),
+              [2_000_000, -1, 1_000_000, 0, -1, -1, -1],
+              'alone it takes; not from one whose other limit denies';
+};
+
+
+subtest 'several requests: thirty-two of them, and as many limits' => sub {
+    my @limits = map { $script->bucket(capacity => $_, rate => [1, 3600]) }
+                 1 .. 32;
+
+    is_deeply $script->flat([map { [$_] } @limits], at => $NOON),
+              [map { $_ * $SECOND } 0 .. 31], 'one each';
+    is_deeply $script->flat([([$limits[30]]) x 32], at => $NOON),
+              [(map { $_ * $SECOND } reverse 0 .. 29), -1, -1],
+              'all from the same';
+};
+
+
+subtest 'several requests: what fails, fails for those who have it' => sub {
+    my %opt = (clock => 'nginx', at => $NOON, nginx => $NOON);
+    my $odd = sub {
+        my ($kind, $command) = @_;
+        my $limit = $script->$kind;
+
+        $redis->cmd($command, $limit->{key}, 'x');
+        return $limit;
+    };
+
+    for my $bad ($odd->('bucket', 'SET'), $odd->('bucket', 'LPUSH'),
+                 $odd->('window', 'SET'), $odd->('window', 'SADD'),
+                 $odd->('gcra', 'LPUSH'))
+    {
+        for my $shadow (0, 1) {
+            my $fails = { %$bad, shadow => $shadow };
+            my ($bucket, $other) = map { $script->bucket } 1, 2;
+            my $window = $script->window;
+            my $name = "$bad->{kind}, " . $redis->cmd('TYPE', $bad->{key})
+                       . ($shadow ? ', a shadow' : '');
+            my $n = $bad->{kind} eq 'window' ? 3 : 1;
+            my $bytes = $script->bytes_of($bad);
+
+            my $reply = $script->take_many(
+                [[$bucket], [$bucket, $fails], [$fails], [$bucket, $window],
+                 [$fails, $window, $other], [$bucket], [$fails]],
+                times => [1, 1, 1, 1, 1, 3, 2], at => $NOON);
+
+            like $reply->[$_][0], qr/^WRONGTYPE /, "$name: request $_ fails"
+                for 1, 2, 4, 6;
+            isa_ok $reply->[1][0], 'RateLimit::Redis::Error';
+
+            is_deeply [map { [@$_[1 .. $#$_]] } @$reply[1, 2, 4, 6]],
+                      [[(0) x $n], [(0) x ($n - 1)], [(0) x ($n + 3)],
+                       [(0) x $n]], 'what else they have is zero';
+            is_deeply [@$reply[0, 3, 5]],
+                      [[9_000_000], [8_000_000, 9, $MINUTE, 0],
+                       [3, 5_000_000]], 'the others pass and take';
+            is $script->hash_of($bucket)->{tokens}, '5.000000',
+               'and so it is kept';
+            is_deeply [map { $_->[1] } @{ $script->log_of($window) }], [1],
+                      'one entry in the window';
+            is $redis->cmd('EXISTS', $other->{key}), 0,
+               'of those that failed none has taken';
+            is_deeply $script->bytes_of($bad), $bytes,
+                      'what is somebody else\'s stays';
+            is $script->pttl($bad), -1, 'without a TTL';
+        }
+    }
+
+    # one key that is ahead of this clock, the others are new
+
+    for my $kind (qw(bucket window)) {
+        my $ahead = $script->$kind;
+        my $new = $script->gcra(capacity => 5, rate => [1, 60]);
+
+        $script->take([$ahead], %opt);
+
+        my $bytes = $script->bytes_of($ahead);
+        my $reply = $script->take_many([[$new], [$new, $ahead], [$new],
+                                        [$ahead]], %opt,
+                                       nginx => $NOON - $MINUTE - 1);
+
+        like $reply->[$_][0], qr/^CLOCK /, "$kind: request $_: CLOCK"
+            for 1, 3;
+        is_deeply [map { $reply->[$_][0] } 0, 2],
+                  [4 * 16 * $MINUTE, 3 * 16 * $MINUTE],
+                  'the others pass and take';
+        is_deeply $script->bytes_of($ahead), $bytes, 'it is left as it was';
+
+        # of two that fail the first one speaks
+
+        my $other = $odd->('bucket', 'SET');
+
+        $reply = $script->take_many([[$ahead, $other], [$other, $ahead]],
+                                    %opt, nginx => $NOON - $MINUTE - 1);
+        like $reply->[0][0], qr/^CLOCK /, 'CLOCK comes first';
+        like $reply->[1][0], qr/^WRONGTYPE /, 'WRONGTYPE comes first';
+    }
+
+    # on the wire: an error is an element
+
+    my ($bucket, $bad) = ($script->bucket, $odd->('bucket', 'SET'));
+    my $reply = $script->flat([[$bucket], [$bad], [$bucket]], at => $NOON);
+
+    is scalar(@$reply), 3, 'three elements';
+    is_deeply [@$reply[0, 2]], [9_000_000, 8_000_000], 'two integers';
+    isa_ok $reply->[1], 'RateLimit::Redis::Error';
+    isa_ok $script->flat([[$bad]], at => $NOON), 'RateLimit::Redis::Error';
+    isa_ok $script->flat([[$bad], [$bad]], at => $NOON), 'ARRAY';
+};
+
+
+# A handful of limits, each of them twice and with the same history: one is for
+# all requests in one call, the other one for single calls at the same time.
+
+sub random_limits {
+    my $n = 2 + int rand 5;
+    my (@together, @alone);
+
+    while (@together < $n) {
+        my $capacity = 1 + any_up_to(20);
+        my %limit = (capacity => $capacity, shadow => rand > 0.8,
+                     cost => 1 + any_up_to(min(4, $capacity)));
+        my $kind = (qw(bucket bucket gcra window window))[rand 5];
+
+        if ($kind eq 'window') {
+            $limit{length} = $SECOND * (1, 10, 60, 3600, 36_000)[rand 5];
+
+        } else {
+            $limit{rate} = ([1, 1], [5, 2], [7, 60], [1, 3600], [100, 1],
+                            $kind eq 'bucket' ? [0, 1] : [3, 7])[rand 6];
+        }
+
+        $limit{step} = $SECOND * (1, 3, 60)[rand 3]
+            if $kind eq 'bucket' && rand > 0.7;
+        $limit{varies} = 1 if $kind eq 'gcra' && rand > 0.7;
+
+        push @together, $script->$kind(%limit);
+        push @alone, $script->$kind(%limit);
+    }
+
+    return (\@together, \@alone);
+}
+
+
+# What was before the call: some takes, somebody else's data, what another
+# algorithm has left.
+
+sub random_history {
+    my ($together, $alone, $now, @opt) = @_;
+
+    my $time = $now;
+
+    for (1 .. int rand 6) {
+        my $gap = any_up_to(20 * $SECOND);
+        my $i = int rand @$together;
+        my $cost = 1 + int rand $together->[$i]{capacity};
+
+        $script->take([{ %{ $_->[$i] }, cost => $cost }], at => $time,
+                      id => "before-$time-$cost", @opt) for $together, $alone;
+        $time += $gap;
+    }
+
+    for my $i (0 .. $#$together) {
+        my @keys = map { $_->[$i]{key} } $together, $alone;
+
+        if (rand > 0.96) {
+            $redis->cmd('DEL', $_), $redis->cmd('LPUSH', $_, 'x') for @keys;
+
+        } elsif (rand > 0.97) {
+            $redis->cmd('DEL', $_), $redis->cmd('SET', $_, -5) for @keys;
+        }
+    }
+
+    return $time;
+}
+
+
+# The state of all, so that it can be compared: a window has an entry for each
+# call, so that requests of one call are in one, and of single calls in several.
+
+sub states_of {
+    my ($limits) = @_;
+
+    my @states;
+
+    for my $limit (@$limits) {
+        my $type = $redis->cmd('TYPE', $limit->{key});
+
+        if ($type eq 'hash') {
+            my $hash = $script->hash_of($limit);
+
+            push @states, join ' ', map { "$_=$hash->{$_}" } sort keys %$hash;
+
+        } elsif ($type eq 'zset') {
+            my %at;
+            my $sum = 0;
+
+            my @all = @{ $redis->cmd('ZRANGE', $limit->{key}, 0, -1,
+                                     'WITHSCORES') };
+
+            while (my ($member, $score) = splice @all, 0, 2) {
+                my ($total, $cost, $seen) = split /:/, $member;
+
+                # totals go up by the costs, beginning anywhere
+
+                $sum = $total - $cost if !%at;
+                $sum += $cost;
+                push @states, "total $total instead of $sum" if $sum != $total;
+
+                $at{"$score/$seen"} += $cost;
+            }
+
+            push @states, join ' ', "sum=$sum",
+                                    map { "$_=$at{$_}" } sort keys %at;
+
+        } elsif ($type eq 'string') {
+            push @states, $redis->cmd('GET', $limit->{key});
+
+        } else {
+            push @states, $type;
+        }
+    }
+
+    return @states;
+}
+
+
+# The numbers of a request's reply; of an error, which one it is.
+
+sub numbers {
+    my ($reply) = @_;
+
+    my @all = ref $reply eq 'ARRAY' ? @$reply : $reply;
+
+    return map { "$_" =~ /^(WRONGTYPE|CLOCK)\b/ ? $1 : $_ } @all;
+}
+
+
+subtest 'several requests in one call: as so many single calls' => sub {
+    srand 81;
+
+    my %seen = map { $_ => 0 } qw(requests passed denied errors times bounds
+                                  exact back);
+    my (@replies, @states, @ttls);
+
+    for my $batch (1 .. 700) {
+        my ($together, $alone) = random_limits();
+        my @opt = (clock => rand > 0.7 ? 'nginx' : 'redis');
+        my $now = random_history($together, $alone, $NOON, @opt);
+
+        # time goes on, by one clock or both, or stands still, or goes back
+
+        my $kind = rand;
+
+        $now += $kind < 0.2 ? 0
+              : $kind < 0.7 ? any_up_to(30 * $SECOND)
+              : $kind < 0.8 ? any_up_to($DAY)
+              : $kind < 0.95 ? -any_up_to(50 * $SECOND)
+              : -any_up_to(3 * $MINUTE);
+
+        push @opt, at => $now, nginx => $now + (rand > 0.2 ? 0 :
+                                                any_up_to(5 * $HOUR)
+                                                - any_up_to(2 * $MINUTE));
+
+        $seen{back}++ if $kind >= 0.8;
+
+        my (@requests, @times);
+
+        for (1 .. 2 + int rand 9) {
+            my @order = sort { $a->[0] <=> $b->[0] }
+                        map { [rand, $_] } 0 .. $#$together;
+            my $n = min(1 + int rand 3, scalar @order);
+
+            push @requests, [map { $_->[1] } @order[0 .. $n - 1]];
+            push @times, $n == 1 && rand > 0.5 ? 2 + int rand 4 : 1;
+        }
+
+        # a limit that nobody has is not sent
+
+        my @used = grep { my $i = $_;
+                          grep { grep { $_ == $i } @$_ } @requests
+                        } 0 .. $#$together;
+
+        my $got = $script->take_many([map { [@$together[@$_]] } @requests],
+                                     times => \@times, @opt);
+
+        my %took;                       # windows that earlier ones took from
+
+        for my $i (0 .. $#requests) {
+            my @limits = @$alone[@{ $requests[$i] }];
+            my @wanted = numbers($script->take(\@limits, @opt,
+                                               times => $times[$i]));
+            my @got = numbers($got->[$i]);
+            my $failed = $wanted[0] =~ /[A-Z]/;
+            my $name = "batch $batch, request $i";
+
+            $seen{requests}++;
+            $seen{times}++ if $times[$i] > 1;
+
+            if ($failed) {
+                $seen{errors}++;
+                push @wanted, (0) x (@got - 1);
+            }
+
+            # a window that was filled by this call: how long until the oldest
+            # leaves, and so a lower bound only, as that may not be enough
+
+            my $at = $times[$i] > 1 ? 1 : 0;
+            my $denied = 0;
+
+            for my $limit ($failed ? () : @limits) {
+                my $window = $limit->{kind} eq 'window';
+                my $wait = $at + 2;
+
+                $denied++ if $wanted[$at] < 0
+                             && (!$limit->{shadow} || @limits == 1);
+
+                if ($window && $wanted[$at] < 0) {
+                    if (!$took{ $limit->{key} }) {
+                        $seen{exact}++;
+
+                    } elsif ($got[$wait] > 0 && $got[$wait] <= $wanted[$wait]
+                             && $got[$wait] == $wanted[$at + 1])
+                    {
+                        $seen{bounds}++ if $got[$wait] < $wanted[$wait];
+                        $got[$wait] = $wanted[$wait];
+                    }
+                }
+
+                $at += $window ? 3 : $limit->{kind} eq 'bucket'
+                                     && $limit->{step} ? 2 : 1;
+            }
+
+            if (!$failed && !$denied) {
+                $took{ $_->{key} } = 1 for @limits;
+            }
+
+            $denied ? $seen{denied}++ : $seen{passed}++ if !$failed;
+
+            push @replies, "$name: @got instead of @wanted"
+                if "@got" ne "@wanted";
+        }
+
+        my @a = states_of([@$together[@used]]);
+        my @b = states_of([@$alone[@used]]);
+
+        for my $i (0 .. $#used) {
+            push @states, "batch $batch: $a[$i] instead of $b[$i]"
+                if $a[$i] ne $b[$i];
+
+            my ($x, $y) = map { $script->pttl($_->[$used[$i]]) } $together,
+                                                                 $alone;
+            push @ttls, "batch $batch: $x instead of $y"
+                if abs($x - $y) > 5000 || ($x < 0) != ($y < 0);
+        }
+
+        push @states, "batch $batch: totals" if @a != @used || @b != @used;
+
+        $redis->cmd('DEL', map { $_->{key} } @$together, @$alone);
+    }
+
+    is join('; ', @replies[0 .. min(3, $#replies)]), '',
+       "the same replies to $seen{requests} requests";
+    is join('; ', @states[0 .. min(3, $#states)]), '', 'the same states';
+    is join('; ', @ttls[0 .. min(3, $#ttls)]), '', 'which live equally long';
+    cmp_ok min(values %seen), '>', 15,
+           join ', ', map { "$seen{$_} $_" } sort keys %seen;
+};
+
+
+subtest 'several requests: looks change nothing, and see what each would'
+    => sub
+{
+    srand 82;
+
+    my ($looks, $denied, $errors) = (0, 0, 0);
+    my (@replies, @changed);
+
+    for my $batch (1 .. 250) {
+        my ($limits, $same) = random_limits();
+        my @opt = (clock => rand > 0.7 ? 'nginx' : 'redis');
+        my $now = random_history($limits, $same, $NOON, @opt)
+                  + any_up_to(30 * $SECOND) - any_up_to(2 * $MINUTE);
+
+        push @opt, at => $now, peek => 1;
+
+        my (@requests, @times);
+
+        for (1 .. 2 + int rand 5) {
+            my @order = sort { $a->[0] <=> $b->[0] }
+                        map { [rand, $_] } @$limits;
+            my $n = min(1 + int rand 3, scalar @order);
+
+            push @requests, [map { $_->[1] } @order[0 .. $n - 1]];
+            push @times, $n == 1 && rand > 0.5 ? 2 + int rand 4 : 1;
+        }
+
+        my $bytes = $script->bytes_of(@$limits);
+        my @pttl = map { $script->pttl($_) } @$limits;
+        my $got = $script->take_many(\@requests, times => \@times, @opt);
+        my @after = map { $script->pttl($_) } @$limits;
+
+        push @changed, $batch
+            if grep { ($_->[0] // '') ne ($_->[1] // '') }
+               map { [$bytes->[$_], $script->bytes_of($limits->[$_])->[0]] }
+               0 .. $#$limits;
+        push @changed, "TTL in $batch"
+            if grep { $after[$_] > $pttl[$_] } 0 .. $#pttl;
+
+        for my $i (0 .. $#requests) {
+            my @wanted = numbers($script->take($requests[$i], @opt,
+                                               times => $times[$i]));
+            my @got = numbers($got->[$i]);
+
+            $looks++;
+            $denied++ if "@wanted" =~ /-/;
+
+            if ($wanted[0] =~ /[A-Z]/) {
+                $errors++;
+                push @wanted, (0) x (@got - 1);
+            }
+
+            push @replies, "batch $batch: @got instead of @wanted"
+                if "@got" ne "@wanted";
+        }
+
+        $redis->cmd('DEL', map { $_->{key} } @$limits, @$same);
+    }
+
+    is join('; ', @replies[0 .. min(3, $#replies)]), '',
+       "what each would see alone: $looks looks";
+    is "@changed", '', 'and nothing is changed';
+    cmp_ok min($denied, $errors), '>', 30, "$denied denied, $errors errors";
 };
 
 

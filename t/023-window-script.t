@@ -11,7 +11,7 @@ use lib 't/lib';
 use Test::More;
 
 use List::Util qw(max min sum0);
-use POSIX ();
+use POSIX qw(floor);
 
 use RateLimit::Redis;
 use RateLimit::Script;
@@ -293,6 +293,174 @@ subtest 'several requests at once: as so many single ones' => sub {
         is "@wrong[0 .. min(3, $#wrong)]", '', "$passed passed";
         cmp_ok $partly, '>', 10, 'more than once a part of them';
     }
+};
+
+
+# Several requests in one call, each in its turn.  All that pass are one entry.
+
+subtest 'requests of one call: one after the other, in one entry' => sub {
+    my $limit = $script->window(capacity => 4, cost => 1);
+    my $other = $script->bucket(capacity => 1, rate => [1, 3600]);
+
+    is_deeply $script->take_many([[$limit], [$limit, $other], [$limit, $other],
+                                  [$limit], [$limit], [$limit]], at => $NOON,
+                                 id => 'a'),
+              [[3, $MINUTE, 0], [2, $MINUTE, 0, 0], [2, $MINUTE, 0, -1],
+               [1, $MINUTE, 0], [0, $MINUTE, 0], [-1, $MINUTE, $MINUTE]],
+              'four pass, one is denied by the other limit, one by this';
+    is_deeply $script->log_of($limit), [[$NOON, 4, 'a']], 'one entry of four';
+
+    my $bytes = $script->bytes_of($limit);
+
+    is_deeply $script->take_many([[$limit], [$limit]],
+                                 at => $NOON + 10 * $SECOND, times => [1, 3]),
+              [[-1, 50 * $SECOND, 50 * $SECOND],
+               [0, -1, 50 * $SECOND, 50 * $SECOND]], 'none of the next';
+    is_deeply $script->bytes_of($limit), $bytes, 'which changes nothing';
+
+    is_deeply $script->take_many([[$limit], [$limit], [$limit]],
+                                 at => $NOON + $MINUTE, times => [1, 5, 2],
+                                 id => 'b'),
+              [[3, $MINUTE, 0], [3, 0, $MINUTE, 0],
+               [0, -1, $MINUTE, $MINUTE]],
+              'some several times: as many as fit';
+    is_deeply $script->log_of($limit), [[$NOON + $MINUTE, 4, 'b']],
+              'one entry again, and the old one is cleared away';
+    cmp_ok abs($script->pttl($limit) - 61_000), '<', 30_000,
+           'with a time to live';
+};
+
+
+# Until the oldest entry leaves nobody else can pass.  That this is enough is
+# known of a window that was full before; one that was filled by other requests
+# of the same call has to be asked again.
+
+subtest 'requests of one call: waits of a window that they fill' => sub {
+    my $new = sub {
+        my $limit = $script->window(capacity => 5);
+
+        $script->take([{ %$limit, cost => $_->[1] }], at => $NOON + $_->[0])
+            for @_;
+
+        return { %$limit, cost => 2 };
+    };
+
+    my $limit = $new->([0, 1]);
+
+    is_deeply $script->take_many([([$limit]) x 3], at => $NOON + 20 * $SECOND),
+              [[2, 40 * $SECOND, 0], [0, 40 * $SECOND, 0],
+               [-1, 40 * $SECOND, 40 * $SECOND]],
+              'the oldest one is too small: no sooner than that';
+    is_deeply $script->one($limit, at => $NOON + 20 * $SECOND),
+              [-1, 40 * $SECOND, $MINUTE], 'asked again, it is later';
+    is_deeply $script->one($limit, at => $NOON + $MINUTE),
+              [-2, 20 * $SECOND, 20 * $SECOND], 'and so it is';
+
+    $limit = $new->([0, 3]);
+
+    is_deeply $script->take_many([([$limit]) x 2], at => $NOON + 20 * $SECOND),
+              [[0, 40 * $SECOND, 0], [-1, 40 * $SECOND, 40 * $SECOND]],
+              'the oldest one is large enough';
+    is_deeply $script->one($limit, at => $NOON + 20 * $SECOND),
+              [-1, 40 * $SECOND, 40 * $SECOND], 'asked again, the same';
+
+    $limit = $new->([0, 1], [10 * $SECOND, 4]);
+
+    is_deeply $script->take_many([([$limit]) x 2], at => $NOON + 20 * $SECOND),
+              [([-1, 40 * $SECOND, 50 * $SECOND]) x 2],
+              'full before: to the microsecond, for each of them';
+
+    # what can never fit
+
+    $limit = { %{ $script->window(capacity => 5) }, cost => 6 };
+    is_deeply $script->take_many([([$limit]) x 2], at => $NOON),
+              [([-6, 0, 0]) x 2], 'a cost above the limit';
+};
+
+
+subtest 'requests of one call: random ones, as a plain list does' => sub {
+    srand 52;
+
+    my ($passed, $denied, $bounds, $waits) = (0, 0, 0, 0);
+    my (@wrong, @logs);
+
+    for my $case ([10, $SECOND, 3], [30, $MINUTE, 7], [5, 2 * $HOUR, 1],
+                  [1, 10 * $SECOND, 1])
+    {
+        my ($capacity, $length, $costs) = @$case;
+        my $limit = $script->window(capacity => $capacity, length => $length,
+                                    ttl => 1_000_000_000);
+        my $now = $NOON;
+        my @log;
+
+        for my $n (1 .. 250) {
+            $now += 1 + (rand > 0.2 ? int rand $length / 3 : any_up_to(50));
+
+            my $cost = 1 + any_up_to($costs - 1);
+            my $call = { %$limit, cost => $cost };
+            my @times = map { rand > 0.7 ? 2 + int rand 3 : 1 }
+                        1 .. 2 + int rand 5;
+            my $got = $script->take_many([([$call]) x @times], at => $now,
+                                         times => \@times);
+            my $taken = 0;
+
+            for my $i (0 .. $#times) {
+                my @got = @{ $got->[$i] };
+                my $passes = 0;
+                my $wanted;
+
+                # so many times, until it is denied
+
+                while ($passes < $times[$i]) {
+                    my $state = expected($call, $now, \@log);
+
+                    $wanted ||= $state;
+                    last if $state->[0] < 0;
+
+                    push @log, [$now, $cost];
+                    $passes++;
+                    $wanted = [$state->[0] - $cost, $state->[1] || $length, 0];
+                }
+
+                if ($times[$i] > 1) {
+                    push @wrong, "$n: $got[0] of $times[$i], not $passes"
+                        if $got[0] != $passes;
+                    shift @got;
+                }
+
+                if (!$passes && $taken) {
+                    $waits++;
+                    $bounds++ if $wanted->[2] > $wanted->[1];
+                    $wanted->[2] = $wanted->[1];
+                }
+
+                push @wrong, "$n: @got instead of @$wanted"
+                    if "@got" ne "@$wanted";
+
+                $passes ? $passed++ : $denied++;
+                $taken ||= $passes;
+            }
+        }
+
+        cmp_ok fullest($length, @log), '<=', $capacity,
+               "$capacity in $length us: the limit holds in every window";
+
+        # an entry a call
+
+        my %at;
+        my $cut = $log[-1][0] - $length;
+
+        $at{ $_->[0] } += $_->[1] for grep { $_->[0] > $cut } @log;
+        is_deeply [map { "$_->[0] $_->[1]" } @{ $script->log_of($limit) }],
+                  [map { "$_ $at{$_}" } sort { $a <=> $b } keys %at],
+                  'as much is kept as was taken';
+    }
+
+    is join('; ', @wrong[0 .. min(3, $#wrong)]), '',
+       "$passed passed, $denied denied";
+    cmp_ok min($passed, $denied, $waits, $bounds), '>', 10,
+           "$waits in a window that the call has filled, $bounds of their "
+           . 'waits are lower bounds';
 };
 
 
@@ -930,6 +1098,136 @@ subtest 'random parts given back: as if they had never been taken' => sub {
                            times => $_->[2]), 1, "$_->[2] of $_->[0]"
             for sort { $a->[0] cmp $b->[0] } @calls;
 
+        is_deeply $redis->cmd('ZRANGE', $with->{key}, 0, -1, 'WITHSCORES'),
+                  $redis->cmd('ZRANGE', $without->{key}, 0, -1, 'WITHSCORES'),
+                  'nobody can tell';
+    }
+};
+
+
+# Requests of one call share an entry: what one of them gives back is a part of
+# it.
+
+subtest 'one of several requests of a call gives back' => sub {
+    my $window = $script->window(capacity => 20, cost => 3);
+    my $bucket = $script->bucket(capacity => 20, cost => 2, rate => [1, 3600]);
+    my $gcra = $script->gcra(capacity => 20, cost => 4, rate => [1, 3600]);
+    my @all = ($window, $bucket, $gcra);
+
+    $script->take([map { { %$_, cost => 1 } } @all], at => $NOON, id => 'a');
+
+    my $begin = $script->bytes_of(@all);
+
+    $script->take_many([[@all], [$window], [$window, $bucket], [$gcra]],
+                       at => $NOON + $SECOND, id => 'b');
+    $script->take([{ %$window, cost => 5 }], at => $NOON + 2 * $SECOND,
+                  id => 'c');
+
+    is_deeply $script->log_of($window),
+              [[$NOON, 1, 'a'], [$NOON + $SECOND, 9, 'b'],
+               [$NOON + 2 * $SECOND, 5, 'c']], 'nine of three requests';
+
+    is $script->refund([$window, $bucket], id => 'b'), 2, 'the third one';
+    is_deeply $script->log_of($window),
+              [[$NOON, 1, 'a'], [$NOON + $SECOND, 6, 'b'],
+               [$NOON + 2 * $SECOND, 5, 'c']], 'six are left';
+    is $script->one($window, at => $NOON + 2 * $SECOND, peek => 1)->[0],
+       20 - 12, 'three more are free';
+
+    is $script->refund([@all], id => 'b'), 3, 'the first one';
+    is $script->refund([$gcra], id => 'b'), 1, 'the fourth one';
+    is_deeply $script->log_of($window)->[1], [$NOON + $SECOND, 3, 'b'],
+              'three are left';
+
+    is $script->refund([$window], id => 'b'), 1, 'the last one of them';
+    is $script->refund([{ %$window, cost => 5 }], id => 'c'), 1, 'the later';
+    is $script->refund([$window], id => 'b'), 0, 'no more of them';
+
+    is_deeply [@{ $script->bytes_of(@all) }[0, 2]], [@$begin[0, 2]],
+              'window and gcra: the same to the byte as before';
+    is $script->hash_of($bucket)->{tokens},
+       sprintf('%.6f', 19 + floor($SECOND / 3600) / $SECOND),
+       'the bucket has what it had, and what came';
+};
+
+
+subtest 'what several calls took goes back in one, each by its id' => sub {
+    my ($x, $y) = map { $script->window(capacity => 50) } 1, 2;
+    my ($bucket, $gcra) = ($script->bucket, $script->gcra);
+    my @zset = map { $_->{key} } $x, $y;
+
+    $script->take([$x, $y, $bucket, $gcra], at => $NOON, id => 'a');
+    $script->take_many([[$x, $bucket], [$x], [$y, $gcra]],
+                       at => $NOON + $SECOND, id => 'b');
+    $script->take([{ %$y, cost => 4 }], at => $NOON + 2 * $SECOND, id => 'c');
+
+    # of one window two calls, of which one twice; and one that nobody knows
+
+    is $script->refund([{ %$x, id => 'b' }, { %$y, cost => 3, id => 'c' },
+                        { %$x, id => 'a' }, $bucket, { %$y, id => 'b' },
+                        { %$x, id => 'b' }, $gcra, { %$y, id => 'x' }]), 7,
+       'seven of eight';
+    is $redis->cmd('EXISTS', $x->{key}), 0, 'one window is empty';
+    is_deeply $script->log_of($y), [[$NOON, 1, 'a'],
+                                    [$NOON + 2 * $SECOND, 1, 'c']],
+              'the other one has what is left';
+    is_deeply $script->one($y, at => $NOON + 2 * $SECOND, peek => 1),
+              [48, 58 * $SECOND, 0], 'and it counts as much';
+    is $script->hash_of($bucket)->{tokens}, '10.000000', 'the bucket is full';
+
+    # the id of a bucket is nobody's
+
+    $script->take([$bucket, $x], at => $NOON + 2 * $SECOND, id => 'd');
+    is $script->refund([{ %$bucket, id => 'what' }, { %$x, id => 'd' }]), 2,
+       'a bucket needs no id';
+};
+
+
+subtest 'random requests of calls given back: as if never taken' => sub {
+    srand 53;
+
+    for my $run (1 .. 12) {
+        my ($with, $without) = map { $script->window(capacity => 10_000) }
+                               1, 2;
+        my ($now, @back) = $NOON;
+        my $n = 0;
+
+        for my $call (1 .. 25) {
+            $now += rand > 0.3 ? $SECOND : 0;
+
+            my $cost = 1 + int rand 4;
+            my $id = "call-$call";
+            my @times = map { rand > 0.7 ? 2 + int rand 3 : 1 }
+                        1 .. 2 + int rand 4;
+            my @kept = map { int rand $_ + 1 } @times;
+
+            $script->take_many([([{ %$with, cost => $cost }]) x @times],
+                               times => \@times, at => $now, id => $id);
+
+            if (my $rest = sum0(@kept)) {
+                $script->take([{ %$without, cost => $cost * $rest }],
+                              at => $now, id => $id);
+            }
+
+            push @back, map { $kept[$_] == $times[$_] ? ()
+                              : { %$with, id => $id,
+                                  cost => $cost * ($times[$_] - $kept[$_]) } }
+                        0 .. $#times;
+        }
+
+        # in any order, some of them together
+
+        @back = map { $_->[1] } sort { $a->[0] <=> $b->[0] }
+                map { [rand, $_] } @back;
+        $n = @back;
+
+        my $given = 0;
+
+        while (@back) {
+            $given += $script->refund([splice @back, 0, 1 + int rand 6]);
+        }
+
+        is $given, $n, "run $run: $n requests got it back";
         is_deeply $redis->cmd('ZRANGE', $with->{key}, 0, -1, 'WITHSCORES'),
                   $redis->cmd('ZRANGE', $without->{key}, 0, -1, 'WITHSCORES'),
                   'nobody can tell';

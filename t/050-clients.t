@@ -389,7 +389,16 @@ EOC
 
 subtest 'many parked at once on one worker' => sub {
     my $fake = fake_redis();
-    my $nginx = nginx($fake->addr);
+
+    # each has a limit of its own, of the kind that then is a call of its own
+
+    my $nginx = nginx($fake->addr, server => <<'EOC');
+        location /own {
+            ratelimit_rate 1000r/s;
+            ratelimit_capacity $arg_c;
+            alias %%DIR%%/html/ok;
+        }
+EOC
     my $n = 400;
 
     # no reply comes before the last request has
@@ -400,12 +409,14 @@ subtest 'many parked at once on one worker' => sub {
         requests    => $n,
         keep        => 1,
         timeout     => 60,
-        path        => sub { "/n?k=h$n-" . (1 + $_[0]) },
+        path        => sub { "/own?k=h$n-" . (1 + $_[0]) . '&c='
+                             . (1001 + $_[0]) },
     );
 
     is $load->error_text, '', 'all are answered';
     is_deeply [map { told($_) } sort { $a->{n} <=> $b->{n} } $load->responses],
-              [map { "200 1000000 $_" } 1 .. $n], 'each with its own';
+              [map { join ' ', 200, 1000 + $_, $_ } 1 .. $n],
+              'each with its own';
     is_deeply $fake->connections, { accepted => 1, open => 1, peak => 1 },
               'over one connection';
     ended($nginx);

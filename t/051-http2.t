@@ -231,6 +231,12 @@ sub nginx {
     ratelimit_redis_timeout 60s;
     ratelimit_redis_connect_timeout 60s;
 
+    # calls that differ by the rate are commands of their own
+    map \$arg_k \$rate {
+        default                  1r/d;
+        ~^(?:h\\d+-)?(?<n>\\d+)\$  1000\${n}r/s;
+    }
+
     server {
         $listen
 
@@ -241,7 +247,7 @@ sub nginx {
 
         location /n {
             ratelimit_capacity 1000000;
-            ratelimit_rate 1r/d;
+            ratelimit_rate \$rate;
             alias %%DIR%%/html/told;
         }
 

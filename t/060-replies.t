@@ -41,8 +41,10 @@ sub scripted {
 }
 
 
-# Nobody is to be late by accident: only /brief has a short timeout.  A place
-# below /own has a connection of its own, as it has another database.
+# Nobody is to be late by accident: only /brief has a short timeout.  Each
+# client has a capacity of its own, as calls that are alike would share a
+# command, and this is about commands.  A place below /own has a connection of
+# its own, as it has another database.
 
 sub start {
     my ($fake, %opt) = @_;
@@ -64,8 +66,8 @@ sub start {
 EOC
         server  => <<"EOC",
             ratelimit_key      \$arg_k;
-            ratelimit_capacity 1000000;
-            ratelimit_rate     1r/s;
+            ratelimit_capacity 1000\$connection;
+            ratelimit_rate     1000000r/s;
             add_header         X-Source \$ratelimit_source always;
 
             location /       { empty_gif; }
@@ -431,7 +433,7 @@ subtest 'a wrong reply among good ones' => sub {
 
 
 subtest 'NOSCRIPT' => sub {
-    my $lua = slurp('lua/take.lua');          # of buckets as slow as these
+    my $lua = slurp('lua/token_bucket.lua');
     my $fake = RateLimit::FakeRedis->start(policy => {
         evalsha => [{ reply => $REPLY{noscript}, split => 'every' },
                     $REPLY{noscript}],

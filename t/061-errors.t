@@ -524,6 +524,8 @@ subtest 'an ACL user' => sub {
                       server => <<'EOC');
         location /one    { ratelimit_rate 1r/h; ratelimit_capacity 1;
                            empty_gif; }
+        location /quick  { ratelimit_rate 1r/m; ratelimit_capacity 1;
+                           empty_gif; }
         location /slow   { ratelimit_capacity 1; empty_gif; }
         location /window { ratelimit_algorithm sliding_window_log;
                            ratelimit_window 1s; ratelimit_capacity 1;
@@ -535,7 +537,7 @@ EOC
     is ask($nginx, '/?k=a'), '200 redis 999999', 'these commands are enough';
     is ask($nginx, '/?k=a'), '200 redis 999998', 'every time';
 
-    for my $path (qw(/one /slow /window /gcra)) {
+    for my $path (qw(/one /quick /slow /window /gcra)) {
         is ask($nginx, "$path?k=a"), '200 redis 0', "to pass in $path";
         is ask($nginx, "$path?k=a"), '429 redis 0', 'and to be denied';
     }
@@ -569,6 +571,13 @@ EOC
         $nginx->reload;
         ok $nginx->old_workers_gone(10), 'reloaded';
         fails($nginx, 'auth', "without $lost");
+
+        # a key that should expire, and can't, is no better the next time
+
+        is_deeply [map { ask($nginx, '/quick?k=a') } 1 .. 3],
+                  ['200 local storage_unavailable',
+                   ('429 local storage_unavailable') x 2],
+                  'however often' if $lost eq 'pexpire';
 
         $user->(map { "+$_" } @needed);
         ok works($nginx), 'given back: works';

@@ -47,6 +47,10 @@ sub start {
 
             location /    { empty_gif; }
             location /few { ratelimit_capacity 5; empty_gif; }
+
+            # calls that differ by the rate are commands of their own
+            location /own { ratelimit_rate 1000${arg_r}r/s; empty_gif; }
+
             location /lease { ratelimit_capacity 1000;
                               ratelimit_lease 100 ttl=60s; empty_gif; }
 EOC
@@ -342,7 +346,12 @@ subtest 'requests that wait for Redis at the moment of reload' => sub {
         },
     });
     my $nginx = start(http($fake->addr), workers => 1);
-    my $get = sub { "GET /?k=$_[0] HTTP/1.1\r\nHost: a\r\n\r\n" };
+    my $get = sub {
+        my ($key) = @_;
+
+        return "GET /own?k=$key&r=" . ord($key)
+               . " HTTP/1.1\r\nHost: a\r\n\r\n";
+    };
 
     # the first reply is late, the others wait behind it
 

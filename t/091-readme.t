@@ -425,7 +425,8 @@ subtest 'the first configuration: limits over two nginx' => sub {
         is_deeply $load->statuses, { 200 => 100, 429 => 80 },
                   "$shards: 100 searches from the address";
         cmp_ok $passed{$_}, '<=', 50, "$shards: user $_" for 0 .. 2;
-        is calls_of(@redis), 180, 'a call each' if $shards == 1;
+        cmp_ok calls_of(@redis), '<=', 180, 'a call each at most'
+            if $shards == 1;
 
         my %left = ('address:{192.0.2.9}' => 0, 'everybody:{search}' => 4900,
                     map { ("user:{u$_}" => 50 - $passed{$_}) } 0 .. 2);
@@ -1412,7 +1413,7 @@ EOC
 
     my $flat = $section{'Fewer calls to Redis'} =~ s/\s+/ /gr;
     my ($growth, $then) = $flat =~
-        /At first the requests ([\d, ]+) and so on ask Redis, then one of (\d+)\./;
+        /the requests ([\d, ]+) and so on ask Redis at first, then one of (\d+)\./;
 
     is $then, $most + 1, 'one that asks, and a full lease';
 
@@ -1810,10 +1811,15 @@ EOC
               [3, 97_000_000], 'three requests: two integers';
     is_deeply $redis->cmd('EVAL', $lua{'token_bucket.lua'}, 2, 'b', 'c',
                           @bucket), [99_000_000, 99_000_000], 'two buckets';
-    is $redis->cmd('EVAL', $lua{'gcra.lua'}, 1, 'd', 100 * $tick, $tick),
-       99 * $tick, 'gcra: what the tokens are worth';
+    is_deeply $redis->cmd('EVAL', $lua{'token_bucket.lua'}, 2, 'f', 'g',
+                          @bucket, 1, 3), [1, 99_000_000, 3, 97_000_000],
+              'one and three for two buckets: two integers each';
+    is $redis->cmd('EVAL', $lua{'gcra.lua'}, 1, 'd', 100 * $tick, $tick,
+                   2_000_000, 0), 99 * $tick,
+       'gcra: what the tokens are worth';
     is_deeply $redis->cmd('EVAL', $lua{'gcra.lua'}, 1, 'e', 100 * $tick, $tick,
-                          3), [3, 97 * $tick], 'and of three requests';
+                          2_000_000, 0, 3), [3, 97 * $tick],
+              'and of three requests';
 
     my $headers = RateLimit::Load::get($nginx->port, '/proxy')->{headers};
 
@@ -2526,7 +2532,7 @@ subtest 'numbers' => sub {
     my @numbers = (
         ['ratelimit_key', KEY_MAX => '%d bytes'],
         ['Log lines', LOG_KEY => 'first %d bytes'],
-        ['When Redis is away', REDIS_SLOTS => '%d calls'],
+        ['When Redis is away', PIPE_SLOTS => '%d calls'],
         ['When Redis is away', REDIS_STALL => '%d ms after'],
         ['When Redis is away', BACKOFF_MIN => 'after %d ms'],
         ['ratelimit_breaker', BACKOFF_MIN => 'after %d ms'],
@@ -2555,7 +2561,7 @@ subtest 'numbers' => sub {
         ['ratelimit_lease', LEASE_TTL => 'by default %ds', 1000],
         ['ratelimit_lease', TIMEOUT_MAX => '10ms to %ds', 1000],
         ['ratelimit_lease', MAX_CAPACITY => '1 to %d or'],
-        ['Fewer calls to Redis', BATCH => 'up to %d keys'],
+        ['Fewer calls to Redis', BUNDLE => 'Up to %d of them'],
         ['Fewer calls to Redis', BATCH_WAIT => '%d ms at most'],
         ['ratelimit_shards', SENTINEL_PORT => 'that of a sentinel %d'],
         ['Redis Cluster', CLUSTER_REFRESH => 'once a second', 1, 1000],

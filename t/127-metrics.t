@@ -872,10 +872,12 @@ subtest 'sums over workers' => sub {
     my $nginx = start(
         workers => 4, log => 'notice',
         conf    => "ratelimit_shards ${\ $redis->addr};\n",
-        server  => 'location /t { ratelimit_rate 1r/d; ratelimit_capacity 1;
+        server  => 'location /t { ratelimit_rate 1.${arg_k}1r/m;
+                                  ratelimit_capacity 1;
                                   ratelimit_deny_cache off; empty_gif; }');
 
-    # two for each key, which never meet in one call
+    # two for each key, which never meet in one call, and a rate for each key,
+    # so that calls for others are others
 
     my $before = samples($nginx);
     my $load = RateLimit::Load::run(port => $nginx->port, connections => 40,
@@ -921,8 +923,8 @@ subtest 'gauges return to what is true' => sub {
     my $addr = $redis->addr;
     my $nginx = start(
         conf   => "ratelimit_shards $addr;\n",
-        server => 'location /t { ratelimit_rate 1r/d; ratelimit_capacity 1000;
-                                 empty_gif; }');
+        server => 'location /t { ratelimit_rate 1000${arg_k}r/s;
+                                 ratelimit_capacity 1000; empty_gif; }');
 
     my $gauge = sub {
         my ($name, $value) = @_;

@@ -220,14 +220,30 @@ sub calls {
 }
 
 
-# For how many requests the short script of a bucket is called.
+# For how many requests each key of a call is asked, in their order, or the
+# first of them.  Those of take.lua have but one limit each here.
 
 sub times_of {
     my ($call) = @_;
 
-    return $call->{args}[4] if $call->{script} eq 'take';
-    return $call->{args}[5] // 1 if $call->{script} eq 'token_bucket';
-    return $call->{args}[2] // 1;
+    my @args = @{ $call->{args} };
+    my $n = @{ $call->{keys} };
+    my @times = (1) x $n;
+
+    if ($call->{script} eq 'take') {
+        $times[0] = (splice @args, 0, 5 + 8 * $n)[4];
+
+        while (my ($several, $limits, $number) = splice @args, 0, 3) {
+            $limits == 1 or die "a request with $limits limits\n";
+            $times[$number - 1] = $several;
+        }
+
+    } else {
+        splice @args, 0, $call->{script} eq 'token_bucket' ? 5 : 4;
+        @times = @args if @args;
+    }
+
+    return wantarray ? @times : $times[0];
 }
 
 
@@ -669,11 +685,13 @@ subtest 'what nobody needs goes back' => sub {
 
         is $refund->{script}, 'refund', 'a refund';
         is_deeply $refund->{keys}, $call->{keys}, 'for the key';
-        is $refund->{args}[1], $kind, 'of its kind';
-        is $refund->{args}[3], 6 * ($kind eq 'gcra' ? $unit : 1),
+        is scalar @{ $refund->{args} }, 4, 'alone';
+        is $refund->{args}[0], $kind, 'of its kind';
+        is $refund->{args}[1], 100, 'and its capacity';
+        is $refund->{args}[2], 6 * ($kind eq 'gcra' ? $unit : 1),
            'of two times the cost';
-        is $refund->{args}[0], $call->{args}[3],
-           'by the id of the call' if $kind eq 'window';
+        is $refund->{args}[3], $kind eq 'window' ? $call->{args}[3] : '',
+           'by the id of the call, if it had one';
 
         $fake->push(one(1));
     }
@@ -831,58 +849,71 @@ subtest 'other limits, costs and kinds go by themselves' => sub {
                  '/plan?k=j&plan=gold', '/again?k=k');
     my @c = one_turn($nginx, @paths);
 
-    wait_calls($fake, 8);
+    $fake->wait_commands('EVALSHA', 5, 10);
     my @calls = calls($fake);
 
     is_deeply [sort map { join '', sort @{ $_->{keys} } } @calls],
-              [sort qw(ack bf d e g h i j)],
-              'only the same limit and cost share, at whatever place';
+              [sort qw(ack bf d e ghij)],
+              'of the short scripts only the same limit and cost share, at '
+              . 'whatever place; all that is not for them does';
 
     my %left = map { ('a' .. 'k')[$_] => $_ + 1 } 0 .. 10;
     my $reply = '';
 
     for my $call (@calls) {
-        my @left = map { $call->{script} eq 'gcra'
-                         ? $left{$_} * $call->{args}[1]
-                         : micro($left{$_}) } @{ $call->{keys} };
+        my @left = map {
+            $call->{script} eq 'gcra' ? $left{$_} * $call->{args}[1]
+            : /[gh]/                  ? ($left{$_}, 1_000_000, 0)
+                                      : micro($left{$_})
+        } @{ $call->{keys} };
 
-        $reply .= $call->{keys}[0] =~ /[gh]/
-                  ? many($left{ $call->{keys}[0] }, 1_000_000, 0)
-                  : @left > 1 ? many(@left) : one(@left);
+        $reply .= @left > 1 ? many(@left) : one(@left);
     }
 
     $fake->push($reply);
 
-    my @expected = map { "200 $_" } 1 .. 11;
-    $expected[5] = '200 6';
-
-    is_deeply [map { answer($_) } @c], \@expected, 'each has its own reply';
+    is_deeply [map { answer($_) } @c], [map { "200 $_" } 1 .. 11],
+              'each has its own reply';
+    is count_calls($fake, 5), 5, 'five calls in all';
 };
 
 
 subtest 'several of one key in a turn go as one call from the start' => sub {
-    $fake->clear;
+    for my $case (['/b', 'token_bucket', 1_000_000], ['/gcra', 'gcra'],
+                  ['/never', 'take', 1_000_000])
+    {
+        my ($place, $script, $unit) = @$case;
 
-    my @c = one_turn($nginx, map { "/b?k=$_" } qw(a b a c a));
+        $fake->clear;
 
-    wait_calls($fake, 2);
-    my @calls = calls($fake);
+        my @c = one_turn($nginx, map { "$place?k=$_" } qw(a b a c a));
+        my $call = wait_calls($fake, 1);
+        my @keys = @{ $call->{keys} };
+        my %times;
 
-    is_deeply { map { join('', sort @{ $_->{keys} }) => times_of($_) } @calls },
-              { a => 3, bc => 1 },
-              'a call for three requests, and one for two keys';
+        @times{@keys} = times_of($call);
 
-    for my $call (@calls) {
-        $fake->push($call->{keys}[0] eq 'a'
-                    ? many(2, micro(0))
-                    : many(map { $_ eq 'b' ? micro(20) : micro(30) }
-                           @{ $call->{keys} }));
+        is $call->{script}, $script, "$place: a call";
+        is_deeply \%times, { a => 3, b => 1, c => 1 },
+                  'for three requests of one key, and one of two others';
+
+        # of take.lua only those that are several are told how many pass
+
+        $unit //= $call->{args}[1];
+
+        my %reply = (a => [2, 0], b => [1, 20 * $unit], c => [1, 30 * $unit]);
+
+        if ($script eq 'take') {
+            shift @{ $reply{$_} } for qw(b c);
+        }
+
+        $fake->push(many(map { @{ $reply{$_} } } @keys));
+
+        is_deeply [map { answer($_) } @c],
+                  ['200 1', '200 20', '200 0', '200 30', '429 0'],
+                  'each has its own reply, first come, first served';
+        is count_calls($fake, 1), 1, 'and nobody asks again';
     }
-
-    is_deeply [map { answer($_) } @c],
-              ['200 1', '200 20', '200 0', '200 30', '429 0'],
-              'each has its own reply, first come, first served';
-    is scalar(calls($fake)), 2, 'and nobody asks again';
 };
 
 

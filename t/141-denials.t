@@ -46,7 +46,7 @@ sub start_nginx {
                     algorithm=sliding_window_log;
     ratelimit_limit trial key=\$arg_user capacity=1 rate=1r/h dry_run;
 
-    map \$arg_plan \$plan { default 3; gold 10; }
+    map \$arg_plan \$plan { default 3; silver 5; gold 10; }
     map \$arg_c \$cost { default 1; ~. \$arg_c; }
 
     add_header X-Source \$ratelimit_source always;
@@ -442,8 +442,9 @@ subtest 'another limit for the same key counts at once' => sub {
 
     $redis->cmd('DEL', 'ratelimit:localhost/plan:{a}');
 
-    is_deeply ask('/plan?k=a'), ['200 redis'],
-              'back in the first one Redis decides as well';
+    is_deeply ask('/plan?k=a&plan=silver', '/plan?k=a'),
+              ['200 redis', '429 denied'],
+              'what is known of one plan says nothing about another';
 };
 
 

@@ -16,6 +16,7 @@ use List::Util qw(max min sum0);
 use POSIX ();
 use Time::HiRes qw(time sleep);
 
+use RateLimit::Flood;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
@@ -43,6 +44,7 @@ sub start_nginx {
 
     ratelimit_limit ip key=\$arg_k capacity=1000 rate=0r/s;
     ratelimit_limit user key=\$arg_k capacity=1000 rate=0r/s;
+    ratelimit_limit shared key=\$arg_k capacity=1000 rate=0r/s;
 
     map \$arg_c \$cost { default 1; ~. \$arg_c; }
 
@@ -64,6 +66,8 @@ sub start_nginx {
                           ratelimit_lease 100 ttl=300ms; empty_gif; }
         location /long { ratelimit_capacity 1000; ratelimit_rate 0r/s;
                          ratelimit_lease 100 ttl=60s; empty_gif; }
+        location /steady { ratelimit_capacity 1000; ratelimit_rate 0r/s;
+                           ratelimit_lease 100 ttl=2s; empty_gif; }
         location /second { ratelimit_capacity 1000; ratelimit_rate 0r/s;
                            ratelimit_lease 100; empty_gif; }
         location /percent { ratelimit_capacity 1000; ratelimit_rate 0r/s;
@@ -89,6 +93,10 @@ sub start_nginx {
                            empty_gif; }
         location /two { ratelimit ip user; ratelimit_lease 100 ttl=60s;
                         empty_gif; }
+        location /far { ratelimit shared; ratelimit_lease 100 ttl=60s;
+                        empty_gif; }
+        location /near { ratelimit shared; ratelimit_lease 100 ttl=500ms;
+                         empty_gif; }
         location /dry { ratelimit_dry_run on; ratelimit_rate 0r/s;
                         ratelimit_capacity 20; ratelimit_lease 10 ttl=60s;
                         empty_gif; }
@@ -140,6 +148,32 @@ sub serial {
     }
 
     return \%seen;
+}
+
+
+# So many requests at full speed, by 64 clients; the same.
+
+sub flood {
+    my ($nginx, $n, $path) = @_;
+
+    my $flood = RateLimit::Flood::run(
+        port => $nginx->port, connections => 64, batch => 10, requests => $n,
+        timeout => 120, path => $path, mark => 'X-Source');
+
+    die 'no answers: ', join(', ', %{ $flood->{errors} }), "\n"
+        if %{ $flood->{errors} };
+
+    return $flood->{marks};
+}
+
+
+# What is in the buckets of many keys, "k0" and on, of a place without a refill.
+
+sub sum_of_tokens {
+    my ($place, $keys) = @_;
+
+    return sum0(map { $redis->cmd('HGET', key($place, "k$_"), 'tokens')
+                      // 1000 } 0 .. $keys - 1);
 }
 
 
@@ -197,6 +231,69 @@ subtest 'one call serves many requests' => sub {
 };
 
 
+subtest 'many keys with a steady demand: few calls, and all comes back' => sub {
+    my ($keys, $each) = (300, 60);
+    my $path = sub { '/steady?k=k' . $_[0] % $keys };
+    my $seen;
+
+    my $calls = calls(sub { $seen = flood($n, $keys * $each, $path) });
+
+    note "$calls commands for ", $keys * $each, ' requests, ',
+         $seen->{'200 lease'} // 0, ' served by leases';
+    is passed($seen), $keys * $each, 'all pass';
+    is scalar(grep { !/^200 (?:redis|lease)$/ } keys %$seen), 0,
+       'by Redis or by a lease';
+    cmp_ok $seen->{'200 lease'}, '>', $keys * $each / 2, 'most by a lease';
+    cmp_ok $calls, '<', $keys * $each / 10, 'few commands';
+
+    # what each key has given is what passed and what is held, of which nothing
+    # is left when the time is over
+
+    cmp_ok sum_of_tokens('/steady', $keys), '<=', $keys * (1000 - $each),
+           'nobody passed without a token';
+    ok wait_until(sub {
+        sum_of_tokens('/steady', $keys) == $keys * (1000 - $each)
+    }, 15), 'all that was not spent comes back';
+
+    my @wrong = grep { tokens('/steady', "k$_") != 1000 - $each }
+                0 .. $keys - 1;
+
+    is "@wrong", '', 'to the key where it was taken';
+};
+
+
+# The workers are stopped until the time of all leases is over: then these end
+# at once, however slow the machine is.
+
+subtest 'leases that end at the same time go back by few commands' => sub {
+    $redis->cmd('FLUSHALL');
+
+    my ($keys, $each) = (300, 12);
+    my @workers = $n->workers;
+
+    is passed(flood($n, $keys * $each, sub { '/steady?k=k' . $_[0] % $keys })),
+       $keys * $each, 'all pass';
+
+    kill 'STOP', @workers;
+
+    my $held = grep { tokens('/steady', "k$_") < 1000 - $each } 0 .. $keys - 1;
+
+    sleep 2.1;
+
+    my $calls = calls(sub {
+        kill 'CONT', @workers;
+        ok wait_until(sub {
+            sum_of_tokens('/steady', $keys) == $keys * (1000 - $each)
+        }, 15), "$held keys have all of their tokens again";
+    });
+
+    note "$calls commands";
+    cmp_ok $held, '>', 100, 'which is many';
+    cmp_ok $calls, '>', 0, 'by commands';
+    cmp_ok $calls, '<', $held / 3, 'that are much fewer';
+};
+
+
 subtest 'without a lease nothing is taken in advance' => sub {
     for my $place ('/none', '/off') {
         is_deeply serial($n, "$place?k=a", 20), { '200 redis' => 20 },
@@ -228,6 +325,38 @@ subtest 'a rare key takes nothing in advance' => sub {
         # the lease of 300 ms would be over
         sleep 0.4;
     }
+};
+
+
+subtest 'many keys that are used once hold nothing' => sub {
+    $redis->cmd('FLUSHALL');
+
+    my $own = start_nginx();
+    my $keys = 1000;
+
+    is_deeply flood($own, $keys, sub { "/long?k=k$_[0]" }),
+              { '200 redis' => $keys }, "each of $keys keys asks";
+    is scalar(grep { tokens('/long', "k$_") != 999 } 0 .. $keys - 1), 0,
+       'and gives one token';
+    is calls(sub { ok $own->stop, 'nginx left' }), 0,
+       'who has nothing to give back';
+    $own->no_alerts;
+};
+
+
+# A lease that is over is no reason to take one, unless it was a moment ago.
+
+subtest 'a key that was idle for two ttls begins anew' => sub {
+    is passed(serial($n, '/short?k=idle', 60)), 60, '60 pass';
+    ok wait_until(sub { tokens('/short', 'idle') == 940 }, 10),
+       'what was left is back';
+
+    # from the last call on, which was before
+    sleep 0.7;
+
+    is_deeply serial($n, '/short?k=idle', 1), { '200 redis' => 1 },
+              'the next one asks';
+    is tokens('/short', 'idle'), 939, 'for itself';
 };
 
 
@@ -266,6 +395,96 @@ subtest 'what is not used goes back after the ttl' => sub {
                 or diag tokens($place, "back$cost");
         }
     }
+};
+
+
+# A second lease is taken when the first one is half over: what is left of it
+# stays for its own time.
+
+subtest 'the rest goes back when the last of several leases is over' => sub {
+    my $passed = passed(serial($n, '/second?k=last', 60));
+    my ($sent, $held);
+
+    sleep 0.5;
+
+    ok wait_until(sub {
+        $sent = time;
+
+        my $seen = serial($n, '/second?k=last', 1);
+
+        $passed += passed($seen);
+        $held = 1000 - $passed - tokens('/second', 'last');
+
+        return $seen->{'200 redis'} && $held > 0;
+    }), 'another lease';
+
+    ok wait_until(sub { tokens('/second', 'last') == 1000 - $passed }, 10),
+       "the $held that are held go back";
+    cmp_ok time - $sent, '>=', 0.95, 'a second later, not earlier';
+};
+
+
+subtest 'who comes when a lease ends does not make it grow' => sub {
+    my $passed = passed(serial($n, '/second?k=poll', 60));
+    my $most = 0;
+
+    # of no use but to be late by less than the lease
+
+    for (1 .. 4) {
+        sleep 1.006;
+        $passed += passed(serial($n, '/second?k=poll', 1));
+        $most = max($most, 1000 - $passed - tokens('/second', 'poll'));
+    }
+
+    cmp_ok $most, '<=', 100, "$most are held, not more and more";
+    ok wait_until(sub { tokens('/second', 'poll') == 1000 - $passed }, 10),
+       'and go back';
+};
+
+
+subtest 'two places with one limit, one of which holds for longer' => sub {
+    my $seen = serial($n, '/far?k=s', 4);
+    my $passed = passed($seen);
+    my $left = sub {
+        $redis->cmd('HGET', 'ratelimit:shared:{s}', 'tokens')
+    };
+
+    for (1 .. 10) {
+        $seen = serial($n, '/near?k=s', 20);
+        $passed += passed($seen);
+    }
+
+    is $passed, 204, 'nobody is locked out';
+    cmp_ok 1000 - $passed - $left->(), '<=', 200, 'a lease of each is held';
+
+    # the one that ends soon has been spent, or goes back
+
+    ok wait_until(sub { 1000 - $passed - $left->() <= 100 }, 10),
+       'then that of one';
+};
+
+
+subtest 'a reply that takes longer than a lease' => sub {
+    my $c = RateLimit::Load::connection($n->port);
+    my $passed = 0;
+
+    my $held = sub { return 1000 - $passed - tokens('/short', 'stall') };
+
+    ok wait_until(sub {
+        $passed += passed(serial($n, '/short?k=stall', 1));
+        return $passed > 20 && $held->() == 0;
+    }), 'a key in use, of which nothing is held';
+
+    $redis->pause;
+    $c->write(RateLimit::Load::format_request({ path => '/short?k=stall' }));
+    sleep 1.6;
+    $redis->resume;
+
+    is $c->response(20)->{status}, 200, 'the next one has to wait';
+    $passed++;
+
+    $passed += passed(serial($n, '/short?k=stall', 2));
+    ok wait_until(sub { $held->() == 0 }, 10), 'nothing of it gets lost';
 };
 
 
@@ -325,6 +544,41 @@ subtest '3 nginx x 2 workers: all that there is, and not one more' => sub {
         is RateLimit::Load::run(
             targets => \@ports, connections => 6, requests => 60,
             timeout => 60, path => $path)->count(200), 0, 'and no more';
+    }
+};
+
+
+# Both at full speed, each with as much in advance as there is.
+
+subtest '2 nginx at full speed, one key: all that there is, no more' => sub {
+    for my $place (qw(/short /all)) {
+        my $path = "$place?k=rush";
+        my $passed = 0;
+
+        my @floods = map {
+            RateLimit::Flood::start(port => $_->port, connections => 16,
+                                    batch => 20, timeout => 60,
+                                    path => sub { $path })
+        } @nginx[0, 1];
+
+        # there is nothing left, and what one of them held has come back
+
+        ok wait_until(sub { tokens($place, 'rush') == 0 }, 20),
+           "$place: the bucket is empty";
+
+        for my $result (map { $_->stop } @floods) {
+            is_deeply $result->{errors}, {}, 'no errors';
+            $passed += $result->{marks}{200} // 0;
+        }
+
+        cmp_ok $passed, '<=', 1000, "$passed passed, not more than there are";
+
+        ok wait_until(sub {
+            $passed += passed(serial($nginx[1], $path, 20));
+            return $passed >= 1000;
+        }, 20), 'then what was held';
+        is $passed, 1000, 'exactly all of them';
+        is passed(serial($_, $path, 20)), 0, 'and no more' for @nginx[0, 1];
     }
 };
 
@@ -474,12 +728,41 @@ for my $way ('unix:' . $redis->socket, $redis->addr) {
             return sum0(map { tokens('/long', "many$_") } 0 .. $keys - 1);
         };
 
-        cmp_ok $sum->(), '<', $keys * 994, 'many tokens are held';
+        my $held = grep { tokens('/long', "many$_") < 994 } 0 .. $keys - 1;
 
-        ok $own->stop(20), 'nginx left by itself';
-        ok wait_until(sub { $sum->() == $keys * 994 }, 10),
-           'all of them are in the buckets again'
-            or diag $sum->(), ' of ', $keys * 994;
+        cmp_ok $held, '>', $keys / 2, "$held keys have given more";
+
+        # on a reload
+
+        my $calls = calls(sub {
+            ok $own->reload, 'reloaded';
+            ok $own->old_workers_gone(15), 'the old workers have left';
+            ok wait_until(sub { $sum->() == $keys * 994 }, 10),
+               'all of it is in the buckets again'
+                or diag $sum->(), ' of ', $keys * 994;
+        });
+
+        note "$calls commands";
+        cmp_ok $calls, '<', $held / 10, 'by few commands';
+
+        # and on an exit
+
+        is passed(flood($own, 4 * $keys,
+                        sub { '/long?k=many' . $_[0] % $keys })),
+           4 * $keys, 'four more of each';
+
+        $held = grep { tokens('/long', "many$_") < 990 } 0 .. $keys - 1;
+        cmp_ok $held, '>', $keys / 2, "$held keys have given more";
+
+        $calls = calls(sub {
+            ok $own->stop(20), 'nginx left by itself';
+            ok wait_until(sub { $sum->() == $keys * 990 }, 10),
+               'all of it is in the buckets again'
+                or diag $sum->(), ' of ', $keys * 990;
+        });
+
+        note "$calls commands";
+        cmp_ok $calls, '<', $held / 10, 'by few commands';
         $own->no_alerts;
     };
 }

@@ -196,7 +196,9 @@ subtest 'both scripts keep the same number' => sub {
 };
 
 
-subtest 'the state is an integer, and leaves when the bucket is full' => sub {
+subtest 'the state is an integer, and leaves when the bucket is full, or later'
+    => sub
+{
     my $limit = $script->gcra(capacity => 10, rate => [1, 10]);
 
     is $script->short({ %$limit, cost => 3 }), 7 * 160_000_000, 'three of ten';
@@ -209,8 +211,8 @@ subtest 'the state is an integer, and leaves when the bucket is full' => sub {
 
     cmp_ok abs($redis->cmd('GET', $limit->{key}) - $now - 30 * 16_000_000),
            '<', 16_000_000, 'when it will be full: in thirty seconds';
-    cmp_ok abs($script->pttl($limit) - 31_000), '<', 1000,
-           'and a second later it goes';
+    cmp_ok abs($script->pttl($limit) - 101_000), '<', 1000,
+           'it goes a second after the time that an empty one would need';
 
     my $ttl = $script->pttl($limit);
     my $state = $redis->cmd('GET', $limit->{key});
@@ -222,6 +224,64 @@ subtest 'the state is an integer, and leaves when the bucket is full' => sub {
     is $script->short({ %$limit, cost => 11, key => 'none' }),
        -1 - 10 * 160_000_000, 'above the capacity: denied';
     is $redis->cmd('EXISTS', 'none'), 0, 'and nothing is kept';
+
+    # take.lua lets it go sooner
+
+    $script->take([$limit]);
+    cmp_ok abs($script->pttl($limit) - 41_000), '<', 1000,
+           'by take.lua a second after it is full';
+    cmp_ok $script->short($limit), '>=', 0, 'and again by the other one';
+    cmp_ok abs($script->pttl($limit) - 101_000), '<', 1000, 'as at first';
+};
+
+
+# By Redis's own clock: of whichever script and limit the last call was.  Time
+# goes by in that somebody makes the key older.
+
+subtest 'no key is forgotten before its bucket is full' => sub {
+    my ($calls, $passed) = (0, 0);
+    my @early;
+
+    for my $run (1 .. 40) {
+        my $gcra = $script->gcra;
+        my $varies = int rand 2;
+
+        for (1 .. 30) {
+            my $capacity = 1 + int exp rand log 300;
+            my $limit = { %$gcra, capacity => $capacity, varies => $varies,
+                          cost => 1 + int exp rand log 1.2 * $capacity,
+                          rate => ([1, 1], [1, 10], [3, 60], [20, 1],
+                                   [1, 600], [1, 3600], [7, 86400])[rand 7] };
+            my %opt = rand() < 0.3 ? (times => 1 + int rand 4) : ();
+            my $reply = rand() < 0.5 ? $script->short($limit, %opt)
+                                     : $script->take([$limit], %opt);
+
+            $calls++;
+            $passed++ if (ref $reply ? $reply->[1] : $reply) >= 0;
+
+            my ($s, $us) = @{ $redis->cmd('TIME') };
+            my $pttl = $script->pttl($gcra);
+
+            next if $pttl == -2;
+
+            my $now = ($s - 1_700_000_000) * 16_000_000 + $us * 16;
+            my $full_at = $redis->cmd('GET', $gcra->{key}) // next;
+
+            push @early, "run $run: $pttl ms, and " . ($full_at - $now) / 16000
+                if $pttl < ($full_at - $now) / 16_000;
+
+            if (rand() < 0.3 && $pttl > 1000) {
+                my $ms = int rand $pttl - 1000;
+
+                $redis->cmd('SET', $gcra->{key}, $full_at - $ms * 16_000,
+                            'PX', $pttl - $ms);
+            }
+        }
+    }
+
+    is join('; ', @early[0 .. min(3, $#early)]), '',
+       "as long as it needs, after $calls calls, of which $passed passed";
+    cmp_ok min($passed, $calls - $passed), '>', 100, 'many of each';
 };
 
 
@@ -238,6 +298,71 @@ subtest 'several keys: each for itself' => sub {
     is $reply->[1], -1, 'an empty one';
     like $reply->[2], qr/^WRONGTYPE/, 'one of somebody else';
     is $reply->[3], 4 * $tick, 'another full one';
+
+    # so many requests for each
+
+    is_deeply $script->short([@limits[0, 1, 3]], at => $NOON,
+                             times => [2, 3, 9]),
+              [2, 2 * $tick, 0, -1, 4, 0], 'some, none, as many as there are';
+
+    $reply = $script->short(\@limits, at => $NOON + 60_000_000,
+                            times => [1, 1, 1, 1]);
+
+    is_deeply [@$reply[0 .. 4, 6, 7]],
+              [1, 2 * $tick, 1, 0, 0, 1, 0], 'and each refills';
+    like $reply->[5], qr/^WRONGTYPE/, 'an error stands where the ticks would';
+    is $redis->cmd('TYPE', $limits[2]{key}), 'list', 'and it is left alone';
+    is $script->pttl($limits[2]), -1, 'without a TTL';
+
+    # of a single key it is the whole reply
+
+    like $script->short($limits[2], at => $NOON), qr/^WRONGTYPE/, 'alone';
+    like $script->short($limits[2], at => $NOON, times => 2), qr/^WRONGTYPE/,
+         'several times';
+    is_deeply $script->short($limits[3], at => $NOON + 120_000_000,
+                             times => 1), [1, 0],
+              'once, if it says so: two integers all the same';
+};
+
+
+subtest 'several keys, so many requests for each: as calls for each' => sub {
+    my ($wrong, $states, $passed, $partly) = (0, 0, 0, 0);
+
+    for my $n (1 .. 100) {
+        my %limit = (capacity => 5 + int rand 20, rate => [1 + int rand 9, 7],
+                     varies => int rand 2);
+        my $keys = 2 + int rand 5;
+        my @one = map { $script->gcra(%limit) } 1 .. $keys;
+        my @many = map { $script->gcra(%limit) } 1 .. $keys;
+        my $now = $NOON;
+
+        for my $call (1 .. 4) {
+            my @times = map { 1 + int rand 6 } 1 .. $keys;
+            my @cost = (cost => 1 + int rand 4);
+            my @single = map { @{ $script->short({ %{ $one[$_] }, @cost },
+                                                 at => $now,
+                                                 times => $times[$_]) }
+                             } 0 .. $#one;
+            my $got = $script->short([map { { %$_, @cost } } @many],
+                                     at => $now, times => \@times);
+
+            $wrong++ if "@$got" ne "@single";
+            $states++ if "@{ $redis->cmd('MGET', map { $_->{key} } @one) }"
+                         ne "@{ $redis->cmd('MGET', map { $_->{key} }
+                                                    @many) }";
+
+            for my $i (0 .. $#times) {
+                $passed += $single[2 * $i];
+                $partly++ if $single[2 * $i] && $single[2 * $i] < $times[$i];
+            }
+
+            $now += int rand 3_000_000;
+            $now -= int rand 60_000_000 if rand() < 0.1;
+        }
+    }
+
+    is "$wrong, $states", '0, 0', "the same replies and states, $passed passed";
+    cmp_ok $partly, '>', 20, 'some of them a part';
 };
 
 
@@ -299,6 +424,28 @@ subtest 'a limit that becomes smaller holds up nobody either' => sub {
 
             is "@passed", '0 1 1 1 1 1 1 1 1',
                "$limit->{kind} by $by: a token a second, as it should be";
+        }
+    }
+};
+
+
+# Whether a limit may be another one for the same key is what the call says.
+
+subtest 'a smaller limit sets right what a larger one has left, if it may'
+    => sub
+{
+    for my $by (qw(short take)) {
+        for my $varies (0, 1) {
+            my $limit = $script->gcra(capacity => 100, rate => [1, 1],
+                                      varies => $varies);
+
+            take({ %$limit, cost => 100 }, at => $NOON, by => $by);
+            take({ %$limit, capacity => 5 }, at => $NOON, by => $by);
+
+            is_deeply [take({ %$limit, cost => 2 }, at => $NOON, by => $by)],
+                      $varies ? [0, 0] : [1, 93_000_000],
+                      $varies ? "by $by: one that varies: still empty"
+                              : "by $by: else it lacks five";
         }
     }
 };
@@ -745,6 +892,9 @@ subtest 'a limit changes its algorithm by a reload and back' => sub {
     ratelimit_shards ${\ $redis->addr};
     ratelimit_redis_timeout 20s;
     ratelimit_on_error closed;
+
+    # of each algorithm a denial is known for a second, whatever comes between
+    ratelimit_deny_cache off;
 EOC
         server => change('token_bucket'));
 

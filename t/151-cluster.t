@@ -518,6 +518,13 @@ subtest 'ASK: a slot is in the middle of its move' => sub {
     is $ask->('t'), '200 redis 96', 'now it is found at the other end, too';
     is $ask->('other'), '200 redis 97', 'as before';
 
+    # each of these redirects has asked for a map, which comes a second later at
+    # most: one that came after the end of the move would be all that tells it
+
+    my $maps = events($nginx, 'map_refresh');
+
+    wait_until(sub { events($nginx, 'map_refresh') > $maps }, 2);
+
     $cluster->end_move($slot);
     ok $cluster->wait_ok, 'the move is over';
     is $ask->('t'), '200 redis 95', 'and all is there';

@@ -12,7 +12,8 @@ package RateLimit::Script;
 # A limit is a hash that take and refund read; change it, or copy it with
 # changes: { %$ip, cost => 3 }.  Its parts: key (a new one unless given),
 # capacity, cost (1), rate ([numerator, denominator] of tokens a second), step
-# (us, 0), length (us), shadow (0), ttl (ms; as the module computes it).
+# (us, 0), length (us), shadow (0), varies (of gcra, 0), ttl (ms; as the module
+# computes it).
 #
 #   my $reply = $script->take([$ip, $user],
 #       at    => $us,           # Redis's TIME; its real one if missing
@@ -22,17 +23,32 @@ package RateLimit::Script;
 #       times => 5,             # so many requests; default 1
 #       id    => 'x');          # a new one unless given
 #   my $state = $script->one($ip, at => $us);      # its numbers as an array ref
+#   my $all   = $script->take_many([[$ip, $user], [$user]],  # requests
+#       times => [1, 5],        # how many times each; default 1
+#       at => $us, ...);        # as above
 #   my $n     = $script->refund([$ip, $user], id => 'x', times => 2);
 #   my $left  = $script->short($ip, at => $us, times => 2);  # the short script
-#   my $each  = $script->short([$ip, $other], at => $us);    # of several keys
+#   my $each  = $script->short([$ip, $other], at => $us,     # of several keys
+#                              times => [2, 5]);             # for each of them
 #
-# An error reply is a RateLimit::Redis::Error.
+# An error reply is a RateLimit::Redis::Error.  What take_many says is a list of
+# arrays, one a request: its part of the reply.  Limits of the same key are one
+# limit, and have to be the same.  What refund gives to several limits has their
+# own id each, where they have one: { %$user, id => 'y' }.
+#
+#   $script->flat($requests, %opt);  # the reply to take_many as it is
 #
 #   $script->hash_of($ip);      # the fields
 #   $script->log_of($user);     # entries: [time, cost, id], oldest first
 #   $script->bytes_of($ip, ...);     # DUMP of all of them, to compare; undef
 #                                    # for a key that is not there
 #   $script->pttl($ip);
+#   $script->life_of($ip);      # of a bucket: its fields, now and pttl, of one
+#                               # moment, all times in us; undef without a key
+#   $script->age($ip, $ms);     # so much time goes by for the bucket, by all
+#                               # clocks; it is gone if that is its time to live
+#   $script->expires_in($ip, $ms, at => $us);  # sets the bucket's time to live,
+#                               # and the field that says so
 #
 # TIME is changed by a line before the script, on its first line, that puts a
 # function between the script and redis.call; the rest is the file as it is.
@@ -51,6 +67,42 @@ my $CLOCKED = 'local us, s = table.remove(ARGV), table.remove(ARGV); '
               . 'return { s, us } end '
               . 'return real.call(name, ...) end }, { __index = real }); ';
 
+my $LIFE = <<'EOC';
+    local time = redis.call('TIME')
+    local all = redis.call('HGETALL', KEYS[1])
+
+    all[#all + 1] = 'now'
+    all[#all + 1] = string.format('%.0f', time[1] * 1000000 + time[2])
+    all[#all + 1] = 'pttl'
+    all[#all + 1] = redis.call('PTTL', KEYS[1])
+
+    return all
+EOC
+
+my $AGE = <<'EOC';
+    local left = redis.call('PTTL', KEYS[1])
+    local ms = tonumber(ARGV[1])
+
+    if left >= 0 and left <= ms then
+        return redis.call('DEL', KEYS[1])
+    end
+
+    for field, us in pairs({ lastRefill = 1000, seen = 1000, expires = 1 }) do
+        local was = tonumber(redis.call('HGET', KEYS[1], field))
+
+        if was then
+            redis.call('HSET', KEYS[1], field,
+                       string.format('%.0f', was - ms * us))
+        end
+    end
+
+    if left >= 0 then
+        redis.call('PEXPIRE', KEYS[1], left - ms)
+    end
+
+    return 0
+EOC
+
 
 sub new {
     my ($class, $redis) = @_;
@@ -64,6 +116,9 @@ sub new {
         $self->{clocked}{$name} = $redis->cmd('SCRIPT', 'LOAD',
                                               $CLOCKED . $text);
     }
+
+    $self->{plain}{life} = $redis->cmd('SCRIPT', 'LOAD', $LIFE);
+    $self->{plain}{age} = $redis->cmd('SCRIPT', 'LOAD', $AGE);
 
     return $self;
 }
@@ -109,6 +164,9 @@ sub ttl_of {
     if ($limit->{kind} eq 'window') {
         $us = $limit->{length};
 
+    } elsif ($limit->{kind} eq 'gcra') {
+        $us = int($limit->{capacity} * $self->tick_of($limit) / 16) + 1;
+
     } else {
         my ($num, $den) = @{ $limit->{rate} };
 
@@ -141,25 +199,90 @@ sub tick_of {
 sub take {
     my ($self, $limits, %opt) = @_;
 
+    return $self->_call('take', $opt{at}, $limits,
+                        $self->_opening($opt{times} // 1, %opt),
+                        map { $self->_limit($_) } @$limits);
+}
+
+
+# What all calls of take.lua begin with.
+
+sub _opening {
+    my ($self, $times, %opt) = @_;
+
     my $nginx = $opt{nginx} // $opt{at} // int(Time::HiRes::time() * 1e6);
 
-    my @args = ($opt{peek} ? 'peek' : 'take', $opt{clock} // 'redis', $nginx,
-                $opt{id} // 'id-' . ++$self->{ids}, $opt{times} // 1);
+    return ($opt{peek} ? 'peek' : 'take', $opt{clock} // 'redis', $nginx,
+            $opt{id} // 'id-' . ++$self->{ids}, $times);
+}
 
-    for my $limit (@$limits) {
-        my $tick = $self->tick_of($limit);
 
-        push @args, $limit->{kind}, $limit->{shadow} ? 'shadow' : 'enforced',
-                    $limit->{capacity} * $tick, ($limit->{cost} // 1) * $tick;
+# What they say of a limit.
 
-        push @args, $limit->{kind} eq 'window'
-                    ? ($limit->{length}, 0, 0)
-                    : (@{ $limit->{rate} }, $limit->{step} // 0);
+sub _limit {
+    my ($self, $limit) = @_;
 
-        push @args, $self->ttl_of($limit);
+    my $tick = $self->tick_of($limit);
+
+    return ($limit->{kind}, $limit->{shadow} ? 'shadow' : 'enforced',
+            $limit->{capacity} * $tick, ($limit->{cost} // 1) * $tick,
+            $limit->{kind} eq 'window' ? ($limit->{length}, 0, 0)
+            : (@{ $limit->{rate} }, $limit->{kind} eq 'gcra'
+                                    ? $limit->{varies} // 0
+                                    : $limit->{step} // 0),
+            $self->ttl_of($limit));
+}
+
+
+sub take_many {
+    my ($self, $requests, %opt) = @_;
+
+    my $reply = $self->flat($requests, %opt);
+    my @rest = ref $reply eq 'ARRAY' ? @$reply : $reply;
+    my @each;
+
+    for my $i (0 .. $#$requests) {
+        my $n = ($opt{times} ? $opt{times}[$i] // 1 : 1) > 1 ? 1 : 0;
+
+        $n += $_->{kind} eq 'window' ? 3
+              : $_->{kind} eq 'bucket' && $_->{step} ? 2 : 1
+            for @{ $requests->[$i] };
+
+        die "reply too short: @rest\n" if @rest < $n;
+        push @each, [splice @rest, 0, $n];
     }
 
-    return $self->_call('take', $opt{at}, $limits, @args);
+    die "more than the reply: @rest\n" if @rest;
+
+    return \@each;
+}
+
+
+sub flat {
+    my ($self, $requests, %opt) = @_;
+
+    my (@limits, @requests, %number, %said);
+
+    for my $i (0 .. $#$requests) {
+        my @own = @{ $requests->[$i] };
+
+        for my $limit (@own) {
+            my $key = $limit->{key};
+            my $text = join ' ', $self->_limit($limit);
+
+            push @limits, $limit if !$number{$key};
+            $number{$key} ||= @limits;
+
+            die "$key has two limits\n" if ($said{$key} //= $text) ne $text;
+        }
+
+        push @requests, $opt{times} ? $opt{times}[$i] // 1 : 1, scalar @own,
+                        map { $number{ $_->{key} } } @own;
+    }
+
+    return $self->_call('take', $opt{at}, \@limits,
+                        $self->_opening($requests[0], %opt),
+                        (map { $self->_limit($_) } @limits), @requests);
 }
 
 
@@ -181,12 +304,14 @@ sub short {
     my $tick = $self->tick_of($limit);
     my @args = ($limit->{capacity} * $tick, ($limit->{cost} // 1) * $tick);
 
-    if ($limit->{kind} eq 'bucket') {
-        splice @args, 1, 0, @{ $limit->{rate} };
-        push @args, $self->ttl_of($limit);
-    }
+    splice @args, 1, 0, @{ $limit->{rate} } if $limit->{kind} eq 'bucket';
+    push @args, $self->ttl_of($limit);
+    push @args, $limit->{varies} // 0 if $limit->{kind} eq 'gcra';
 
-    push @args, $opt{times} if $opt{times};
+    if ($opt{times}) {
+        push @args, ref $opt{times} ? @{ $opt{times} }
+                                    : ($opt{times}) x @$limits;
+    }
 
     return $self->_call($limit->{kind} eq 'gcra' ? 'gcra' : 'token_bucket',
                         $opt{at}, $limits, @args);
@@ -196,11 +321,9 @@ sub short {
 sub refund {
     my ($self, $limits, %opt) = @_;
 
-    my @args = $opt{id};
-
-    push @args, $_->{kind}, $_->{capacity},
-                ($_->{cost} // 1) * ($opt{times} // 1) * $self->tick_of($_)
-        for @$limits;
+    my @args = map { ($_->{kind}, $_->{capacity}, ($_->{cost} // 1)
+                      * ($opt{times} // 1) * $self->tick_of($_),
+                      $_->{id} // $opt{id} // '') } @$limits;
 
     return $self->_call('refund', undef, $limits, @args);
 }
@@ -256,6 +379,41 @@ sub pttl {
     my ($self, $limit) = @_;
 
     return $self->{redis}->cmd('PTTL', $limit->{key});
+}
+
+
+sub life_of {
+    my ($self, $limit) = @_;
+
+    my %life = @{ $self->_call('life', undef, [$limit]) };
+
+    return undef if $life{pttl} == -2;
+
+    $life{$_} *= 1000 for grep { exists $life{$_} } qw(pttl expires);
+
+    return \%life;
+}
+
+
+sub age {
+    my ($self, $limit, $ms) = @_;
+
+    my $reply = $self->_call('age', undef, [$limit], $ms);
+
+    die "$reply\n" if ref $reply;
+
+    return;
+}
+
+
+sub expires_in {
+    my ($self, $limit, $ms, %opt) = @_;
+
+    $self->{redis}->cmd('HSET', $limit->{key}, 'expires',
+                        int($opt{at} / 1000) + $ms);
+    $self->{redis}->cmd('PEXPIRE', $limit->{key}, $ms);
+
+    return;
 }
 
 
