@@ -247,16 +247,16 @@ my %by_id = map { $_->{id} => $_ } @all;
 my @lone_cases = $lone ? @by_id{qw(none exact-hot)} : ();
 my %nginx;
 
-for my $workers (1, 2) {
-    my %seen;
-    my @here = grep { $_->{workers} == $workers && !$seen{ $_->{id} }++ }
-               @cases, @lone_cases;
+my (%seen, %served);
 
-    next unless @here;
+for my $case (grep { !$seen{ $_->{id} }++ } @cases, @lone_cases) {
+    redis_of($case);
+    push @{ $served{ $case->{server} } }, $case;
+}
 
-    redis_of($_) for @here;
-    $nginx{$workers} = RateLimit::Nginx->start(
-        Bench::Cases::nginx_options(\@here, \%redis));
+for my $name (sort keys %served) {
+    $nginx{$name} = RateLimit::Nginx->start(
+        Bench::Cases::nginx_options($served{$name}, \%redis));
 }
 
 
@@ -271,7 +271,7 @@ sub run_case {
     my ($case, %more) = @_;
 
     my $result = Bench::Measure::load(
-        nginx   => $nginx{ $case->{workers} },
+        nginx   => $nginx{ $case->{server} },
         redis   => redis_of($case),
         path    => "/$case->{id}",
         keys    => $opt{keys},
@@ -289,13 +289,23 @@ sub run_case {
 }
 
 
+sub run_round {
+    my ($case) = @_;
+
+    run_case($case, seconds => $case->{before}, after => 0)
+        if $case->{before};
+
+    push @{ $case->{results} }, run_case($case);
+}
+
+
 # Does a case do what it says?  Its first requests, of which one may pass
 # where all others are denied.
 
 sub check_case {
     my ($case) = @_;
 
-    my $statuses = Bench::Measure::sample($nginx{ $case->{workers} },
+    my $statuses = Bench::Measure::sample($nginx{ $case->{server} },
                                           "/$case->{id}", 100);
     my $good = $statuses->{ $case->{expect} } // 0;
 
@@ -306,7 +316,7 @@ sub check_case {
                             sort keys %$statuses)
                . ", not with $case->{expect}";
 
-    die "$text\n" . $nginx{ $case->{workers} }->error_log
+    die "$text\n" . $nginx{ $case->{server} }->error_log
         unless $case->{family} eq 'contest';
 
     say_line("! $text");
@@ -319,7 +329,8 @@ sub warm_case {
     my ($case) = @_;
 
     check_case($case);
-    run_case($case, seconds => 1) if $case->{kind} =~ /keys$/;
+    run_case($case, seconds => 1)
+        if $case->{kind} =~ /keys$/ && !$case->{before};
 }
 
 
@@ -351,7 +362,8 @@ sub run_lone {
 
 
 for my $case (@cases) {
-    push @jobs, [$case->{kind} =~ /keys$/ ? 1.4 + $case->{after} : 0.1,
+    push @jobs, [$case->{kind} =~ /keys$/ && !$case->{before}
+                 ? 1.4 + $case->{after} : 0.1,
                  "warm-up: $case->{id}", sub { warm_case($case) }];
 }
 
@@ -359,9 +371,9 @@ for my $round (1 .. $opt{rounds}) {
     my @order = $round % 2 ? @cases : reverse @cases;
 
     for my $case (@order) {
-        push @jobs, [$opt{seconds} + $case->{after} + 0.3,
+        push @jobs, [$case->{before} + $opt{seconds} + $case->{after} + 0.3,
                      "round $round of $opt{rounds}: $case->{id}",
-                     sub { push @{ $case->{results} }, run_case($case) }];
+                     sub { run_round($case) }];
     }
 
     push @jobs, [3.5, "round $round of $opt{rounds}: lone request",
@@ -409,8 +421,8 @@ for my $job (@jobs) {
 
 progress('');
 
-for my $workers (sort keys %nginx) {
-    my @lines = split /\n/, $nginx{$workers}->error_log;
+for my $name (sort keys %nginx) {
+    my @lines = split /\n/, $nginx{$name}->error_log;
 
     say_line('! nginx has logged: ' . join "\n  ",
              @lines > 5 ? (@lines[0 .. 4], '...') : @lines) if @lines;

@@ -15,15 +15,17 @@ package Bench::Cases;
 #   transport  unix, tcp or none
 #   store      name of its redis-server, or undef
 #   expect     the status that its answers must have: 200 or 429
+#   before     seconds of load before each round that are not counted
 #   after      seconds of CPU after the load that are still its own
+#   server     which nginx serves it: those with the same name share one
 #   conf, http, main   configuration inside its location, of http, on top
 #   redis      more of redis.conf
 #   goal       true if a target of issue 5 needs it
 #
 #   Bench::Cases::nginx_options(\@cases, \%redis);  # for RateLimit::Nginx
 #
-# All cases with as many workers live in one nginx, each in a location of its
-# own, with "empty_gif" as the cheapest content that comes after all limiters.
+# As a rule all cases with as many workers live in one nginx, each in a location
+# of its own, with "empty_gif" as the cheapest content that comes after all limiters.
 # ("return" would end a request before any of them has run.)  A case has its own
 # redis-server, which it shares with the same case over another transport
 # or with other workers: what one case leaves behind, keys that expire, tokens
@@ -65,7 +67,9 @@ sub all {
         }->{$kind};
         $case{workers} //= 1;
         $case{expect} //= 200;
+        $case{before} //= 0;
         $case{after} //= 0;
+        $case{server} //= $case{workers};
         $case{http} //= '';
         $case{conf} //= '';
 
@@ -123,12 +127,18 @@ sub all {
                        . "ratelimit_algorithm gcra;\n");
     }
 
-    # what a lease has left over goes back to Redis after its time
+    # What a lease has left over goes back to Redis after its time.  With many
+    # keys each has to be used several times in that time for a lease to be of
+    # any use, and to have been used before.  So there it is longer, each round
+    # begins with a load that is not counted, and what is given back in a round
+    # is from that.  The leases that a round leaves behind are on no other
+    # case's bill.
 
-    for my $kind (qw(hot keys)) {
-        $add->('lease', $kind, title => 'lease', goal => 1, after => 1.3,
-               conf => shard() . limit($kind) . "ratelimit_lease 1%;\n");
-    }
+    $add->('lease', 'hot', title => 'lease', goal => 1, after => 1.3,
+           conf => shard() . limit('hot') . "ratelimit_lease 1%;\n");
+    $add->('lease', 'keys', title => 'lease', goal => 1, before => 6,
+           server => 'lease-keys',
+           conf => shard() . limit('keys') . "ratelimit_lease 1% ttl=5s;\n");
 
     for my $kind (qw(hot keys)) {
         $add->('local', $kind, title => 'local', goal => 1,
@@ -160,10 +170,10 @@ sub all {
     @cases = map { $_->{family} eq 'exact' ? ($_, over_tcp($_)) : $_ } @cases;
 
     for my $id (qw(none limit_req-hot limit_req-keys exact-hot exact-keys
-                   lease-hot lease-keys local-hot))
+                   lease-hot local-hot))
     {
         push @cases, { %{ $by_id{$id} }, id => "$id-2w", workers => 2,
-                       goal => 0 };
+                       server => 2, goal => 0 };
     }
 
     return @cases;
@@ -264,6 +274,8 @@ sub contestant {
                      : $texts =~ /%%REDIS_SOCKET%%/ ? 'unix' : 'none',
         store     => $texts =~ /%%REDIS_/ ? $name : undef,
         expect    => $kind eq 'denied' ? 429 : 200,
+        server    => 1,
+        before    => 0,
         after     => 0,
         conf      => $conf,
         http      => $http,
