@@ -598,9 +598,9 @@ ngx_http_ratelimit_link_closed(void *data,
 
 
 /*
- * "counts": it says so often something about the peer, as it was asked; "probe":
- * it may be the end of one.  A lost connection is one failure, however many
- * calls went with it.
+ * "counts": so often it says something about the peer, as it was asked;
+ * "probe": it may be the end of one.  A lost connection is one failure, however
+ * many calls went with it.
  */
 
 static void
