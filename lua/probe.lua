@@ -1,4 +1,4 @@
--- Whether limits can be kept here: writes what buckets are made of, and leaves
+-- Whether limits can be kept here: reads and writes as for a bucket, and leaves
 -- nothing behind. A server that is loading, read-only, out of memory or short
 -- of rights answers with its error.
 --
@@ -13,7 +13,9 @@ if redis.call('TYPE', KEYS[1]).ok ~= 'none' then
     redis.call('DEL', KEYS[1])
 end
 
-redis.call('HSET', KEYS[1], 'tokens', '1')
+redis.call('MGET', KEYS[1])
+redis.call('SET', KEYS[1], '1', 'PX', '1000')
+redis.call('SETRANGE', KEYS[1], '0', '1')
 redis.call('DEL', KEYS[1])
 
 return 1

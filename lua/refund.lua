@@ -1,7 +1,7 @@
 -- Gives back what the other scripts took, or a part of it: because a limit that
 -- lives elsewhere denied the request, or because nobody needed it.
 --
--- KEYS     one key a limit
+-- KEYS     one key a limit; a bucket or gcra may come several times
 -- ARGV     four a limit:
 --   1  "bucket", "window" or "gcra"
 --   2  capacity of the bucket in tokens; of no meaning for the others
@@ -18,17 +18,40 @@ local LATEST = 1000
 
 local given = 0
 
-local function refund_bucket(key, capacity, cost)
-    local tokens = redis.pcall('HGET', key, 'tokens')
+-- of all keys at once, as soon as one of them is asked for
+local strings
 
-    tokens = type(tokens) == 'string' and tonumber(tokens)
+local function state_of(i)
+    strings = strings or redis.call('MGET', unpack(KEYS))
+
+    return strings[i] or ''
+end
+
+-- tokens of those that got something: a key may come several times
+local now_has = {}
+
+local function refund_bucket(i, capacity, cost)
+    local key, state = KEYS[i], state_of(i)
+    local tokens = now_has[key]
 
     if not tokens then
-        return
+        tokens = string.sub(state, 1, 7) == 'tokens '
+                 and tonumber(string.sub(state, 8, 24))
+
+        if not tokens then
+            return
+        end
+
+        tokens = math.floor(tokens * 1000000 + 0.5)
     end
 
-    redis.call('HSET', key, 'tokens', string.format('%.6f',
-               math.max(tokens, math.min(capacity, tokens + cost))))
+    tokens = math.max(tokens, math.min(capacity * 1000000,
+                                       tokens + cost * 1000000))
+
+    redis.call('SETRANGE', key, '7',
+               string.format('%10d.%06d', math.floor(tokens / 1000000),
+                             tokens % 1000000))
+    now_has[key] = tokens
     given = given + 1
 end
 
@@ -82,11 +105,9 @@ local function refund_window(key, id, amount)
     end
 end
 
-local function refund_gcra(key, ticks)
-    local full_at = redis.pcall('GET', key)
-
-    if type(full_at) == 'string' and tonumber(full_at) then
-        redis.call('DECRBY', key, ticks)
+local function refund_gcra(i, ticks)
+    if tonumber(state_of(i)) then
+        redis.call('DECRBY', KEYS[i], ticks)
         given = given + 1
     end
 end
@@ -97,9 +118,9 @@ for i = 1, #KEYS do
     if ARGV[a] == 'window' then
         refund_window(KEYS[i], ARGV[a + 3], tonumber(ARGV[a + 2]))
     elseif ARGV[a] == 'gcra' then
-        refund_gcra(KEYS[i], ARGV[a + 2])
+        refund_gcra(i, ARGV[a + 2])
     else
-        refund_bucket(KEYS[i], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
+        refund_bucket(i, tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
     end
 end
 

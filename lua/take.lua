@@ -21,14 +21,14 @@
 --   7  bucket: refilled in steps of at least so many microseconds, or 0
 --      gcra: 1 if other requests may have another capacity, or 0
 --   8  time to live in milliseconds: after it without a call, the bucket would
---      be full, or the window empty, and so it may go
+--      be full, or the window empty, and so it may go; of no meaning for gcra
 --
 -- and, if there are several requests, for each of them: how many times, then
 -- the number of its limits, then which limits these are, the first one being 1.
 -- Without these there is one request, ARGV[5] times, with all limits.
 --
 -- State
---   bucket: a hash
+--   bucket: a string of fields, in the columns that token_bucket.lua says
 --     tokens      tokens there were at lastRefill, six decimals
 --     lastRefill  microseconds since the epoch, by the clock that counts
 --     expires     milliseconds since the epoch, by Redis's clock: when it goes
@@ -63,12 +63,13 @@
 
 local HOUR = 3600000000
 local BEHIND = 60000000
+local EPOCH = 160000000    -- ticks, as gcra.lua has it
 
 local take = ARGV[1] == 'take'
 local nginx = ARGV[2] == 'nginx'
 
 local call = redis.call
-local floor, format = math.floor, string.format
+local floor, format, sub = math.floor, string.format, string.sub
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -79,7 +80,8 @@ if nginx then
     now, seen = seen, now
 end
 
-local CLOCK = redis.error_reply('CLOCK nginx is more than a minute behind')
+local CLOCK = { err = 'CLOCK nginx is more than a minute behind' }
+local WRONGTYPE = { err = 'WRONGTYPE key does not hold the state of a limit' }
 
 -- in two halves, as a "%d" may have but 32 bits, and "%.0f" takes its time
 local function integer(n)
@@ -88,10 +90,6 @@ local function integer(n)
     end
 
     return format('%d%08d', floor(n / 100000000), n % 100000000)
-end
-
-local function decimal(n)
-    return format('%d.%06d', floor(n / 1000000), n % 1000000)
 end
 
 -- how much of the time since a moment was a leap, and does not count; a clock
@@ -104,53 +102,67 @@ local function leap(elapsed, by_other)
     return 0
 end
 
--- reads a key; one that another algorithm has left counts as gone, so that a
--- limit whose algorithm was changed neither fails nor stops the others
-local function read(key, ...)
-    local state = redis.pcall(...)
-
-    if type(state) ~= 'table' or not state.err then
-        return state
-    end
-
+-- a key without state of its algorithm: what another algorithm has left counts
+-- as gone, so that a limit whose algorithm was changed neither fails nor stops
+-- the others; "failed" is why a window could not be read
+local function stranger(key, failed)
     local kind = call('TYPE', key).ok
 
-    if kind ~= 'hash' and kind ~= 'zset'
-       and not (kind == 'string' and tonumber(call('GET', key)))
-    then
-        return state
+    if kind == 'none' then
+        return
+    end
+
+    if kind == 'zset' then
+        if failed then
+            return failed
+        end
+    elseif kind == 'string' then
+        local state = call('MGET', key)[1]
+
+        if not tonumber(state) and sub(state, 1, 7) ~= 'tokens ' then
+            return WRONGTYPE
+        end
+    elseif kind ~= 'hash' then
+        return WRONGTYPE
     end
 
     if take then
         call('DEL', key)
     end
-
-    return {}
 end
 
-local function look_at_bucket(key, a)
+-- of all keys at once, as soon as one of them is asked for
+local strings
+
+local function state_of(i)
+    strings = strings or call('MGET', unpack(KEYS))
+
+    return strings[i] or ''
+end
+
+local function look_at_bucket(i, a)
     local slow = tonumber(ARGV[a + 7]) * 1000 > HOUR
-    local state
+    local state = state_of(i)
+    local tokens = tonumber(sub(state, 8, 24))
+    local last = tonumber(sub(state, 37, 52))
+    local expires = math.max(0, tonumber(sub(state, 62, 74)) or 0)
 
-    if slow then
-        state = read(key, 'HMGET', key, 'tokens', 'lastRefill', 'expires',
-                     'seen')
-    else
-        state = read(key, 'HMGET', key, 'tokens', 'lastRefill', 'expires')
-    end
+    if not (tokens and last) then
+        local failed = stranger(KEYS[i])
 
-    if state.err then
-        return state
+        if failed then
+            return failed
+        end
+
+        tokens = nil
     end
 
     local full = ARGV[a + 2] * 1000000
     local num, den = tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
     local step = tonumber(ARGV[a + 6])
-    local tokens, last = tonumber(state[1]), tonumber(state[2])
-    local expires = math.max(0, tonumber(state[3]) or 0)
     local set_back = false
 
-    if tokens and last then
+    if tokens then
         -- not below zero, nor "nan", should somebody else have written that
         tokens = math.max(0, floor(tokens * 1000000 + 0.5))
         last = math.max(0, last)
@@ -168,8 +180,10 @@ local function look_at_bucket(key, a)
             elapsed = 0
         end
 
-        if slow and elapsed > HOUR and tonumber(state[4]) then
-            elapsed = elapsed - leap(elapsed, seen - state[4])
+        local then_seen = slow and tonumber(sub(state, 81, 96))
+
+        if then_seen and elapsed > HOUR then
+            elapsed = elapsed - leap(elapsed, seen - then_seen)
             last = now - elapsed
         end
 
@@ -194,6 +208,7 @@ local function look_at_bucket(key, a)
     else
         tokens = full
         last = now
+        expires = 0
     end
 
     local cost = ARGV[a + 3] * 1000000
@@ -212,52 +227,57 @@ local function look_at_bucket(key, a)
 end
 
 -- a key that is used again gets twice its time, so that few calls renew it
+local function lifetime(a, b)
+    return ARGV[a + 7] * (b.expires > 0 and 2 or 1)
+end
+
 local function renew_bucket(key, a, b)
-    local ttl = ARGV[a + 7] * (b.expires > 0 and 2 or 1)
+    local ttl = lifetime(a, b)
 
-    call('HSET', key, 'expires', integer(ms + ttl))
-
-    ttl = integer(ttl)
-
-    -- it may not be allowed to: then the next call has to try again
-    if type(redis.pcall('PEXPIRE', key, ttl)) == 'table' then
-        call('HSET', key, 'expires', 0)
-        call('PEXPIRE', key, ttl)
-    end
+    call('PEXPIRE', key, integer(ttl))
+    call('SETRANGE', key, '61', format('%13.0f', ms + ttl))
 end
 
 local function write_bucket(key, a, b)
-    if b.slow then
-        call('HSET', key,
-                   'tokens', decimal(b.left),
-                   'lastRefill', integer(b.last),
-                   'seen', integer(seen - (now - b.last)))
-    else
-        call('HSET', key,
-                   'tokens', decimal(b.left),
-                   'lastRefill', integer(b.last))
+    local text = format('tokens %10d.%06d lastRefill %10d%06d',
+                        floor(b.left / 1000000), b.left % 1000000,
+                        floor(b.last / 1000000), b.last % 1000000)
+    local renew = b.expires < ms + ARGV[a + 7]
+    local ttl = lifetime(a, b)
+
+    if renew or b.slow then
+        text = text .. format(' expires %13.0f',
+                              renew and ms + ttl or b.expires)
     end
 
-    if b.expires < ms + ARGV[a + 7] then
-        renew_bucket(key, a, b)
+    if b.slow then
+        local at = seen - (now - b.last)
+
+        text = text .. format(' seen %10d%06d', floor(at / 1000000),
+                              at % 1000000)
+    end
+
+    if renew then
+        call('SET', key, text, 'PX', integer(ttl))
+    else
+        call('SETRANGE', key, '0', text)
     end
 end
 
-local function look_at_gcra(key, a)
+local function look_at_gcra(i, a)
     local burst, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
     local ticks = (now - 1700000000000000) * 16
-    local full_at = read(key, 'GET', key)
+    local full_at = tonumber(state_of(i))
 
-    if type(full_at) == 'table' then
-        if full_at.err then
-            return full_at
+    if not full_at then
+        local failed = stranger(KEYS[i])
+
+        if failed then
+            return failed
         end
 
-        -- another algorithm's
-        full_at = nil
+        full_at = ticks
     end
-
-    full_at = tonumber(full_at) or ticks
 
     local lacks = math.min(burst, math.max(0, full_at - ticks))
 
@@ -270,14 +290,15 @@ local function look_at_gcra(key, a)
 end
 
 local function write_gcra(key, _, g)
-    local lacks = g.burst - g.left
+    local full_at = g.ticks + g.burst - g.left
+    local goes_at = (floor(full_at / EPOCH) + 2) * EPOCH
 
-    call('SET', key, integer(g.ticks + lacks),
-               'PX', integer(math.ceil(lacks / 16000) + 1000))
+    call('SET', key, integer(full_at),
+         'PX', integer(floor((goes_at - g.ticks) / 16000)))
 end
 
 local function entry(key, rank)
-    local e = read(key, 'ZRANGE', key, rank, rank, 'WITHSCORES')
+    local e = redis.pcall('ZRANGE', key, rank, rank, 'WITHSCORES')
 
     if e.err then
         return e
@@ -298,7 +319,8 @@ local function shift(key, delta)
     end
 end
 
-local function look_at_window(key, a)
+local function look_at_window(i, a)
+    local key = KEYS[i]
     local limit, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
     local length = tonumber(ARGV[a + 4])
     local total, _, score, at = entry(key, -1)
@@ -306,7 +328,7 @@ local function look_at_window(key, a)
                 wait = 0, needed = 0, left = limit, length = length }
 
     if type(total) == 'table' then
-        return total
+        return stranger(key, total) or w
     end
 
     if not total then
@@ -396,7 +418,7 @@ local reply = {}
 
 for i = 1, #KEYS do
     local a = 8 * i - 2
-    local limit = look_at[ARGV[a]](KEYS[i], a)
+    local limit = look_at[ARGV[a]](i, a)
 
     if limit.err then
         limit = { err = limit.err, left = 0, cost = 1, oldest = 0, wait = 0,

@@ -2,7 +2,9 @@
 -- several requests as it has tokens for; or from each of several buckets, whose
 -- limits are the same and whose requests have nothing to do with each other.
 --
--- KEYS     the buckets, hashes:
+-- KEYS     the buckets, no key twice; strings of fields, each in its columns:
+--              "tokens         99.000000 lastRefill 1763400000123456"
+--              " expires 1763400012345"
 --            tokens      tokens there were at lastRefill, six decimals
 --            lastRefill  microseconds since the epoch, by this server's clock
 --            expires     milliseconds since the epoch: when the key goes
@@ -25,59 +27,67 @@
 -- fraction also counts microtokens a microsecond. They are written as two
 -- integers, which Lua formats in half the time that it takes for one float.
 --
+-- A hash would name these fields as well, but reading and writing it takes
+-- Redis half as long again: strings of several keys are read by one command.
+--
 -- A key that is used again gets twice its time to live, so that few calls have
 -- to renew it.
 
-local call, pcall, tonumber = redis.call, redis.pcall, tonumber
-local floor, format = math.floor, string.format
+local call, tonumber = redis.call, tonumber
+local floor, max, min = math.floor, math.max, math.min
+local format, sub = string.format, string.sub
 
 local time = call('TIME')
 
 local now = time[1] * 1000000 + time[2]
 local full = ARGV[1] * 1000000
 local cost = ARGV[4] * 1000000
+local lifetime = tonumber(ARGV[5])
 
 local num = tonumber(ARGV[2])
 local den = tonumber(ARGV[3])
 
 local times = ARGV[6]
 
+local WRONGTYPE = { err = 'WRONGTYPE key does not hold the state of a limit' }
+
+-- a new key, or one that is no string: what another algorithm has kept counts
+-- as gone, what is somebody else's stays
+local function create(key, text, ttl)
+    while not call('SET', key, text, 'PX', ttl, 'NX') do
+        local kind = call('TYPE', key).ok
+
+        if kind ~= 'zset' and kind ~= 'hash' then
+            return WRONGTYPE
+        end
+
+        call('DEL', key)
+    end
+end
+
+local states = call('MGET', unpack(KEYS))
 local reply = {}
 local n = 0
 
--- as written last: the same for all buckets that were full
-local tokens_were, tokens_text, last_was, last_text
+-- as written last: the same for all buckets that were full, and for most keys
+local text, tokens_were, last_was
+local expires_text, ttl_text, ttl_was
 
 for i = 1, #KEYS do
-    local key = KEYS[i]
+    local key, state = KEYS[i], states[i]
     local wanted = times and tonumber(ARGV[5 + i]) or 1
-    local bucket = pcall('HMGET', key, 'tokens', 'lastRefill', 'expires')
-    local failed = bucket.err and bucket
-
-    if failed then
-        local kind = call('TYPE', key).ok
-
-        -- what another algorithm has kept counts as gone
-        if kind == 'zset'
-           or (kind == 'string' and tonumber(call('GET', key)))
-        then
-            call('DEL', key)
-            failed = nil
-        elseif #KEYS == 1 then
-            return failed
-        end
-    end
-
-    local tokens, last = tonumber(bucket[1]), tonumber(bucket[2])
-    local expires = math.max(0, tonumber(bucket[3]) or 0)
-    local ttl = ARGV[5] * 1
+    local tokens = state and tonumber(sub(state, 8, 24))
+    local last = state and tonumber(sub(state, 37, 52))
+    local expires = max(0, state and tonumber(sub(state, 62, 74)) or 0)
+    local ttl = lifetime
     local repair = false
+    local failed
 
     if tokens and last then
         local elapsed = now - last
 
         -- not below zero, nor "nan", should somebody else have written that
-        tokens = math.max(0, floor(tokens * 1000000 + 0.5))
+        tokens = max(0, floor(tokens * 1000000 + 0.5))
         ttl = 2 * ttl
 
         if elapsed > 0 then
@@ -91,15 +101,20 @@ for i = 1, #KEYS do
                 -- time that made no whole microtoken is left to the next call
                 refill = floor(refill)
                 tokens = tokens + refill
-                last = math.min(now, last + math.ceil(refill * den / num))
+                last = min(now, last + math.ceil(refill * den / num))
             end
         else
             -- the clock stepped back: nothing is refilled, it goes on from here
             repair = elapsed ~= 0
             last = now
-            tokens = math.min(tokens, full)
+            tokens = min(tokens, full)
         end
     else
+        -- what another algorithm has kept counts as gone
+        if state and not tonumber(state) and sub(state, 1, 7) ~= 'tokens ' then
+            failed = WRONGTYPE
+        end
+
         tokens = full
         last = now
         expires = 0
@@ -108,7 +123,7 @@ for i = 1, #KEYS do
     local passed = 0
 
     if tokens >= cost and not failed then
-        passed = wanted == 1 and 1 or math.min(wanted, floor(tokens / cost))
+        passed = wanted == 1 and 1 or min(wanted, floor(tokens / cost))
         tokens = tokens - passed * cost
     end
 
@@ -122,47 +137,44 @@ for i = 1, #KEYS do
                   and (expires - 1000) * 1000
                       < now + (full - tokens) * den / num
 
-    if write then
-        if tokens ~= tokens_were then
-            local whole = floor(tokens / 1000000)
+    if write and (tokens ~= tokens_were or last ~= last_was) then
+        local whole, seconds = floor(tokens / 1000000), floor(last / 1000000)
 
-            tokens_text = format('%d.%06d', whole, tokens - whole * 1000000)
-            tokens_were = tokens
-        end
-
-        if last ~= last_was then
-            local whole = floor(last / 1000000)
-
-            last_text = format('%d%06d', whole, last - whole * 1000000)
-            last_was = last
-        end
-
-        if not renew then
-            call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text)
-        end
+        text = format('tokens %10d.%06d lastRefill %10d%06d',
+                      whole, tokens - whole * 1000000,
+                      seconds, last - seconds * 1000000)
+        tokens_were = tokens
+        last_was = last
     end
 
     if renew then
-        local at = format('%.0f', now / 1000 + ttl)
+        if ttl ~= ttl_was then
+            expires_text = format(' expires %13.0f', now / 1000 + ttl)
+            ttl_text = format('%.0f', ttl)
+            ttl_was = ttl
+        end
 
-        if write then
-            call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text,
-                 'expires', at)
+        if not write then
+            call('PEXPIRE', key, ttl_text)
+            call('SETRANGE', key, '52', expires_text)
+        elseif state then
+            call('SET', key, text .. expires_text, 'PX', ttl_text)
         else
-            call('HSET', key, 'expires', at)
+            failed = create(key, text .. expires_text, ttl_text)
         end
-
-        at = format('%.0f', ttl)
-
-        -- it may not be allowed to: then the next call has to try again
-        if type(pcall('PEXPIRE', key, at)) == 'table' then
-            call('HSET', key, 'expires', 0)
-            call('PEXPIRE', key, at)
-        end
+    elseif write then
+        call('SETRANGE', key, '0', text)
     end
 
-    if passed == 0 then
-        tokens = failed or -1 - tokens
+    if failed then
+        if #KEYS == 1 then
+            return failed
+        end
+
+        passed = 0
+        tokens = failed
+    elseif passed == 0 then
+        tokens = -1 - tokens
     end
 
     if times then

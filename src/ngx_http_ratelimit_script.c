@@ -49,6 +49,11 @@ static long long ngx_http_ratelimit_bundle_short(char **command,
     ngx_http_ratelimit_bundle_t *bundle, unsigned eval);
 static long long ngx_http_ratelimit_bundle_take(char **command,
     ngx_http_ratelimit_bundle_t *bundle, unsigned eval);
+static int ngx_http_ratelimit_bundle_fits(
+    const ngx_http_ratelimit_bundle_t *bundle,
+    const ngx_http_ratelimit_script_t *script);
+static int ngx_http_ratelimit_claim_same(const ngx_http_ratelimit_claim_t *a,
+    const ngx_http_ratelimit_claim_t *b);
 static int ngx_http_ratelimit_script_alike(
     const ngx_http_ratelimit_script_t *a,
     const ngx_http_ratelimit_script_t *b);
@@ -139,9 +144,7 @@ ngx_http_ratelimit_bundle_add(ngx_http_ratelimit_bundle_t *bundle,
 
     if (ngx_http_ratelimit_script_short(script)) {
 
-        if (bundle->n
-            && !ngx_http_ratelimit_script_alike(bundle->scripts[0], script))
-        {
+        if (!ngx_http_ratelimit_bundle_fits(bundle, script)) {
             return 0;
         }
 
@@ -150,6 +153,32 @@ ngx_http_ratelimit_bundle_add(ngx_http_ratelimit_bundle_t *bundle,
     }
 
     bundle->scripts[bundle->n++] = script;
+
+    return 1;
+}
+
+
+/* keys whose limits are the same; no key twice, as all are read at once */
+
+static int
+ngx_http_ratelimit_bundle_fits(const ngx_http_ratelimit_bundle_t *bundle,
+    const ngx_http_ratelimit_script_t *script)
+{
+    size_t  i;
+
+    if (bundle->n
+        && !ngx_http_ratelimit_script_alike(bundle->scripts[0], script))
+    {
+        return 0;
+    }
+
+    for (i = 0; i < bundle->n; i++) {
+        if (ngx_http_ratelimit_claim_same(bundle->scripts[i]->claims[0],
+                                          script->claims[0]))
+        {
+            return 0;
+        }
+    }
 
     return 1;
 }
@@ -165,7 +194,7 @@ ngx_http_ratelimit_bundle_number(ngx_http_ratelimit_bundle_t *bundle,
     ngx_http_ratelimit_script_t *script)
 {
     size_t                       i, k, limits, numbers;
-    ngx_http_ratelimit_claim_t  *claim, *other;
+    ngx_http_ratelimit_claim_t  *claim;
 
     if (bundle->n
         && (ngx_http_ratelimit_script_short(bundle->scripts[0])
@@ -186,12 +215,7 @@ ngx_http_ratelimit_bundle_number(ngx_http_ratelimit_bundle_t *bundle,
         claim = script->claims[i];
 
         for (k = 0; k < bundle->nlimits; k++) {
-            other = bundle->limits[k];
-
-            if (other->hash[0] == claim->hash[0]
-                && other->hash[1] == claim->hash[1]
-                && other->len == claim->len)
-            {
+            if (ngx_http_ratelimit_claim_same(bundle->limits[k], claim)) {
                 break;
             }
         }
@@ -220,6 +244,15 @@ ngx_http_ratelimit_bundle_number(ngx_http_ratelimit_bundle_t *bundle,
     bundle->nnumbers = numbers;
 
     return 1;
+}
+
+
+static int
+ngx_http_ratelimit_claim_same(const ngx_http_ratelimit_claim_t *a,
+    const ngx_http_ratelimit_claim_t *b)
+{
+    return a->hash[0] == b->hash[0] && a->hash[1] == b->hash[1]
+           && a->len == b->len && memcmp(a->key, b->key, a->len) == 0;
 }
 
 
@@ -279,8 +312,6 @@ ngx_http_ratelimit_bundle_short(char **command,
 
         ngx_http_ratelimit_args_number(&args, bucket->capacity * tick);
         ngx_http_ratelimit_args_number(&args, bucket->cost * tick);
-        ngx_http_ratelimit_args_number(&args,
-                                       ngx_http_ratelimit_script_ttl(bucket));
         ngx_http_ratelimit_args_number(&args, bucket->varies);
 
     } else {
@@ -692,8 +723,11 @@ ngx_http_ratelimit_args_claim(ngx_http_ratelimit_args_t *args,
                       ? bucket->varies : bucket->step);
     }
 
+    /* how long the state of gcra is kept, it says itself */
+
     ngx_http_ratelimit_args_number(args,
-                                   ngx_http_ratelimit_script_ttl(bucket));
+                                   bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA
+                                   ? 0 : ngx_http_ratelimit_script_ttl(bucket));
 }
 
 
@@ -822,11 +856,6 @@ ngx_http_ratelimit_script_ttl(const ngx_http_ratelimit_bucket_t *bucket)
 
     if (bucket->algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
         us = bucket->window;
-
-    } else if (bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA) {
-        /* its ticks are rounded up */
-        us = bucket->capacity * ngx_http_ratelimit_gcra_tick(&bucket->rate)
-             / 16 + 1;
 
     } else {
         us = ngx_http_ratelimit_rate_wait(&bucket->rate,

@@ -859,13 +859,13 @@ ratelimit_on_error open;
 ratelimit_rate 1r/d;
 location /a { empty_gif; }
 location /b {
-    ratelimit_shards 127.0.0.1:$TEST_NGINX_RAND_PORT_1;
+    ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT2;
     ratelimit_breaker failures=100;
     empty_gif;
     location /b/c { empty_gif; }
 }
 location /d {
-    ratelimit_shards 127.0.0.1:$TEST_NGINX_RAND_PORT_2;
+    ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT3;
     ratelimit_breaker probe=1h;
     empty_gif;
 }
@@ -900,7 +900,7 @@ location /d { ratelimit_algorithm sliding_window_log; empty_gif;
 --- after
 ::is_deeply([sort map { /:(.*):/; "$1 " . $::redis->cmd('TYPE', $_) }
                   @{ $::redis->cmd('KEYS', '*') }],
-            ['http string', 'localhost/c hash', 'localhost/d zset',
+            ['http string', 'localhost/c string', 'localhost/d zset',
              'localhost/d/e string'], 'what they are kept in');
 
 

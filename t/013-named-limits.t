@@ -56,8 +56,8 @@ sub state_of_all {
 
     for my $key (@{ $redis->cmd('KEYS', '*') }) {
         $state{ $key =~ s/^ratelimit://r } =
-            $redis->cmd('TYPE', $key) eq 'hash'
-            ? int(0.5 + $redis->cmd('HGET', $key, 'tokens'))
+            $redis->cmd('TYPE', $key) eq 'string'
+            ? int(0.5 + $redis->tokens($key))
             : $redis->cmd('ZCARD', $key) . ' entries';
     }
 

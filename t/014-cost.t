@@ -51,8 +51,8 @@ add_response_body_check(sub {
 sub tokens {
     my ($name) = @_;
 
-    return int(0.5 + ($redis->cmd('HGET', "ratelimit:$name:{127.0.0.1}",
-                                  'tokens') // return 'none'));
+    return int(0.5 + ($redis->tokens("ratelimit:$name:{127.0.0.1}")
+                      // return 'none'));
 }
 
 

@@ -62,8 +62,8 @@ sub now {
 sub seed {
     my ($key, $tokens, $ago) = @_;
 
-    $redis->cmd('HSET', "$NAME\{$key}", 'tokens', $tokens,
-                'lastRefill', sprintf '%.0f', now() - $ago * 1_000_000);
+    $redis->bucket_set("$NAME\{$key}", tokens => $tokens,
+                       lastRefill => sprintf '%.0f', now() - $ago * 1_000_000);
 }
 
 
@@ -73,7 +73,7 @@ sub expire {
     my ($key, $ms) = @_;
 
     $redis->cmd('PEXPIRE', "$NAME\{$key}", $ms);
-    $redis->cmd('HSET', "$NAME\{$key}", 'expires', goes($key));
+    $redis->bucket_set("$NAME\{$key}", expires => goes($key));
 }
 
 
@@ -89,7 +89,7 @@ sub goes {
 sub bucket {
     my ($key) = @_;
 
-    return { @{ $redis->cmd('HGETALL', "$NAME\{$key}") } };
+    return $redis->bucket("$NAME\{$key}") // {};
 }
 
 
@@ -124,7 +124,7 @@ X-RateLimit-Remaining: 4
 my $key = "$::NAME\{127.0.0.1}";
 my $bucket = ::bucket('127.0.0.1');
 ::is_deeply($::redis->cmd('KEYS', '*'), [$key], 'one key');
-::is($::redis->cmd('TYPE', $key), 'hash', 'a hash');
+::is($::redis->cmd('TYPE', $key), 'string', 'a string');
 ::is(join(' ', sort keys %$bucket), 'expires lastRefill tokens',
      'its fields');
 ::is($bucket->{tokens}, '4.000000', 'the tokens');
@@ -484,8 +484,8 @@ for my $key (qw(some none)) {
 location /t { ratelimit_key $arg_k; ratelimit_rate 1r/d; ratelimit_capacity 3;
               empty_gif; }
 --- init
-$::redis->cmd('HSET', "$::NAME\{a}", 'tokens', 'many', 'lastRefill', 'never');
-$::redis->cmd('HSET', "$::NAME\{b}", 'tokens', '0');
+$::redis->bucket_set("$::NAME\{a}", tokens => 'many', lastRefill => 'never');
+$::redis->bucket_set("$::NAME\{b}", tokens => '0');
 --- request eval
 ["GET /t?k=a", "GET /t?k=b"]
 --- error_code eval

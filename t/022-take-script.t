@@ -122,7 +122,7 @@ subtest 'one bucket: the same as token_bucket.lua, call by call' => sub {
                 if rand > 0.97 && $num;
 
             if (rand > 0.99) {
-                $redis->cmd('HDEL', $_->{key}, 'lastRefill')
+                $redis->bucket_set($_->{key}, lastRefill => undef)
                     for $long, $short;
             }
 
@@ -131,8 +131,9 @@ subtest 'one bucket: the same as token_bucket.lua, call by call' => sub {
             if (rand > 0.9) {
                 my $ttl = any_up_to(3_600_000);
 
-                $redis->cmd('HSET', $_->{key}, 'expires',
-                            floor($now / 1000) + $ttl) for $long, $short;
+                $redis->bucket_set($_->{key},
+                                   expires => floor($now / 1000) + $ttl)
+                    for $long, $short;
             }
 
             my $cost = rand > 0.8 ? 1 + any_up_to($capacity) : 1;
@@ -144,7 +145,7 @@ subtest 'one bucket: the same as token_bucket.lua, call by call' => sub {
             $passed++ if $a >= 0;
             $replies++ if $a != $b;
 
-            my ($x, $y) = map { $script->hash_of($_) } $long, $short;
+            my ($x, $y) = map { $script->fields_of($_) } $long, $short;
             $states++ if join(' ', map { $_ // 'none' }
                                        @$x{qw(tokens lastRefill)})
                          ne join(' ', map { $_ // 'none' }
@@ -314,14 +315,14 @@ subtest 'a slow bucket, too, as long as clocks go right' => sub {
                                   nginx => $now + int rand 2000);
             my $b = $script->short($short, at => $now);
 
-            my ($x, $y) = map { $script->hash_of($_) } $long, $short;
+            my ($x, $y) = map { $script->fields_of($_) } $long, $short;
 
             $wrong++ if $a != $b || $x->{tokens} ne $y->{tokens}
                         || $x->{lastRefill} ne $y->{lastRefill};
         }
 
         is $wrong, 0, $name;
-        is_deeply [sort keys %{ $script->hash_of($long) }],
+        is_deeply [sort keys %{ $script->fields_of($long) }],
                   ['expires', 'lastRefill', 'seen', 'tokens'],
                   'with a field for the other clock';
     }
@@ -550,14 +551,14 @@ subtest 'steps begin with the first take of a full bucket' => sub {
               [2_000_000, 2 * $SECOND], 'the second is in the same step';
     is_deeply $script->one($limit, at => $NOON + 4 * $SECOND),
               [3_000_000, 0], 'the third found it full again';
-    is $script->hash_of($limit)->{lastRefill}, $NOON + 4 * $SECOND,
+    is $script->fields_of($limit)->{lastRefill}, $NOON + 4 * $SECOND,
        'and so began a step';
 
     $script->take([{ %$limit, cost => 3 }], at => $NOON + 4 * $SECOND);
     is_deeply $script->one({ %$limit, cost => 3 },
                            at => $NOON + 8 * $SECOND), [0, $SECOND],
               'a step\'s worth, one second into the next';
-    is $script->hash_of($limit)->{lastRefill}, $NOON + 7 * $SECOND,
+    is $script->fields_of($limit)->{lastRefill}, $NOON + 7 * $SECOND,
        'which began when the last one ended';
 };
 
@@ -677,7 +678,7 @@ subtest 'clock nginx: its time counts, whatever Redis\'s is' => sub {
 
         is $script->take([{ %$limit, cost => 10 }], %opt, nginx => $NOON,
                          at => $redis_time), 0, 'emptied';
-        is $script->hash_of($limit)->{lastRefill}, $NOON, 'nginx\'s time';
+        is $script->fields_of($limit)->{lastRefill}, $NOON, 'nginx\'s time';
         is $script->take([$limit], %opt, nginx => $NOON + 999_999,
                          at => $redis_time + $DAY), -1_000_000,
            'not before a second has passed';
@@ -692,18 +693,18 @@ subtest 'clock nginx: when a bucket goes is Redis\'s affair' => sub {
         my $limit = $script->bucket(rate => $rate);
         my $ttl = $script->ttl_of($limit);
         my %opt = (clock => 'nginx', nginx => $NOON);
-        my $expires = sub { $script->hash_of($limit)->{expires} };
+        my $expires = sub { $script->fields_of($limit)->{expires} };
 
         # an hour after nginx, then a day before it
 
         $script->take([$limit], %opt, at => $NOON + $HOUR);
         is $expires->(), ($NOON + $HOUR) / 1000 + $ttl, 'by its clock';
 
-        $redis->cmd('HSET', $limit->{key}, expires => ($NOON - $DAY) / 1000);
+        $redis->bucket_set($limit->{key}, expires => ($NOON - $DAY) / 1000);
         $script->take([$limit], %opt, at => $NOON - $DAY);
         is $expires->(), ($NOON - $DAY) / 1000 + 2 * $ttl, 'used again';
 
-        $redis->cmd('HSET', $limit->{key}, expires => ($NOON - $DAY) / 1000);
+        $redis->bucket_set($limit->{key}, expires => ($NOON - $DAY) / 1000);
         $script->take([{ %$limit, cost => 10 }], %opt, at => $NOON - $DAY);
         is $expires->(), ($NOON - $DAY) / 1000 + 2 * $ttl, 'denied';
     }
@@ -719,11 +720,11 @@ subtest 'clock nginx: a clock that is behind waits' => sub {
     my $left = 3_000_000;
 
     for my $behind (1, $SECOND, 59 * $SECOND, $MINUTE) {
-        $redis->cmd('HSET', $limit->{key}, tokens => 3);
+        $redis->bucket_set($limit->{key}, tokens => 3);
 
         is $script->take([$limit], %opt, nginx => $NOON - $behind), 2_000_000,
            "$behind us behind: taken from what is there";
-        is_deeply [@{ $script->hash_of($limit) }{qw(tokens lastRefill)}],
+        is_deeply [@{ $script->fields_of($limit) }{qw(tokens lastRefill)}],
                   ['2.000000', $NOON], 'the time is that of the one ahead';
 
         is $script->take([{ %$limit, cost => 3 }], %opt,
@@ -744,9 +745,9 @@ subtest 'clock nginx: a clock that is behind waits' => sub {
     my $full = $script->bucket(capacity => 1000, rate => [1, 1]);
 
     $script->take([$full], %opt, nginx => $NOON);
-    $redis->cmd('HSET', $full->{key}, tokens => 1000);
+    $redis->bucket_set($full->{key}, tokens => 1000);
     $script->take([$full], %opt, nginx => $NOON - 30 * $SECOND);
-    is $script->hash_of($full)->{lastRefill}, $NOON, 'of a full bucket';
+    is $script->fields_of($full)->{lastRefill}, $NOON, 'of a full bucket';
 };
 
 
@@ -870,7 +871,7 @@ subtest 'clock redis: set back, it goes on from there' => sub {
 
                 is $script->take([{ %$limit, cost => 4 }], at => $now),
                    -1 - $left, "$back us back at $num/$den: nothing came";
-                is $script->hash_of($limit)->{lastRefill}, $now,
+                is $script->fields_of($limit)->{lastRefill}, $now,
                    'a denied call follows the clock';
                 is $script->take([{ %$limit, cost => 4 }],
                                  at => $now + $token - 1),
@@ -1072,7 +1073,7 @@ subtest 'a leap of a fast bucket fills it, and no more' => sub {
     $script->take([{ %$limit, cost => 100 }], at => $NOON);
     is $script->take([$limit], at => $NOON + 365 * $DAY, nginx => $NOON),
        99_000_000, 'full';
-    is_deeply [sort keys %{ $script->hash_of($limit) }],
+    is_deeply [sort keys %{ $script->fields_of($limit) }],
               ['expires', 'lastRefill', 'tokens'], 'its state has three fields';
 };
 
@@ -1119,14 +1120,14 @@ subtest 'times to live: made longer where too short, by each that passes or not'
             my $wanted = $bucket ? $_[0] * $ttl : $ttl;
 
             return abs($script->pttl($limit) - $wanted) < 30_000
-                   && (!$bucket || $script->hash_of($limit)->{expires}
+                   && (!$bucket || $script->fields_of($limit)->{expires}
                                    == $ms + $wanted);
         };
 
         my $lose = sub {
             my ($left) = @_;
 
-            $redis->cmd('HSET', $limit->{key}, expires => $ms + $left)
+            $redis->bucket_set($limit->{key}, expires => $ms + $left)
                 if $bucket;
             $left > 0 ? $redis->cmd('PEXPIRE', $limit->{key}, $left)
                       : $redis->cmd('PERSIST', $limit->{key});
@@ -1135,7 +1136,7 @@ subtest 'times to live: made longer where too short, by each that passes or not'
         # the state but for that
 
         my $state = sub {
-            my $hash = $bucket ? $script->hash_of($limit)
+            my $hash = $bucket ? $script->fields_of($limit)
                                : $script->bytes_of($limit)->[0];
 
             delete $hash->{expires} if $bucket;
@@ -1328,9 +1329,10 @@ subtest 'no bucket is forgotten before it is full, whichever script is used'
 
 subtest 'calls in a row do not make it longer each time' => sub {
     my $renewals = sub {
-        my ($calls) = ($redis->info('commandstats')->{cmdstat_pexpire} // '')
-                      =~ /^calls=(\d+)/;
-        return $calls // 0;
+        my $stats = $redis->info('commandstats');
+
+        return sum0(map { ($stats->{"cmdstat_$_"} // '') =~ /^calls=(\d+)/ }
+                        qw(set pexpire));
     };
 
     for my $case ([1000, [1, 1], [1]], [50, [1, 10], [1]],
@@ -1402,7 +1404,7 @@ subtest 'what another algorithm has left counts as gone' => sub {
 
     is $script->one($as_bucket, at => $NOON)->[0], 4_000_000, 'a new bucket';
     is $script->one($as_window, at => $NOON)->[0], 4, 'a new window';
-    is $redis->cmd('TYPE', $set->{key}), 'hash', 'in place of the window';
+    is $redis->cmd('TYPE', $set->{key}), 'string', 'in place of the window';
     is $redis->cmd('TYPE', $hash->{key}), 'zset', 'in place of the bucket';
 };
 
@@ -1436,7 +1438,7 @@ subtest 'odd fields: no reply is wrong, nobody is locked out' => sub {
             my $name = "{@$case}" =~ s/\0/\\0/r;
 
             $redis->cmd('DEL', $limit->{key});
-            $redis->cmd('HSET', $limit->{key}, @$case);
+            $redis->bucket_set($limit->{key}, @$case);
 
             my $t = $script->one($limit, at => $NOON);
 
@@ -1462,7 +1464,7 @@ subtest 'the greatest numbers keep their last digit' => sub {
 
     is $script->take([{ %$limit, cost => 100_000 }], at => $NOON),
        999_900_000_000_000, 'the greatest cost of the greatest bucket';
-    is $script->hash_of($limit)->{tokens}, '999900000.000000',
+    is $script->fields_of($limit)->{tokens}, '999900000.000000',
        'and so it is kept';
     is $script->take([$limit], at => $NOON + 1),
        999_900_999_999_999 - $SECOND, 'a microsecond\'s refill';
@@ -1487,7 +1489,7 @@ subtest 'several requests: one after the other, in one flat reply' => sub {
                -1, 4 * $tick, 3, $MINUTE, 0,
                3 * $tick],
               'the fifth is denied, and takes nothing from the others';
-    is_deeply [map { $script->hash_of($_)->{tokens} } $ip, $steps],
+    is_deeply [map { $script->fields_of($_)->{tokens} } $ip, $steps],
               ['0.000000', '9.000000'], 'what buckets have kept';
     is_deeply $script->log_of($window), [[$NOON, 1, 'id-' . $script->{ids}]],
               'what the window has';
@@ -1518,7 +1520,7 @@ subtest 'several requests: shadows deny nobody, each in its turn' => sub {
     is_deeply $script->flat([([$shadow, $limit]) x 5], at => $NOON),
               [1_000_000, 3_000_000, 0, 2_000_000, -1, 1_000_000, -1, 0,
                -1, -1], 'it has two, the other one four';
-    is_deeply [map { $script->hash_of($_)->{tokens} } $shadow, $limit],
+    is_deeply [map { $script->fields_of($_)->{tokens} } $shadow, $limit],
               ['0.000000', '0.000000'], 'both are empty';
 
     $redis->cmd('DEL', $shadow->{key});
@@ -1579,7 +1581,7 @@ subtest 'several requests: what fails, fails for those who have it' => sub {
             is_deeply [@$reply[0, 3, 5]],
                       [[9_000_000], [8_000_000, 9, $MINUTE, 0],
                        [3, 5_000_000]], 'the others pass and take';
-            is $script->hash_of($bucket)->{tokens}, '5.000000',
+            is $script->fields_of($bucket)->{tokens}, '5.000000',
                'and so it is kept';
             is_deeply [map { $_->[1] } @{ $script->log_of($window) }], [1],
                       'one entry in the window';
@@ -1711,10 +1713,11 @@ sub states_of {
     for my $limit (@$limits) {
         my $type = $redis->cmd('TYPE', $limit->{key});
 
-        if ($type eq 'hash') {
-            my $hash = $script->hash_of($limit);
+        if ($type eq 'string' && $limit->{kind} eq 'bucket') {
+            my $bucket = $script->fields_of($limit);
 
-            push @states, join ' ', map { "$_=$hash->{$_}" } sort keys %$hash;
+            push @states, join ' ', map { "$_=$bucket->{$_}" }
+                                        sort keys %$bucket;
 
         } elsif ($type eq 'zset') {
             my %at;

@@ -330,8 +330,8 @@ subtest 'costs: what passed adds up to the capacity' => sub {
     is $spent, 100, 'a hundred tokens, not one more or less';
 
     my ($place) = places_of('ratelimit:localhost/cost:{a}');
-    like $shards[$place]->cmd('HGET', 'ratelimit:localhost/cost:{a}',
-                              'tokens'), qr/^0\.0/, 'none is left';
+    like $shards[$place]->tokens('ratelimit:localhost/cost:{a}'), qr/^0\.0/,
+         'none is left';
 };
 
 
@@ -359,15 +359,15 @@ subtest 'a slow rate gives its token when the day is over' => sub {
 
     my ($place) = places_of($key);
     my $redis = $shards[$place];
-    my ($last, $seen) = @{ $redis->cmd('HMGET', $key, 'lastRefill', 'seen') };
+    my ($last, $seen) = @{ $redis->bucket($key) }{qw(lastRefill seen)};
 
     # by both clocks, or it would be a leap of one of them
 
     my $ago = sub {
         my ($us) = map { $_ * 3_600_000_000 } @_;
 
-        $redis->cmd('HSET', $key, lastRefill => $last - $us,
-                                  seen => $seen - $us);
+        $redis->bucket_set($key, lastRefill => $last - $us,
+                                 seen => $seen - $us);
     };
 
     # an hour is left, much more than this takes

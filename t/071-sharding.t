@@ -495,7 +495,7 @@ EOC
     is_deeply [sort keys %$keys], [sort keys %buckets], 'the names';
 
     for my $key (sort keys %buckets) {
-        my $tokens = $redis[0]->cmd('HGET', $key, 'tokens') // 'none';
+        my $tokens = $redis[0]->tokens($key) // 'none';
         my $capacity = $key =~ /~/ ? 4 : 5;
 
         like $tokens, qr/^@{[ $capacity - 2 ]}\.000/, "$key: two were taken";
@@ -504,7 +504,7 @@ EOC
     # a location without a limit of its own shares its parent's
 
     RateLimit::Load::get($nginx->port, '/b/d', Host => 'one.example');
-    like $redis[0]->cmd('HGET', 'ratelimit:one.example/b:{k}', 'tokens'),
+    like $redis[0]->tokens('ratelimit:one.example/b:{k}'),
          qr/^2\.000/, 'an inherited limit is the same bucket';
 
     $nginx->stop;

@@ -160,7 +160,7 @@ sub taken_by_key {
 
     return map {
         my $redis = $_;
-        map { ($_ => 1_000_000 - $redis->cmd('HGET', $_, 'tokens')) }
+        map { ($_ => 1_000_000 - $redis->tokens($_)) }
             @{ $redis->cmd('KEYS', $keys) };
     } @redis;
 }
@@ -248,8 +248,7 @@ subtest 'a lease is given back by a worker that leaves, and does not keep it'
 {
     my $redis = RateLimit::Redis->start;
     my $nginx = start(http($redis->addr), workers => 1);
-    my $tokens = sub { $redis->cmd('HGET', 'ratelimit:localhost/lease:{a}',
-                                   'tokens') };
+    my $tokens = sub { $redis->tokens('ratelimit:localhost/lease:{a}') };
 
     my @got = map { ask($nginx, '/lease?k=a') } 1 .. 20;
 

@@ -164,7 +164,7 @@ sub spent {
             next;
         }
 
-        my $tokens = $redis->cmd('HGET', $name, 'tokens') // next;
+        my $tokens = $redis->tokens($name) // next;
         $spent += sprintf '%.0f', $capacity - $tokens;
     }
 
@@ -848,7 +848,7 @@ subtest 'clients that leave while a shard does not answer take nothing' => sub {
 
     my $tokens = sub {
         my ($redis, $key) = @_;
-        return $redis->cmd('HGET', $key, 'tokens') // '';
+        return $redis->tokens($key) // '';
     };
 
     ok wait_until(sub {

@@ -469,7 +469,7 @@ subtest 'clock nginx: a hierarchy is all or nothing here, too' => sub {
         my ($key) = @_;
 
         my @found = grep { defined }
-                    map { $_->cmd('HGET', "ratelimit:user:{$key}", 'tokens') }
+                    map { $_->tokens("ratelimit:user:{$key}") }
                     @shards;
 
         return @found ? int $found[0] + 0.5 : 10;

@@ -60,8 +60,8 @@ sub state_of_all {
     for my $server (@servers ? @servers : $redis) {
         for my $key (@{ $server->cmd('KEYS', '*') }) {
             $state{ $key =~ s/^ratelimit://r } =
-                $server->cmd('TYPE', $key) eq 'hash'
-                ? int(0.5 + $server->cmd('HGET', $key, 'tokens'))
+                $server->cmd('TYPE', $key) eq 'string'
+                ? int(0.5 + $server->tokens($key))
                 : $server->cmd('ZCARD', $key) . ' entries';
         }
     }
@@ -304,8 +304,8 @@ location /after  { ratelimit rich poor; empty_gif; }
 location /poor   { ratelimit poor; ratelimit_dry_run off; empty_gif; }
 --- init
 my ($s, $us) = @{ $::redis->cmd('TIME') };
-$::redis->cmd('HSET', "ratelimit:poor:{$_}", tokens => '1.000000',
-              lastRefill => $s * 1_000_000 + $us) for 1, 2;
+$::redis->bucket_set("ratelimit:poor:{$_}", tokens => '1.000000',
+                     lastRefill => $s * 1_000_000 + $us) for 1, 2;
 $::redis->cmd('PEXPIRE', "ratelimit:poor:{$_}", 800_000_000) for 1, 2;
 --- request eval
 ["GET /before?c=7", "GET /before?c=4&p=1", "GET /after?c=4&p=2"]

@@ -93,7 +93,7 @@ add_response_body_check(sub {
 sub buckets {
     return { map { my $key = $_;
                    (s/^ratelimit://r
-                    => int(0.5 + $redis->cmd('HGET', $key, 'tokens'))) }
+                    => int(0.5 + $redis->tokens($key))) }
              grep { !/sink/ } @{ $redis->cmd('KEYS', '*') } };
 }
 
@@ -101,8 +101,7 @@ sub buckets {
 # How many requests have come to /sink.
 
 sub sunk {
-    my $left = $redis->cmd('HGET', 'ratelimit:localhost=/sink:{sink}',
-                           'tokens');
+    my $left = $redis->tokens('ratelimit:localhost=/sink:{sink}');
 
     return defined $left ? 1000 - int(0.5 + $left) : 0;
 }

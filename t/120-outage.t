@@ -49,7 +49,7 @@ sub taken {
 
     my ($name) = grep { /\{\Q$key\E\}/ } @{ $redis->cmd('KEYS', "*{$key}*") };
 
-    return defined $name ? $capacity - $redis->cmd('HGET', $name, 'tokens')
+    return defined $name ? $capacity - $redis->tokens($name)
                          : 0;
 }
 

@@ -75,7 +75,7 @@ sub miscounted {
     return grep {
         my ($name) = @{ $redis->cmd('KEYS', "*{$_}*") };
         my $taken = defined $name ? RateLimit::Fault::apart($_)
-                                    - $redis->cmd('HGET', $name, 'tokens') : 0;
+                                    - $redis->tokens($name) : 0;
         my $more = $taken - ($granted{$_} // 0);
 
         $more < $least * ($lost{$_} // 0) || $more > ($lost{$_} // 0);

@@ -514,7 +514,7 @@ EOC
     my $tokens = sub {
         my ($limit, $key) = @_;
 
-        my $left = $live->cmd('HGET', "ratelimit:$limit:{$key}", 'tokens');
+        my $left = $live->tokens("ratelimit:$limit:{$key}");
 
         return defined $left ? sprintf('%.0f', $left) : undef;
     };

@@ -239,7 +239,7 @@ sub times_of {
         }
 
     } else {
-        splice @args, 0, $call->{script} eq 'token_bucket' ? 5 : 4;
+        splice @args, 0, $call->{script} eq 'token_bucket' ? 5 : 3;
         @times = @args if @args;
     }
 
@@ -1026,14 +1026,12 @@ sub left_in {
     my $name = "ratelimit:localhost$place:{$key}";
     my $type = $redis->cmd('TYPE', $name);
 
-    if ($type eq 'hash') {
-        return 0 + $redis->cmd('HGET', $name, 'tokens');
-
-    } elsif ($type eq 'zset') {
+    if ($type eq 'zset') {
         return 100 - sum0(map { (split /:/)[1] }
                           @{ $redis->cmd('ZRANGE', $name, 0, -1) });
 
     } elsif ($type eq 'string') {
+        return 0 + $redis->tokens($name) if $redis->cmd('GET', $name) =~ /^tok/;
 
         # a token is worth 864 s
 

@@ -352,8 +352,7 @@ subtest 'what the client is told stays right' => sub {
 
     is_deeply ask('/cost?k=told&c=10'), ['200 redis'], 'all ten taken';
 
-    my ($tokens, $last) = @{ $redis->cmd('HMGET', $key, 'tokens',
-                                         'lastRefill') };
+    my ($tokens, $last) = @{ $redis->bucket($key) }{qw(tokens lastRefill)};
     my $begin = $last / 1e6 - $tokens;
     my ($wrong, $n) = (0, 0);
 
@@ -490,7 +489,7 @@ subtest 'several limits: the one that blocks is remembered, alone' => sub {
                'and its time';
     }), 0, 'without a call';
 
-    is int $redis->cmd('HGET', 'ratelimit:user:{u}', 'tokens'), 3,
+    is int $redis->tokens('ratelimit:user:{u}'), 3,
        'the user was not charged';
     is $redis->cmd('ZCARD', 'ratelimit:all:{all}'), 2, 'nor were all';
 
@@ -537,7 +536,7 @@ subtest 'dry runs' => sub {
 
     is_deeply ask(('/trial?user=t') x 5), [('200 redis') x 5],
               'a trial limit does not keep others from being asked';
-    cmp_ok $redis->cmd('HGET', 'ratelimit:user:{t}', 'tokens'), '<', 0.01,
+    cmp_ok $redis->tokens('ratelimit:user:{t}'), '<', 0.01,
            'all five were counted';
     is_deeply ask(('/trial?user=t') x 2), ['429 redis', '429 denied'],
               'and then the enforced one denies';
@@ -573,7 +572,7 @@ subtest 'other shards are other buckets' => sub {
                      @shards;
 
         wait_until(sub {
-            $user->cmd('HGET', "ratelimit:user:{s$n}", 'tokens') >= 3
+            $user->tokens("ratelimit:user:{s$n}") >= 3
         }, 2) or $wrong++;
     }
 

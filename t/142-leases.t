@@ -114,19 +114,19 @@ sub tokens {
     my ($place, $key, $capacity) = @_;
 
     my $name = key($place, $key);
+    my $state = $redis->cmd('GET', $name) // '';
 
-    if ($redis->cmd('TYPE', $name) eq 'string') {
+    if ($state =~ /^\d+$/) {
 
         # a token an hour
 
         my ($s, $us) = @{ $redis->cmd('TIME') };
-        my $lacks = $redis->cmd('GET', $name) / 16_000_000
-                    - ($s - 1_700_000_000 + $us / 1e6);
+        my $lacks = $state / 16_000_000 - ($s - 1_700_000_000 + $us / 1e6);
 
         return 1000 - POSIX::ceil(max(0, $lacks) / 3600);
     }
 
-    return 0 + ($redis->cmd('HGET', $name, 'tokens') // $capacity // 1000);
+    return 0 + ($redis->tokens($name) // $capacity // 1000);
 }
 
 
@@ -172,7 +172,7 @@ sub flood {
 sub sum_of_tokens {
     my ($place, $keys) = @_;
 
-    return sum0(map { $redis->cmd('HGET', key($place, "k$_"), 'tokens')
+    return sum0(map { $redis->tokens(key($place, "k$_"))
                       // 1000 } 0 .. $keys - 1);
 }
 
@@ -446,7 +446,7 @@ subtest 'two places with one limit, one of which holds for longer' => sub {
     my $seen = serial($n, '/far?k=s', 4);
     my $passed = passed($seen);
     my $left = sub {
-        $redis->cmd('HGET', 'ratelimit:shared:{s}', 'tokens')
+        $redis->tokens('ratelimit:shared:{s}')
     };
 
     for (1 .. 10) {
@@ -634,7 +634,7 @@ subtest 'windows and several limits take nothing in advance' => sub {
 
     is_deeply serial($n, '/two?k=a', 30), { '200 redis' => 30 },
               'two limits';
-    is $redis->cmd('HGET', "ratelimit:$_:{a}", 'tokens'), '970.000000', $_
+    is $redis->tokens("ratelimit:$_:{a}"), '970.000000', $_
         for qw(ip user);
 };
 
@@ -643,7 +643,7 @@ subtest 'a dry run: as many as would have passed' => sub {
     my $seen = serial($n, '/dry?k=a', 40);
 
     is passed($seen), 40, 'all pass';
-    is $redis->cmd('HGET', key('/dry', 'a'), 'tokens'), '0.000000',
+    is $redis->tokens(key('/dry', 'a')), '0.000000',
        'the bucket is empty';
     is +($seen->{'200 lease'} // 0) > 0, 1, 'some by leases';
 };
@@ -813,7 +813,7 @@ subtest 'Redis dies: what is held is spent, then the failure policy' => sub {
 
     my $passed = passed(serial($own, '/long?k=a', 40));
     my $held = 1000 - $passed
-               - $mortal->cmd('HGET', key('/long', 'a'), 'tokens');
+               - $mortal->tokens(key('/long', 'a'));
 
     cmp_ok $held, '>', 5, "$held tokens are held";
     $mortal->stop;
@@ -873,7 +873,7 @@ subtest 'a zone that is too small: never more than the limit' => sub {
     cmp_ok scalar keys %passed, '>=', $keys / 2, 'of many keys';
 
     my $wrong = grep {
-        $passed{$_} + ($redis->cmd('HGET', key('/small', "s$_"), 'tokens')
+        $passed{$_} + ($redis->tokens(key('/small', "s$_"))
                        // 10) > 10
     } keys %passed;
 

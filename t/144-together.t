@@ -261,7 +261,7 @@ sub spent {
                                       / 86_400;
 
         } else {
-            my $tokens = $server->cmd('HGET', $name, 'tokens') // next;
+            my $tokens = $server->tokens($name) // next;
 
             $spent += $capacity - $tokens;
         }

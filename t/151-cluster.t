@@ -204,7 +204,7 @@ sub spent {
         return sprintf '%.0f', max(0, $lacks) / 3600;
     }
 
-    my $tokens = $node->cmd('HGET', $name, 'tokens') // return 0;
+    my $tokens = $node->tokens($name) // return 0;
 
     return sprintf '%.0f', $capacity - $tokens;
 }
@@ -479,7 +479,7 @@ subtest 'many slots move at once: few maps are asked for' => sub {
 
     for (@keys) {
         my $name = "ratelimit:localhost/t:{$_}";
-        $wrong++ if $cluster->get($name, 'HGET', 'tokens') != 79;
+        $wrong++ if $cluster->tokens($name) != 79;
     }
 
     is $wrong, 0, 'each bucket is right';
@@ -791,7 +791,7 @@ subtest 'leases: taken where the key is, and given back there' => sub {
     my $tokens = sub {
         my ($key) = @_;
         my $name = "ratelimit:localhost/lease:{$key}";
-        return $cluster->get($name, 'HGET', 'tokens') // 1000;
+        return $cluster->tokens($name) // 1000;
     };
 
     my $load = RateLimit::Load::run(

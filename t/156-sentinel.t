@@ -154,7 +154,7 @@ subtest 'the master is found' => sub {
     my ($r) = grep { $_->{headers}{'x-source'} eq 'redis' } $load->responses;
 
     is $r->{headers}{'x-shard'}, 'mymaster', '$ratelimit_shard is the name';
-    is $master->cmd('HGET', 'ratelimit:localhost/t:{a}', 'tokens') + 0, 0,
+    is $master->tokens('ratelimit:localhost/t:{a}') + 0, 0,
        'the bucket is at the master';
     is $replica->calls('evalsha'), 0, 'the replica was not asked';
 
@@ -551,7 +551,7 @@ subtest 'leases, denials and reloads' => sub {
 
     is_deeply $load->statuses, { 200 => 500 }, 'all pass';
     ok wait_until(sub {
-        ($all->master->cmd('HGET', $name, 'tokens') // 0) == 500
+        ($all->master->tokens($name) // 0) == 500
     }, 10), 'and what was not used is back';
 
     get($nginx, '/five?k=d') for 1 .. 10;

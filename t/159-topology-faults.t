@@ -346,7 +346,7 @@ subtest 'the name of a seed moves to another node: slots stay' => sub {
        'without a redirect';
 
     for my $n (0, 1) {
-        my $left = sub { $nodes[$n]->cmd('HGET', name_of($_[0]), 'tokens') };
+        my $left = sub { $nodes[$n]->tokens(name_of($_[0])) };
 
         is_deeply [grep { $left->($_) != 997 } keys_of($n)], [],
                   "all was taken at $addrs[$n]";
@@ -514,7 +514,7 @@ subtest 'a lease is given back after a move, also at the end' => sub {
     my $port = free_port();
     my $redis = RateLimit::Redis->start(port => $port,
                                         bind => '127.0.0.1 127.0.0.2');
-    my $left = sub { $redis->cmd('HGET', name_of('a'), 'tokens') };
+    my $left = sub { $redis->tokens(name_of('a')) };
 
     $dns->name('localhost', a => ['127.0.0.1']);
 

@@ -728,14 +728,13 @@ subtest 'leases are given back at the end' => sub {
     my $spent = 100 - $fault->ask('lease', 100)->{remaining};
     my ($key) = @{ $redis->cmd('KEYS', '*{lease}*') };
 
-    cmp_ok $redis->cmd('HGET', $key, 'tokens'), '<', 100 - $spent,
+    cmp_ok $redis->tokens($key), '<', 100 - $spent,
            'more was taken than spent';
 
     $fault->finish;
 
-    ok wait_until(sub { $redis->cmd('HGET', $key, 'tokens') == 100 - $spent },
-                  10), 'the rest is back' or diag $redis->cmd('HGET', $key,
-                                                              'tokens');
+    ok wait_until(sub { $redis->tokens($key) == 100 - $spent },
+                  10), 'the rest is back' or diag $redis->tokens($key);
 };
 
 

@@ -88,7 +88,7 @@ sub taken {
             my ($key) = $name =~ /\{(\d+)\}$/ or next;
 
             $taken += RateLimit::Fault::apart($key)
-                      - $redis->cmd('HGET', $name, 'tokens');
+                      - $redis->tokens($name);
         }
     }
 

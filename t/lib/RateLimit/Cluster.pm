@@ -45,7 +45,8 @@ package RateLimit::Cluster;
 #                                   # slots are served, replicas are in sync
 #   $cluster->calls('evalsha');     # sum of all nodes, see below
 #   $cluster->flush;  $cluster->keys;           # of all masters
-#   $cluster->get($key, @command);  # $cluster->get('k', 'HGET', 'tokens'), at
+#   $cluster->tokens($key);         # of a bucket, at the node that has it
+#   $cluster->get($key, @command);  # $cluster->get('k', 'PTTL'), at
 #                                   # the node of the key
 #   $cluster->stop;
 #
@@ -216,6 +217,13 @@ sub get {
     my ($self, $key, $command, @args) = @_;
 
     return $self->node_of($key)->cmd($command, $key, @args);
+}
+
+
+sub tokens {
+    my ($self, $key) = @_;
+
+    return $self->node_of($key)->tokens($key);
 }
 
 

@@ -20,6 +20,14 @@ package RateLimit::Redis;
 #                                      # RateLimit::Redis::Error (a string)
 #   $redis->info('clients')->{connected_clients};
 #
+#   $redis->bucket($key);              # fields of a token bucket; undef if
+#                                      # there is no such key
+#   $redis->bucket_fields($text);      # of its value
+#   $redis->tokens($key);              # one of them
+#   $redis->bucket_set($key, tokens => 5, expires => undef);
+#                                      # changes some, makes the key if it has
+#                                      # to; its time to live stays
+#
 #   $redis->stop;      # SIGTERM, awaited        $redis->kill9;
 #   $redis->pause;     # SIGSTOP, awaited        $redis->resume;
 #   $redis->start;     # again, same port, socket and config; data are gone
@@ -149,6 +157,68 @@ sub cmd {
     }
 
     return $reply;
+}
+
+
+# The columns of a token bucket's fields, as lua/token_bucket.lua has them.
+
+my @BUCKET = (['tokens', 17], ['lastRefill', 16], ['expires', 13],
+              ['seen', 16]);
+
+sub bucket {
+    my ($self, $key) = @_;
+
+    my $text = $self->cmd('GET', $key);
+
+    return defined $text ? $self->bucket_fields($text) : undef;
+}
+
+
+sub bucket_fields {
+    my ($self, $text) = @_;
+
+    my $at = 0;
+    my %fields;
+
+    for (@BUCKET) {
+        my ($name, $width) = @$_;
+
+        last if length $text < $at + length $name;
+
+        die "no $name at $at: $text\n"
+            if substr($text, $at, 1 + length $name) ne "$name ";
+
+        $at += 1 + length $name;
+
+        my $value = substr $text, $at, $width;
+
+        $value =~ s/^ +//;
+        $fields{$name} = $value if length $value;
+        $at += 1 + $width;
+    }
+
+    return \%fields;
+}
+
+
+sub tokens {
+    my ($self, $key) = @_;
+
+    return ($self->bucket($key) // {})->{tokens};
+}
+
+
+sub bucket_set {
+    my ($self, $key, %changes) = @_;
+
+    my %fields = (%{ $self->bucket($key) // {} }, %changes);
+    my $text = join ' ', map { sprintf "$_->[0] %$_->[1].$_->[1]s",
+                                       $fields{$_->[0]} // '' }
+                         @BUCKET[0 .. (defined $fields{seen} ? 3 : 2)];
+
+    $self->cmd('SET', $key, $text, 'KEEPTTL');
+
+    return;
 }
 
 

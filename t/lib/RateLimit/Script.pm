@@ -38,7 +38,7 @@ package RateLimit::Script;
 #
 #   $script->flat($requests, %opt);  # the reply to take_many as it is
 #
-#   $script->hash_of($ip);      # the fields
+#   $script->fields_of($ip);    # of a bucket
 #   $script->log_of($user);     # entries: [time, cost, id], oldest first
 #   $script->bytes_of($ip, ...);     # DUMP of all of them, to compare; undef
 #                                    # for a key that is not there
@@ -69,30 +69,27 @@ my $CLOCKED = 'local us, s = table.remove(ARGV), table.remove(ARGV); '
 
 my $LIFE = <<'EOC';
     local time = redis.call('TIME')
-    local all = redis.call('HGETALL', KEYS[1])
 
-    all[#all + 1] = 'now'
-    all[#all + 1] = string.format('%.0f', time[1] * 1000000 + time[2])
-    all[#all + 1] = 'pttl'
-    all[#all + 1] = redis.call('PTTL', KEYS[1])
-
-    return all
+    return { string.format('%.0f', time[1] * 1000000 + time[2]),
+             redis.call('PTTL', KEYS[1]), redis.call('GET', KEYS[1]) }
 EOC
 
 my $AGE = <<'EOC';
     local left = redis.call('PTTL', KEYS[1])
     local ms = tonumber(ARGV[1])
+    local state = redis.call('GET', KEYS[1])
 
     if left >= 0 and left <= ms then
         return redis.call('DEL', KEYS[1])
     end
 
     for field, us in pairs({ lastRefill = 1000, seen = 1000, expires = 1 }) do
-        local was = tonumber(redis.call('HGET', KEYS[1], field))
+        local at, till, was = string.find(state, field .. ' +(%d+)')
 
-        if was then
-            redis.call('HSET', KEYS[1], field,
-                       string.format('%.0f', was - ms * us))
+        if at then
+            redis.call('SETRANGE', KEYS[1], at - 1,
+                       string.format('%s %' .. till - at - #field .. '.0f',
+                                     field, was - ms * us))
         end
     end
 
@@ -165,7 +162,7 @@ sub ttl_of {
         $us = $limit->{length};
 
     } elsif ($limit->{kind} eq 'gcra') {
-        $us = int($limit->{capacity} * $self->tick_of($limit) / 16) + 1;
+        return 0;
 
     } else {
         my ($num, $den) = @{ $limit->{rate} };
@@ -305,8 +302,8 @@ sub short {
     my @args = ($limit->{capacity} * $tick, ($limit->{cost} // 1) * $tick);
 
     splice @args, 1, 0, @{ $limit->{rate} } if $limit->{kind} eq 'bucket';
-    push @args, $self->ttl_of($limit);
-    push @args, $limit->{varies} // 0 if $limit->{kind} eq 'gcra';
+    push @args, $limit->{kind} eq 'gcra' ? $limit->{varies} // 0
+                                         : $self->ttl_of($limit);
 
     if ($opt{times}) {
         push @args, ref $opt{times} ? @{ $opt{times} }
@@ -345,10 +342,10 @@ sub _call {
 }
 
 
-sub hash_of {
+sub fields_of {
     my ($self, $limit) = @_;
 
-    return { @{ $self->{redis}->cmd('HGETALL', $limit->{key}) } };
+    return $self->{redis}->bucket($limit->{key});
 }
 
 
@@ -385,9 +382,12 @@ sub pttl {
 sub life_of {
     my ($self, $limit) = @_;
 
-    my %life = @{ $self->_call('life', undef, [$limit]) };
+    my ($now, $pttl, $text) = @{ $self->_call('life', undef, [$limit]) };
 
-    return undef if $life{pttl} == -2;
+    return undef if $pttl == -2;
+
+    my %life = (%{ $self->{redis}->bucket_fields($text) }, now => $now,
+                pttl => $pttl);
 
     $life{$_} *= 1000 for grep { exists $life{$_} } qw(pttl expires);
 
@@ -409,8 +409,8 @@ sub age {
 sub expires_in {
     my ($self, $limit, $ms, %opt) = @_;
 
-    $self->{redis}->cmd('HSET', $limit->{key}, 'expires',
-                        int($opt{at} / 1000) + $ms);
+    $self->{redis}->bucket_set($limit->{key},
+                               expires => int($opt{at} / 1000) + $ms);
     $self->{redis}->cmd('PEXPIRE', $limit->{key}, $ms);
 
     return;
