@@ -778,7 +778,7 @@ ratelimit_breaker failures=1 probe=1h;
 location /t {
     ratelimit_rate 1r/d;
     ratelimit_capacity 3;
-    ratelimit_shards 127.0.0.1:$TEST_NGINX_RAND_PORT_2;
+    ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT2;
     empty_gif;
 }
 --- request eval

@@ -702,7 +702,7 @@ location /t { ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
               ratelimit_breaker failures=100; ratelimit_local_share 1/2;
               ratelimit_log_level warn;
               ratelimit_rate 1r/d; ratelimit_capacity 2; empty_gif; }
-location /open { ratelimit_shards 127.0.0.1:$TEST_NGINX_RAND_PORT_1;
+location /open { ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT2;
                  ratelimit_breaker failures=1 probe=1h;
                  ratelimit_rate 1r/d; ratelimit_capacity 5; empty_gif; }
 --- request eval

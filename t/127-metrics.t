@@ -20,7 +20,7 @@ use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(
-    free_port reap slurp spawn temp_dir wait_until
+    dead_port free_port reap slurp spawn temp_dir wait_until
 );
 
 my $TEXT = 'text/plain; version=0.0.4; charset=utf-8';
@@ -423,7 +423,7 @@ subtest 'what was sent is what was counted' => sub {
     my @redis = RateLimit::Redis->start_many(2);
     my $shards = join ' ', map { $_->addr } @redis;
     my $late = RateLimit::Redis->new;       # not yet there
-    my $dead = free_port();
+    my $dead = dead_port();
 
     my $nginx = start(
         log    => 'notice',

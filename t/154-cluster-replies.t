@@ -16,7 +16,7 @@ use RateLimit::FakeRedis;
 use RateLimit::Fault;
 use RateLimit::Load;
 use RateLimit::Nginx;
-use RateLimit::Util qw(free_port patience slurp wait_until);
+use RateLimit::Util qw(dead_port free_port patience slurp wait_until);
 
 my $MAX = 2 ** 14 - 1;  # the last slot
 my $HOPS = 5;           # at most, after the first try
@@ -250,7 +250,7 @@ subtest 'redirects without sense' => sub {
     my @workers = $nginx->workers;
     my $good = map_of([0, $MAX, ['127.0.0.1', $fake->port]]);
     my $slot = RateLimit::Cluster::slot('a');
-    my $dead = free_port();
+    my $dead = dead_port();
     my @wrong;
 
     is seen(get($nginx, '/?k=a')), '200 redis', 'before';
@@ -304,7 +304,7 @@ subtest 'maps of all kinds' => sub {
     my ($fake, $other) = start_fakes(2, eval => sub { $PASSED });
     my $port = $fake->port;
     my @me = ('127.0.0.1', $port);
-    my $dead = free_port();
+    my $dead = dead_port();
     my $node = "*3\r\n" . bulk('127.0.0.1') . ":$port\r\n" . bulk('e' x 40);
 
     # 503: none of these can be used; 200: where there is a way; any: as it

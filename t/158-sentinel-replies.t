@@ -15,7 +15,7 @@ use RateLimit::Fault;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Sentinel;
-use RateLimit::Util qw(free_port slurp wait_until);
+use RateLimit::Util qw(dead_port free_port slurp wait_until);
 
 my ($one, $two) = map {
     RateLimit::Sentinel::Server->start(bind => '127.0.0.1 -::1')
@@ -122,7 +122,7 @@ subtest 'where the master is' => sub {
     my $nginx = start_nginx($fake->addr);
     my @workers = $nginx->workers;
     my $port = $one->port;
-    my $dead = free_port();
+    my $dead = dead_port();
 
     my @replies = (
         ['an error', "-ERR what\r\n"],

@@ -37,8 +37,8 @@ package RateLimit::Test;
 #                                                $TEST_NGINX_SHARD1_PORT, ...
 #   start_fake(%opt)       a RateLimit::FakeRedis    $TEST_NGINX_FAKE_PORT ...
 #   wait_until, slurp, free_port                 of RateLimit::Util
-# Always set: $TEST_NGINX_DEAD_PORT and $TEST_NGINX_DEAD_SOCK, where nobody
-# listens.
+# Always set: $TEST_NGINX_DEAD_PORT, ..._PORT2, ..._PORT3, and
+# $TEST_NGINX_DEAD_SOCK, where nobody listens.
 #
 # Redis servers are ended after nginx, also when a test dies.  Each block starts
 # with empty ones (FLUSHALL), unless it has a section "--- keep_redis".
@@ -59,7 +59,7 @@ use File::Spec ();
 use RateLimit::FakeRedis ();
 use RateLimit::Redis ();
 use RateLimit::Util qw(
-    free_port wait_until slurp temp_dir patience keep_files log_trouble
+    free_port dead_port wait_until slurp temp_dir patience keep_files log_trouble
 );
 
 our @EXPORT = qw(
@@ -140,7 +140,7 @@ sub _environment {
         $ENV{TEST_NGINX_SERVROOT} ||= "$dir/servroot";
     }
 
-    $ENV{TEST_NGINX_DEAD_PORT} = free_port();
+    $ENV{"TEST_NGINX_DEAD_PORT$_"} = dead_port() for '', 2, 3;
     $ENV{TEST_NGINX_DEAD_SOCK} = "$dir/dead.sock";
 
     if ($ENV{TEST_NGINX_USE_VALGRIND}) {

@@ -4,6 +4,7 @@ package RateLimit::Util;
 # waiting for a condition, and child processes that are always ended.
 #
 #   my $port = free_port();
+#   my $dead = dead_port();                  # nobody listens, nor ever will
 #   my $dir  = temp_dir('redis');            # the caller removes it
 #   wait_until(sub { -e "$dir/x" }, 5) or die "no x after 5 s";
 #   my $pid  = spawn([qw(redis-server -)], out => "$dir/log");
@@ -24,7 +25,7 @@ use POSIX ();
 use Time::HiRes ();
 
 our @EXPORT_OK = qw(
-    free_port wait_until slurp temp_dir spawn reap alive find_program patience
+    free_port dead_port wait_until slurp temp_dir spawn reap alive find_program patience
     keep_files log_trouble
 );
 
@@ -67,6 +68,25 @@ sub free_port {
         $given{$port} = 1;
 
         return $port;
+    }
+
+    die "no free port found\n";
+}
+
+
+# A port that this process holds, so that no server of another test gets it.
+
+my @held;
+
+sub dead_port {
+    for (1 .. 1000) {
+        my $socket = IO::Socket::INET->new(
+            LocalAddr => '127.0.0.1', LocalPort => free_port(), Proto => 'tcp'
+        ) or next;
+
+        push @held, $socket;
+
+        return $socket->sockport;
     }
 
     die "no free port found\n";
