@@ -6,7 +6,7 @@
 #     make bench                       about five minutes
 #     make bench QUICK=1               one minute: only what the targets need
 #     make bench CASES='^exact|gcra'   what matches, and its limit_req
-#     make bench ROUNDS=8 SECONDS=3    default 4 rounds of 2 s a case
+#     make bench ROUNDS=8 SECONDS=3    default 6 rounds of 1 s a case
 #     make bench KEYS=1000000          instead of 100000
 #     make bench SVG=docs/bench.svg JSON=x.json
 #     make bench LIST=1                names of the cases
@@ -16,8 +16,10 @@
 # TEST_NGINX_BINARY or nginx, the module RATELIMIT_MODULE or the one in build/.
 #
 # How it measures.  Each round runs every case once, under wrk with 64
-# connections, every other round in the opposite order; figures are medians
-# over the rounds.  What counts is the CPU time that nginx and Redis use for a
+# connections, every other round in the opposite order, and before and after
+# each case the limit_req that it is compared with, as a machine that others
+# use as well is now faster and now slower; figures are medians over the rounds.
+# What counts is the CPU time that nginx and Redis use for a
 # request, since wrk, nginx and Redis share the machine: requests/s depend on
 # who is scheduled when.  All cases get the same requests, /CASE?k=NNNNNN over
 # all keys, from the same script (load.lua), and answer with the same content,
@@ -87,8 +89,8 @@ Getopt::Long::GetOptions(
     'connections=i', 'json=s', 'svg=s', 'contest=s',
 ) && !@ARGV or die "usage: see the top of $0\n";
 
-$opt{rounds}  ||= $opt{quick} ? 3 : 4;
-$opt{seconds} ||= $opt{quick} ? 1 : 2;
+$opt{rounds}  ||= $opt{quick} ? 2 : 6;
+$opt{seconds} ||= 1;
 
 die "keys: 64 to 1000000\n" if $opt{keys} < 64 || $opt{keys} > 1_000_000;
 
@@ -179,10 +181,8 @@ if (defined $opt{cases}) {
     $lone = 'lone' =~ $regex;
 
     for my $case (grep { $chosen{ $_->{id} } } @cases) {
-        $chosen{ $_->{id} } = 1 for grep {
-            $_->{family} eq 'limit_req' && $_->{kind} eq $case->{kind}
-            && $_->{workers} == $case->{workers}
-        } @all;
+        $chosen{ $_->{id} } = 1 for grep { defined }
+                                         Bench::Cases::base_of($case, @all);
     }
 
     @cases = grep { $chosen{ $_->{id} } } @cases;
@@ -292,10 +292,46 @@ sub run_case {
 sub run_round {
     my ($case) = @_;
 
-    run_case($case, seconds => $case->{before}, after => 0)
-        if $case->{before};
+    my %more;
 
-    push @{ $case->{results} }, run_case($case);
+    # what changes with the load is measured for longer
+
+    if ($case->{before}) {
+        run_case($case, seconds => $case->{before}, after => 0);
+        $more{seconds} = 2 if $opt{seconds} < 2;
+    }
+
+    push @{ $case->{results} }, run_case($case, %more);
+
+    return $case->{results}[-1];
+}
+
+
+# Cases between two runs of what they are compared with: the base of a result
+# is the mean of that before and that after it.
+
+my ($base_before, $between);
+
+sub run_base {
+    my ($base) = @_;
+
+    my $result = run_round($base);
+
+    if ($between) {
+        $between->{base} = {
+            map { $_ => ($base_before->{$_} + $result->{$_}) / 2 }
+                qw(nginx rps)
+        };
+    }
+
+    $base_before = $result;
+    undef $between;
+}
+
+sub run_beside {
+    my ($case) = @_;
+
+    $between = run_round($case);
 }
 
 
@@ -369,11 +405,30 @@ for my $case (@cases) {
 
 for my $round (1 .. $opt{rounds}) {
     my @order = $round % 2 ? @cases : reverse @cases;
+    my (@bases, %beside);
 
     for my $case (@order) {
+        my $base = Bench::Cases::base_of($case, @cases) // $case;
+
+        push @bases, $base unless $beside{ $base->{id} };
+        push @{ $beside{ $base->{id} } }, $case;
+    }
+
+    my $job = sub {
+        my ($case, $code) = @_;
+
         push @jobs, [$case->{before} + $opt{seconds} + $case->{after} + 0.3,
                      "round $round of $opt{rounds}: $case->{id}",
-                     sub { run_round($case) }];
+                     sub { $code->($case) }];
+    };
+
+    for my $base (@bases) {
+        $job->($base, \&run_base);
+
+        for my $case (grep { $_ != $base } @{ $beside{ $base->{id} } }) {
+            $job->($case, \&run_beside);
+            $job->($base, \&run_base);
+        }
     }
 
     push @jobs, [3.5, "round $round of $opt{rounds}: lone request",

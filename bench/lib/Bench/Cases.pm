@@ -20,8 +20,10 @@ package Bench::Cases;
 #   server     which nginx serves it: those with the same name share one
 #   conf, http, main   configuration inside its location, of http, on top
 #   redis      more of redis.conf
-#   goal       true if a target of issue 5 needs it
+#   goal       true if a target needs it
 #
+#   Bench::Cases::base_of($case, @cases);      # the limit_req that it is
+#                                              # compared with, or undef
 #   Bench::Cases::nginx_options(\@cases, \%redis);  # for RateLimit::Nginx
 #
 # As a rule all cases with as many workers live in one nginx, each in a location
@@ -121,8 +123,12 @@ sub all {
            title => 'all denied, no headers',
            conf => shard() . denied() . "ratelimit_headers off;\n");
 
+    # Its keys are told when to go each ten seconds, if they are in use: rounds
+    # that are further apart would measure nothing else.
+
     for my $kind (qw(hot keys)) {
         $add->('gcra', $kind, title => 'gcra',
+               before => $kind eq 'keys' ? 2 : 0,
                conf => shard() . limit($kind)
                        . "ratelimit_algorithm gcra;\n");
     }
@@ -238,6 +244,20 @@ sub named {
 
     return "ratelimit_limit $name key=$key capacity=$rate->{capacity}"
            . " rate=$rate->{rate};\n";
+}
+
+
+sub base_of {
+    my ($case, @cases) = @_;
+
+    return undef if $case->{family} eq 'limit_req';
+
+    my ($base) = grep {
+        $_->{family} eq 'limit_req' && $_->{kind} eq $case->{kind}
+        && $_->{workers} == $case->{workers}
+    } @cases;
+
+    return $base;
 }
 
 
