@@ -6,7 +6,7 @@
 #     make bench                       about five minutes
 #     make bench QUICK=1               one minute: only what the targets need
 #     make bench CASES='^exact|gcra'   what matches, and its limit_req
-#     make bench ROUNDS=8 SECONDS=3    default 6 rounds of 1 s a case
+#     make bench ROUNDS=8 SECONDS=3    default 4 rounds of 1 s a case
 #     make bench KEYS=1000000          instead of 100000
 #     make bench SVG=docs/bench.svg JSON=x.json
 #     make bench LIST=1                names of the cases
@@ -89,7 +89,7 @@ Getopt::Long::GetOptions(
     'connections=i', 'json=s', 'svg=s', 'contest=s',
 ) && !@ARGV or die "usage: see the top of $0\n";
 
-$opt{rounds}  ||= $opt{quick} ? 2 : 6;
+$opt{rounds}  ||= $opt{quick} ? 2 : 4;
 $opt{seconds} ||= 1;
 
 die "keys: 64 to 1000000\n" if $opt{keys} < 64 || $opt{keys} > 1_000_000;
