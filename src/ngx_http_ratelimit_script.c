@@ -116,20 +116,6 @@ static const ngx_http_ratelimit_lua_t  *ngx_http_ratelimit_scripts[] = {
 };
 
 
-long long
-ngx_http_ratelimit_script_take(char **command,
-    ngx_http_ratelimit_script_t *script)
-{
-    ngx_http_ratelimit_bundle_t  bundle;
-
-    memset(&bundle, 0, sizeof(ngx_http_ratelimit_bundle_t));
-
-    (void) ngx_http_ratelimit_bundle_add(&bundle, script);
-
-    return ngx_http_ratelimit_bundle_format(command, &bundle, script->eval);
-}
-
-
 int
 ngx_http_ratelimit_bundle_add(ngx_http_ratelimit_bundle_t *bundle,
     ngx_http_ratelimit_script_t *script)
@@ -490,29 +476,6 @@ ngx_http_ratelimit_script_command(char **command, ...)
     va_end(words);
 
     return ngx_http_ratelimit_args_format(command, &args);
-}
-
-
-ngx_http_ratelimit_failure_e
-ngx_http_ratelimit_script_reply(const ngx_http_ratelimit_reply_t *reply,
-    ngx_http_ratelimit_script_t *script)
-{
-    size_t                         i;
-    ngx_http_ratelimit_bundle_t    bundle;
-    ngx_http_ratelimit_failure_e   failure;
-
-    bundle.n = 1;
-    bundle.scripts[0] = script;
-    bundle.elements[0] = (script->times > 1) ? 1 : 0;
-
-    for (i = 0; i < script->n; i++) {
-        bundle.elements[0] +=
-                       ngx_http_ratelimit_states(&script->claims[i]->bucket);
-    }
-
-    failure = ngx_http_ratelimit_bundle_reply(reply, &bundle);
-
-    return failure ? failure : script->failure;
 }
 
 

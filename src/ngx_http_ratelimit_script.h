@@ -50,7 +50,6 @@ typedef struct {
     size_t                          id_len;
     unsigned                        preview:1; /* take nothing */
     unsigned                        clock:1;   /* nginx's time counts */
-    unsigned                        eval:1;    /* with the script's text */
 } ngx_http_ratelimit_script_t;
 
 
@@ -97,25 +96,22 @@ typedef struct {
 
 
 /*
- * These return the length of the command, -1 if there is no memory; it is
- * released by ngx_http_ratelimit_script_free().
- */
-
-long long ngx_http_ratelimit_script_take(char **command,
-    ngx_http_ratelimit_script_t *script);
-
-/*
  * Whether a call could be added, which the first one of an empty bundle always
  * can; time and id are those of the first one
  */
 int ngx_http_ratelimit_bundle_add(ngx_http_ratelimit_bundle_t *bundle,
     ngx_http_ratelimit_script_t *script);
-long long ngx_http_ratelimit_bundle_format(char **command,
-    ngx_http_ratelimit_bundle_t *bundle, unsigned eval);
 
 /* whether one of the short scripts will do, without time and id */
 int ngx_http_ratelimit_script_short(const ngx_http_ratelimit_script_t *script);
 
+/*
+ * These return the length of the command, -1 if there is no memory; it is
+ * released by ngx_http_ratelimit_script_free().
+ */
+
+long long ngx_http_ratelimit_bundle_format(char **command,
+    ngx_http_ratelimit_bundle_t *bundle, unsigned eval);
 long long ngx_http_ratelimit_script_refund(char **command,
     const ngx_http_ratelimit_refund_t *refunds, size_t n, unsigned eval);
 
@@ -129,14 +125,10 @@ long long ngx_http_ratelimit_script_load(char **command, size_t i);
 /* any command of zero-terminated words; the list ends with NULL */
 long long ngx_http_ratelimit_script_command(char **command, ...);
 
-/* fills the claims' states, and "passed", or says why there are none */
-ngx_http_ratelimit_failure_e ngx_http_ratelimit_script_reply(
-    const ngx_http_ratelimit_reply_t *reply,
-    ngx_http_ratelimit_script_t *script);
-
 /*
- * The same for all calls that were formatted; those that are NULL meanwhile are
- * left out.  A single one may have failed.
+ * Fills the claims' states, and "passed", or says why there are none, for all
+ * calls that were formatted; those that are NULL meanwhile are left out.  A
+ * single one may have failed.
  */
 ngx_http_ratelimit_failure_e ngx_http_ratelimit_bundle_reply(
     const ngx_http_ratelimit_reply_t *reply,

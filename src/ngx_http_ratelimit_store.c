@@ -163,7 +163,6 @@ ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
 
     call->errand.script.n = 0;
     call->errand.script.times = 1;
-    call->errand.script.eval = 0;
     call->errand.script.preview = take->preview;
     call->errand.script.clock = take->clock;
 

@@ -414,7 +414,7 @@ test_wire(void)
     claims[0] = claim_of("ratelimit:a:{k}", bucket_of(10, "7r/m", 3));
     script = script_of(claims, 1);
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
 
     is_bytes(command, len, bytes_of("*9\r\n$7\r\nEVALSHA\r\n"
              "$40\r\n" SHA1 "\r\n" "$1\r\n1\r\n" "$15\r\nratelimit:a:{k}\r\n"
@@ -425,7 +425,7 @@ test_wire(void)
     claims[1] = claim_of("b", window_of(5, 60 * SECOND, 2));
     script = script_of(claims, 2);
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
 
     is_bytes(command, len, bytes_of("*26\r\n$7\r\nEVALSHA\r\n"
              "$40\r\n" TAKE_SHA1 "\r\n" "$1\r\n2\r\n"
@@ -497,7 +497,7 @@ test_wire(void)
 
     /* a token is 60/7 s, of 16000000 ticks each */
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
 
     is_bytes(command, len, bytes_of("*7\r\n$7\r\nEVALSHA\r\n"
              "$40\r\n" GCRA_SHA1 "\r\n" "$1\r\n1\r\n"
@@ -597,7 +597,7 @@ test_short(void)
         is_short = cases[i].is_short;
         sha1 = !is_short ? TAKE_SHA1 : cases[i].gcra ? GCRA_SHA1 : SHA1;
 
-        len = ngx_http_ratelimit_script_take(&command, script);
+        len = bundle_command(&command, script, 1, 0);
 
         ok(args_of(command, len, &args) && arg_is(&args, 1, sha1, 40)
            && arg_number(&args, 2) == cases[i].n, "%s: %s", cases[i].name,
@@ -636,7 +636,7 @@ test_take_args(void)
 
     script = script_of(claims, 3);
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args), "three limits: a command");
     args_are(&args, 0, "word by word", "EVALSHA", TAKE_SHA1, "3",
              "user", "ip", "global", "take", "redis", "1800000000123456",
@@ -656,7 +656,7 @@ test_take_args(void)
     script.id_len = 3;
     script.n = 1;
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args), "a preview by nginx's clock: a command");
     args_are(&args, 4, "word by word", "peek", "nginx", "0", "x y",
              "1",
@@ -671,7 +671,7 @@ test_take_args(void)
     claims[0].bucket.step = 7;
     script = script_of(claims, 1);
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args) && arg_number(&args, 15) == 0,
        "a window is sent without a step");
     ngx_http_ratelimit_script_free(command);
@@ -683,7 +683,7 @@ test_take_args(void)
     claims[1].shadow = 1;
     script = script_of(claims, 2);
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args), "two of gcra: a command");
     args_are(&args, 5, "in ticks", "take", "redis", "1800000000123456",
              "7f-1", "1",
@@ -710,7 +710,7 @@ test_times(void)
     script = script_of(&claim, 1);
     script.times = 12;
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args), "12 requests for a bucket: a command");
     args_are(&args, 0, "whose last word says how many", "EVALSHA", SHA1, "1",
              "k", "10", "7", "60", "3", "86714", "12", NULL);
@@ -720,7 +720,7 @@ test_times(void)
     script = script_of(&claim, 1);
     script.times = UINT32_MAX;
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args), "for gcra: a command");
     args_are(&args, 0, "whose last word says how many", "EVALSHA", GCRA_SHA1,
              "1", "k", "160000000", "48000000", "0", "4294967295", NULL);
@@ -731,7 +731,7 @@ test_times(void)
     claim.bucket.varies = 1;
     script.times = 2;
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args), "for gcra with variables: a command");
     args_are(&args, 4, "which says so", "160000000", "48000000", "1", "2",
              NULL);
@@ -739,7 +739,7 @@ test_times(void)
 
     script.times = 1;
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args), "of one request: a command");
     args_are(&args, 4, "which says so, and no number of them", "160000000",
              "48000000", "1", NULL);
@@ -747,7 +747,7 @@ test_times(void)
 
     script.preview = 1;
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args), "of the long script: a command");
     args_are(&args, 9, "in place of a step", "gcra", "enforced", "160000000",
              "48000000", "1", "1", "1", "0", NULL);
@@ -757,7 +757,7 @@ test_times(void)
     script = script_of(&claim, 1);
     script.times = 2;
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args), "for a window: a command");
     args_are(&args, 0, "which says it before the limit", "EVALSHA", TAKE_SHA1,
              "1", "k", "take", "redis", "1800000000123456", "7f-1", "2",
@@ -907,10 +907,10 @@ test_alike(void)
 static void
 test_alike_times(void)
 {
-    char                         *command, *single, names[BUNDLE][8];
+    char                         *command, names[BUNDLE][8];
     args_t                        args;
     size_t                        i, wrong;
-    long long                     len, single_len;
+    long long                     len;
     ngx_http_ratelimit_claim_t    claims[BUNDLE];
     ngx_http_ratelimit_script_t   scripts[BUNDLE];
 
@@ -1005,24 +1005,6 @@ test_alike_times(void)
     args_are(&args, 5, "which need not know", "10", "7", "60", "3", "86714",
              "2", "2", NULL);
     ngx_http_ratelimit_script_free(command);
-
-    /* one call is a bundle of one, and says itself whether it has the text */
-
-    for (i = 0; i < 8; i++) {
-        claims[0].bucket = (i & 1) ? gcra_of(10, "7r/m", 3)
-                                   : bucket_of(10, "7r/m", 3);
-        scripts[0].times = (i & 2) ? 5 : 1;
-        scripts[0].eval = (i & 4) ? 1 : 0;
-
-        single_len = ngx_http_ratelimit_script_take(&single, &scripts[0]);
-        len = bundle_command(&command, scripts, 1, scripts[0].eval);
-
-        is_bytes(single, single_len, command, len,
-                 "a single call is a bundle of one");
-
-        ngx_http_ratelimit_script_free(single);
-        ngx_http_ratelimit_script_free(command);
-    }
 }
 
 
@@ -1312,18 +1294,11 @@ test_bundle(void)
     /* one call has no numbers, however it is made */
 
     for (i = 0; i < 4; i++) {
-        scripts[0].eval = i & 1;
         scripts[0].preview = i >> 1;
 
-        single_len = ngx_http_ratelimit_script_take(&single, &scripts[0]);
-        len = bundle_command(&command, scripts, 1, scripts[0].eval);
-
-        is_bytes(single, single_len, command, len,
-                 "a single call is a bundle of one");
+        len = bundle_command(&command, scripts, 1, i & 1);
         ok(args_of(command, len, &args) && args.n == 35,
-           "without the numbers of its limits");
-
-        ngx_http_ratelimit_script_free(single);
+           "a single call: without the numbers of its limits");
         ngx_http_ratelimit_script_free(command);
     }
 
@@ -1920,9 +1895,8 @@ test_eval(void)
             claims[0].bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
         }
 
-        sha_len = ngx_http_ratelimit_script_take(&sha, &script);
-        script.eval = 1;
-        text_len = ngx_http_ratelimit_script_take(&text, &script);
+        sha_len = bundle_command(&sha, &script, 1, 0);
+        text_len = bundle_command(&text, &script, 1, 1);
 
         ok(args_of(sha, sha_len, &a), "EVALSHA is a command");
         ok(args_of(text, text_len, &b), "EVAL is a command");
@@ -2027,7 +2001,7 @@ test_many(void)
     script.now = UINT64_MAX;
     script.times = UINT32_MAX;
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
 
     ok(args_of(command, len, &args) && args.n == 8 + 9 * CLAIMS,
        "16 limits: a command of all");
@@ -2152,9 +2126,8 @@ test_keys(void)
         claims[1] = claims[0];
 
         script = script_of(claims, 1);
-        script.eval = i % 2;
 
-        len = ngx_http_ratelimit_script_take(&command, &script);
+        len = bundle_command(&command, &script, 1, i % 2);
 
         snprintf(name, sizeof(name), "a key %s arrives as it is",
                  keys[i].name);
@@ -2165,7 +2138,7 @@ test_keys(void)
         script.n = 2;
         script.claims[1] = &claims[1];
 
-        len = ngx_http_ratelimit_script_take(&command, &script);
+        len = bundle_command(&command, &script, 1, 0);
         ok(args_of(command, len, &args) && args.n == 26
            && arg_is(&args, 4, keys[i].data, keys[i].len),
            "and as the second of two");
@@ -2225,7 +2198,7 @@ ttl_of(const ngx_http_ratelimit_bucket_t *bucket)
 
     /* the last argument of a script, but for gcra.lua: the last but one */
 
-    len = ngx_http_ratelimit_script_take(&command, &script);
+    len = bundle_command(&command, &script, 1, 0);
     ttl = 0;
 
     if (args_of(command, len, &args)) {
@@ -2497,9 +2470,16 @@ answer(ngx_http_ratelimit_reader_t *reader, const char *wire,
 {
     size_t                         i;
     ngx_http_ratelimit_claim_t    *claim;
+    ngx_http_ratelimit_bundle_t    bundle;
     ngx_http_ratelimit_failure_e   failure;
 
-    failure = ngx_http_ratelimit_script_reply(reply_of(reader, wire), script);
+    bundle_sent(&bundle, script, 1);
+
+    failure = ngx_http_ratelimit_bundle_reply(reply_of(reader, wire), &bundle);
+
+    if (failure == NGX_HTTP_RATELIMIT_OK) {
+        failure = script->failure;
+    }
 
     for (i = 0; failure == NGX_HTTP_RATELIMIT_OK && i < script->n; i++) {
         claim = script->claims[i];
