@@ -161,7 +161,7 @@ ngx_http_ratelimit_pipe_queue(ngx_http_ratelimit_redis_t *redis,
         slot->command.len = command->len;
     }
 
-    slot->sent = ready;
+    slot->sent = 0;
     slot->parked = 0;
 
     if (!ready) {
@@ -182,6 +182,7 @@ ngx_http_ratelimit_pipe_queue(ngx_http_ratelimit_redis_t *redis,
         ngx_str_null(&slot->command);
     }
 
+    slot->sent = 1;
     ngx_queue_insert_tail(&redis->sent, &slot->queue);
     redis->connection->idle = 0;
     ngx_post_event(&redis->flush, &ngx_posted_events);

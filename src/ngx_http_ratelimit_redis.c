@@ -516,6 +516,10 @@ ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis,
 
     if (redis->retired) {
         ngx_http_ratelimit_pipe_fail(redis, &failed, failure);
+
+        /* its end may have been posted before, and was forgotten above */
+
+        ngx_http_ratelimit_redis_end(redis);
         return;
     }
 
