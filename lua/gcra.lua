@@ -26,6 +26,7 @@
 local EPOCH = 160000000
 
 local call, tonumber = redis.call, tonumber
+local unpack = table.unpack or unpack
 local floor, format = math.floor, string.format
 
 local time = call('TIME')

@@ -17,6 +17,7 @@
 local LATEST = 1000
 
 local given = 0
+local unpack = table.unpack or unpack
 
 -- of all keys at once, as soon as one of them is asked for
 local strings
@@ -38,11 +39,12 @@ local function refund_bucket(i, capacity, cost)
         tokens = string.sub(state, 1, 7) == 'tokens '
                  and tonumber(string.sub(state, 8, 24))
 
-        if not tokens then
+        -- no more than fits its column: neither is "inf" nor "nan"
+        if not (tokens and tokens < 10000000000) then
             return
         end
 
-        tokens = math.floor(tokens * 1000000 + 0.5)
+        tokens = math.max(0, math.floor(tokens * 1000000 + 0.5))
     end
 
     tokens = math.max(tokens, math.min(capacity * 1000000,
@@ -106,7 +108,7 @@ local function refund_window(key, id, amount)
 end
 
 local function refund_gcra(i, ticks)
-    if tonumber(state_of(i)) then
+    if string.match(state_of(i), '^%d+$') then
         redis.call('DECRBY', KEYS[i], ticks)
         given = given + 1
     end

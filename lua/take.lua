@@ -69,6 +69,7 @@ local take = ARGV[1] == 'take'
 local nginx = ARGV[2] == 'nginx'
 
 local call = redis.call
+local unpack = table.unpack or unpack
 local floor, format, sub = math.floor, string.format, string.sub
 
 local time = call('TIME')
@@ -143,7 +144,7 @@ end
 local function look_at_bucket(i, a)
     local slow = tonumber(ARGV[a + 7]) * 1000 > HOUR
     local state = state_of(i)
-    local tokens = tonumber(sub(state, 8, 24))
+    local tokens = sub(state, 1, 7) == 'tokens ' and tonumber(sub(state, 8, 24))
     local last = tonumber(sub(state, 37, 52))
     local expires = math.max(0, tonumber(sub(state, 62, 74)) or 0)
 
@@ -289,12 +290,15 @@ local function look_at_gcra(i, a)
                         and full_at - ticks > burst }
 end
 
+-- of nginx's clocks one may be far ahead, which nobody sets right: what it has
+-- written goes as soon as it can
 local function write_gcra(key, _, g)
     local full_at = g.ticks + g.burst - g.left
-    local goes_at = (floor(full_at / EPOCH) + 2) * EPOCH
+    local goes_at = nginx and full_at + 16000000
+                    or (floor(full_at / EPOCH) + 2) * EPOCH
 
     call('SET', key, integer(full_at),
-         'PX', integer(floor((goes_at - g.ticks) / 16000)))
+         'PX', integer(math.ceil((goes_at - g.ticks) / 16000)))
 end
 
 local function entry(key, rank)

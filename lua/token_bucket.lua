@@ -34,6 +34,7 @@
 -- to renew it.
 
 local call, tonumber = redis.call, tonumber
+local unpack = table.unpack or unpack
 local floor, max, min = math.floor, math.max, math.min
 local format, sub = string.format, string.sub
 
@@ -76,9 +77,10 @@ local expires_text, ttl_text, ttl_was
 for i = 1, #KEYS do
     local key, state = KEYS[i], states[i]
     local wanted = times and tonumber(ARGV[5 + i]) or 1
-    local tokens = state and tonumber(sub(state, 8, 24))
-    local last = state and tonumber(sub(state, 37, 52))
-    local expires = max(0, state and tonumber(sub(state, 62, 74)) or 0)
+    local own = state and sub(state, 1, 7) == 'tokens '
+    local tokens = own and tonumber(sub(state, 8, 24))
+    local last = own and tonumber(sub(state, 37, 52))
+    local expires = max(0, own and tonumber(sub(state, 62, 74)) or 0)
     local ttl = lifetime
     local repair = false
     local failed
@@ -111,7 +113,7 @@ for i = 1, #KEYS do
         end
     else
         -- what another algorithm has kept counts as gone
-        if state and not tonumber(state) and sub(state, 1, 7) ~= 'tokens ' then
+        if state and not own and not tonumber(state) then
             failed = WRONGTYPE
         end
 

@@ -749,7 +749,11 @@ subtest 'odd fields: no reply is wrong, nobody is locked out' => sub {
 
 
 subtest 'a key of another type is an error, and stays as it is' => sub {
-    for my $make (['SET', 'x'], ['LPUSH', 'x'], ['SADD', 'x']) {
+    my $alike = sprintf 'foreign%17d lastRefill %16d', 5, 7;
+
+    for my $make (['SET', 'x'], ['SET', $alike], ['LPUSH', 'x'],
+                  ['SADD', 'x'])
+    {
         my ($command, @value) = @$make;
         my $key = new_key();
 

@@ -1295,9 +1295,19 @@ subtest 'a refund of what is not there does no harm' => sub {
     is_deeply $script->one($window, at => $NOON), [9, $MINUTE, 0],
               'and the window is empty';
 
+    # no number, or too large a one: what it is, its takers know
+
+    for my $tokens ('nan', '-nan', 'inf', '1e300', '10000000000') {
+        $redis->bucket_set($bucket->{key}, tokens => $tokens,
+                           lastRefill => $NOON);
+        is $script->refund([$bucket], id => 'x'), 0, "$tokens tokens";
+        is_deeply $script->fields_of($bucket),
+                  { tokens => $tokens, lastRefill => $NOON }, 'stay as they are';
+    }
+
     # a string without tokens
 
-    $redis->bucket_set($bucket->{key}, lastRefill => $NOON);
+    $redis->bucket_set($bucket->{key}, tokens => undef);
     is $script->refund([$bucket], id => 'x'), 0, 'no tokens in the string';
     is_deeply $script->fields_of($bucket), { lastRefill => $NOON },
               'and none are made';

@@ -232,6 +232,13 @@ subtest 'the state is an integer, and leaves when the bucket is full, or later'
     $script->take([$limit]);
     $ttl = $script->pttl($limit);
     ok $ttl > 49_000 && $ttl <= 60_000, 'by take.lua as well' or diag $ttl;
+
+    # but by nginx's clock it may be wrong, and goes a second later
+
+    my $other = $script->gcra(capacity => 10, rate => [1, 10]);
+
+    $script->take([{ %$other, cost => 3 }], clock => 'nginx');
+    cmp_ok abs($script->pttl($other) - 31_000), '<', 1000, 'by nginx\'s clock';
 };
 
 

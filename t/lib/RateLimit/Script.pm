@@ -77,7 +77,7 @@ EOC
 my $AGE = <<'EOC';
     local left = redis.call('PTTL', KEYS[1])
     local ms = tonumber(ARGV[1])
-    local state = redis.call('GET', KEYS[1])
+    local state = redis.call('GET', KEYS[1]) or ''
 
     if left >= 0 and left <= ms then
         return redis.call('DEL', KEYS[1])
