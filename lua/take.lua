@@ -70,7 +70,8 @@ local nginx = ARGV[2] == 'nginx'
 
 local call = redis.call
 local unpack = table.unpack or unpack
-local floor, format, sub = math.floor, string.format, string.sub
+local tonumber, floor, max, min = tonumber, math.floor, math.max, math.min
+local format, sub = string.format, string.sub
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -97,7 +98,7 @@ end
 -- that was further ahead at that moment than it is now can't tell
 local function leap(elapsed, by_other)
     if by_other > -HOUR then
-        return math.max(0, elapsed - math.max(0, by_other) - HOUR)
+        return max(0, elapsed - max(0, by_other) - HOUR)
     end
 
     return 0
@@ -142,11 +143,12 @@ local function state_of(i)
 end
 
 local function look_at_bucket(i, a)
-    local slow = tonumber(ARGV[a + 7]) * 1000 > HOUR
+    local ttl = tonumber(ARGV[a + 7])
+    local slow = ttl * 1000 > HOUR
     local state = state_of(i)
     local tokens = sub(state, 1, 7) == 'tokens ' and tonumber(sub(state, 8, 24))
     local last = tonumber(sub(state, 37, 52))
-    local expires = math.max(0, tonumber(sub(state, 62, 74)) or 0)
+    local expires = max(0, tonumber(sub(state, 62, 74)) or 0)
 
     if not (tokens and last) then
         local failed = stranger(KEYS[i])
@@ -165,8 +167,8 @@ local function look_at_bucket(i, a)
 
     if tokens then
         -- not below zero, nor "nan", should somebody else have written that
-        tokens = math.max(0, floor(tokens * 1000000 + 0.5))
-        last = math.max(0, last)
+        tokens = max(0, floor(tokens * 1000000 + 0.5))
+        last = max(0, last)
 
         local elapsed = now - last
 
@@ -197,14 +199,14 @@ local function look_at_bucket(i, a)
 
         if refill > 0 then
             tokens = tokens + refill
-            last = math.min(now, last + (step > 0 and elapsed
+            last = min(now, last + (step > 0 and elapsed
                                          or math.ceil(refill * den / num)))
         end
 
         -- a full bucket saves up no time
         if tokens >= full then
             tokens = full
-            last = math.max(last, now)
+            last = max(last, now)
         end
     else
         tokens = full
@@ -213,7 +215,7 @@ local function look_at_bucket(i, a)
     end
 
     local cost = ARGV[a + 3] * 1000000
-    local needed = tokens < full and ARGV[a + 7] * 500 or 0
+    local needed = tokens < full and ttl * 500 or 0
 
     if num > 0 then
         needed = (full - tokens) * den / num
@@ -223,28 +225,40 @@ local function look_at_bucket(i, a)
         end
     end
 
-    return { left = tokens, cost = cost, last = last, slow = slow, step = step,
-             set_back = set_back, needed = needed, expires = expires }
+    return { taken = 0, left = tokens, cost = cost, last = last, slow = slow,
+             step = step, set_back = set_back, needed = needed, ttl = ttl,
+             expires = expires, kind = 'bucket', shadow = false }
 end
 
 -- a key that is used again gets twice its time, so that few calls renew it
-local function lifetime(a, b)
-    return ARGV[a + 7] * (b.expires > 0 and 2 or 1)
+local function lifetime(b)
+    return b.expires > 0 and 2 * b.ttl or b.ttl
 end
 
-local function renew_bucket(key, a, b)
-    local ttl = lifetime(a, b)
+local function renew_bucket(key, b)
+    local ttl = lifetime(b)
 
     call('PEXPIRE', key, integer(ttl))
     call('SETRANGE', key, '61', format('%13.0f', ms + ttl))
 end
 
-local function write_bucket(key, a, b)
-    local text = format('tokens %10d.%06d lastRefill %10d%06d',
-                        floor(b.left / 1000000), b.left % 1000000,
-                        floor(b.last / 1000000), b.last % 1000000)
-    local renew = b.expires < ms + ARGV[a + 7]
-    local ttl = lifetime(a, b)
+-- as written last: the same for all buckets that were full
+local tokens_text, left_was, last_was
+
+local function write_bucket(key, _, b)
+    local left, last = b.left, b.last
+
+    if left ~= left_was or last ~= last_was then
+        tokens_text = format('tokens %10d.%06d lastRefill %10d%06d',
+                             floor(left / 1000000), left % 1000000,
+                             floor(last / 1000000), last % 1000000)
+        left_was = left
+        last_was = last
+    end
+
+    local text = tokens_text
+    local renew = b.expires < ms + b.ttl
+    local ttl = renew and lifetime(b)
 
     if renew or b.slow then
         text = text .. format(' expires %13.0f',
@@ -280,12 +294,12 @@ local function look_at_gcra(i, a)
         full_at = ticks
     end
 
-    local lacks = math.min(burst, math.max(0, full_at - ticks))
+    local lacks = min(burst, max(0, full_at - ticks))
 
     -- set right as gcra.lua does it; but of nginx's clocks one may be behind,
     -- and the one that is ahead would get more than it should
-    return { left = burst - lacks, cost = cost, burst = burst, ticks = ticks,
-             needed = 0,
+    return { taken = 0, left = burst - lacks, cost = cost, burst = burst,
+             ticks = ticks, needed = 0, kind = 'gcra', shadow = false,
              set_back = not nginx and ARGV[a + 6] == '0'
                         and full_at - ticks > burst }
 end
@@ -328,8 +342,9 @@ local function look_at_window(i, a)
     local limit, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
     local length = tonumber(ARGV[a + 4])
     local total, _, score, at = entry(key, -1)
-    local w = { cost = cost, now = now, total = 0, used = 0, oldest = 0,
-                wait = 0, needed = 0, left = limit, length = length }
+    local w = { taken = 0, cost = cost, now = now, total = 0, used = 0,
+                oldest = 0, wait = 0, needed = 0, left = limit,
+                length = length, kind = 'window', shadow = false }
 
     if type(total) == 'table' then
         return stranger(key, total) or w
@@ -376,7 +391,7 @@ local function look_at_window(i, a)
         w.needed = score + delta - cut
     end
 
-    w.left = math.max(0, limit - w.used)
+    w.left = max(0, limit - w.used)
 
     if w.left < cost and w.used > 0 then
         -- the first entry with which enough has left
@@ -425,21 +440,23 @@ for i = 1, #KEYS do
     local limit = look_at[ARGV[a]](i, a)
 
     if limit.err then
-        limit = { err = limit.err, left = 0, cost = 1, oldest = 0, wait = 0,
-                  needed = 0, last = now, step = tonumber(ARGV[a + 6]) }
+        limit = { err = limit.err, taken = 0, left = 0, cost = 1, oldest = 0,
+                  wait = 0, needed = 0, last = now, kind = ARGV[a],
+                  step = tonumber(ARGV[a + 6]) }
     end
 
-    limit.kind = ARGV[a]
     limit.shadow = ARGV[a + 1] == 'shadow'
-    limit.taken = 0
     limits[i] = limit
 end
+
+-- limits of the request that is served, and how long the reply is so far
+local own = {}
+local told = 0
 
 -- one request, so many times; the numbers of its limits are in ARGV from
 -- "first" on, or it has all limits
 local function serve(times, n, first)
-    local own = {}
-    local at = #reply + 1
+    local at = told + 1
     local passed = times
     local failed
 
@@ -454,27 +471,31 @@ local function serve(times, n, first)
             if limit.left < limit.cost then
                 passed = 0
             elseif times > 1 then
-                passed = math.min(passed, floor(limit.left / limit.cost))
+                passed = min(passed, floor(limit.left / limit.cost))
             end
         end
     end
 
     if times > 1 then
+        told = at
         reply[at] = passed
     end
 
     for i = 1, n do
         local limit = own[i]
-        local fits = limit.left >= limit.cost
+        local left, cost, kind = limit.left, limit.cost, limit.kind
+        local fits = left >= cost
 
         if fits and passed > 0 and take and not failed then
-            limit.left = limit.left - passed * limit.cost
-            limit.taken = limit.taken + passed * limit.cost
+            left = left - passed * cost
+            limit.left = left
+            limit.taken = limit.taken + passed * cost
         end
 
-        reply[#reply + 1] = fits and limit.left or -1 - limit.left
+        told = told + 1
+        reply[told] = fits and left or -1 - left
 
-        if limit.kind == 'window' then
+        if kind == 'window' then
             if limit.taken > 0 and limit.oldest == 0 then
                 limit.oldest = limit.length
             end
@@ -484,15 +505,17 @@ local function serve(times, n, first)
                 limit.wait = limit.oldest
             end
 
-            reply[#reply + 1] = limit.oldest
-            reply[#reply + 1] = fits and 0 or limit.wait
-        elseif limit.kind == 'bucket' and limit.step > 0 then
-            reply[#reply + 1] = now - limit.last
+            reply[told + 1] = limit.oldest
+            reply[told + 2] = fits and 0 or limit.wait
+            told = told + 2
+        elseif kind == 'bucket' and limit.step > 0 then
+            told = told + 1
+            reply[told] = now - limit.last
         end
     end
 
     if failed then
-        for i = at, #reply do
+        for i = at, told do
             reply[i] = 0
         end
 
@@ -528,7 +551,7 @@ for i = 1, #KEYS do
     elseif take and limit.needed > 0 then
         if limit.kind == 'bucket' then
             if limit.expires < ms + limit.needed / 1000 then
-                renew_bucket(KEYS[i], a, limit)
+                renew_bucket(KEYS[i], limit)
             end
         elseif call('PTTL', KEYS[i]) < limit.needed / 1000 then
             call('PEXPIRE', KEYS[i], ARGV[a + 7])
@@ -536,7 +559,7 @@ for i = 1, #KEYS do
     end
 end
 
-if #reply == 1 or (alone and type(reply[1]) == 'table') then
+if told == 1 or (alone and type(reply[1]) == 'table') then
     return reply[1]
 end
 
