@@ -832,11 +832,14 @@ EOC
             my $gone;
 
             wait_until(sub {
+                # in this order: one that is sent away in between was unread
+
+                my $was_read = slurp('/proc/net/tcp') !~ $unread;
                 my $read = '';
                 vec($read, fileno $c->{socket}, 1) = 1;
 
                 return $gone = 1 if select $read, undef, undef, 0;
-                return slurp('/proc/net/tcp') !~ $unread;
+                return $was_read;
             }, 20) or die "a client was neither read nor sent away\n";
 
             $refused = $gone ? $refused + 1 : 0;
