@@ -797,6 +797,7 @@ location /t {
 --- config
 location / {
     ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    ratelimit_breaker failures=100;
     ratelimit_rate 1r/d;
     proxy_pass http://127.0.0.1:$TEST_NGINX_RAND_PORT_1;
 }
