@@ -686,6 +686,7 @@ ngx_http_ratelimit_conf_zone(ngx_conf_t *cf)
 
     rmcf->zone = ngx_http_ratelimit_zone_add(cf, rmcf->zone_size,
                                              &ngx_http_ratelimit_module,
+                                             ngx_http_ratelimit_stats_layout(),
                                              ngx_http_ratelimit_conf_attach,
                                              rmcf);
 

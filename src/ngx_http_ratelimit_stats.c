@@ -1,5 +1,6 @@
 
 #include "ngx_http_ratelimit_stats.h"
+#include "ngx_http_ratelimit_hash.h"
 
 
 /* kinds of records in the zone */
@@ -58,6 +59,70 @@ static ngx_uint_t  ngx_http_ratelimit_stats_process =
 
 /* where a process counts that has found no place; nobody reads it */
 static ngx_http_ratelimit_gauges_t  ngx_http_ratelimit_stats_nowhere;
+
+
+/* all that lives in shared memory, field by field */
+
+static const uint32_t  ngx_http_ratelimit_stats_fields[] = {
+    sizeof(ngx_http_ratelimit_limit_stats_t),
+    ngx_http_ratelimit_zone_field(limit_stats, requests),
+    ngx_http_ratelimit_zone_field(limit_stats, invalid),
+
+    sizeof(ngx_http_ratelimit_gauges_t),
+    ngx_http_ratelimit_zone_field(gauges, calls),
+    ngx_http_ratelimit_zone_field(gauges, connections),
+
+    sizeof(ngx_http_ratelimit_breaker_t),
+    ngx_http_ratelimit_zone_field(breaker, state),
+    ngx_http_ratelimit_zone_field(breaker, attempt),
+    ngx_http_ratelimit_zone_field(breaker, prober),
+    ngx_http_ratelimit_zone_field(breaker, until),
+    ngx_http_ratelimit_zone_field(breaker, closed),
+    ngx_http_ratelimit_zone_field(breaker, since),
+    ngx_http_ratelimit_zone_field(breaker, last),
+    ngx_http_ratelimit_zone_field(breaker, times),
+
+    sizeof(ngx_http_ratelimit_shard_stats_t),
+    ngx_http_ratelimit_zone_field(shard_stats, breaker),
+    ngx_http_ratelimit_zone_field(shard_stats, calls),
+    ngx_http_ratelimit_zone_field(shard_stats, failures),
+    ngx_http_ratelimit_zone_field(shard_stats, latency),
+    ngx_http_ratelimit_zone_field(shard_stats, latency_sum),
+    ngx_http_ratelimit_zone_field(shard_stats, reconnects),
+    ngx_http_ratelimit_zone_field(shard_stats, script_reloads),
+    ngx_http_ratelimit_zone_field(shard_stats, refunds),
+    ngx_http_ratelimit_zone_field(shard_stats, sent),
+    ngx_http_ratelimit_zone_field(shard_stats, received),
+    ngx_http_ratelimit_zone_field(shard_stats, transitions),
+    ngx_http_ratelimit_zone_field(shard_stats, events),
+    ngx_http_ratelimit_zone_field(shard_stats, role),
+    ngx_http_ratelimit_zone_field(shard_stats, set),
+    ngx_http_ratelimit_zone_field(shard_stats, news),
+    ngx_http_ratelimit_zone_field(shard_stats, mapped),
+    ngx_http_ratelimit_zone_field(shard_stats, node),
+    ngx_http_ratelimit_zone_field(shard_stats, node_len),
+    ngx_http_ratelimit_zone_field(shard_stats, failure),
+    ngx_http_ratelimit_zone_field(shard_stats, opened),
+    ngx_http_ratelimit_zone_field(shard_stats, still),
+    ngx_http_ratelimit_zone_field(shard_stats, told),
+    ngx_http_ratelimit_zone_field(shard_stats, lines),
+    ngx_http_ratelimit_zone_field(shard_stats, untold),
+    ngx_http_ratelimit_zone_field(shard_stats, logged),
+    ngx_http_ratelimit_zone_field(shard_stats, gauges),
+
+    sizeof(ngx_http_ratelimit_stats_t),
+    ngx_http_ratelimit_zone_field(stats, decisions),
+    ngx_http_ratelimit_zone_field(stats, fallback),
+    ngx_http_ratelimit_zone_field(stats, pids)
+};
+
+
+uint64_t
+ngx_http_ratelimit_stats_layout(void)
+{
+    return ngx_http_ratelimit_hash(ngx_http_ratelimit_stats_fields,
+                                   sizeof(ngx_http_ratelimit_stats_fields));
+}
 
 
 ngx_http_ratelimit_stats_t *

@@ -131,6 +131,9 @@ typedef struct {
 } ngx_http_ratelimit_stats_t;
 
 
+/* of all these structs, for ngx_http_ratelimit_zone_add() */
+uint64_t ngx_http_ratelimit_stats_layout(void);
+
 /* find or make the records; NULL: no memory.  While the zone is attached */
 
 ngx_http_ratelimit_stats_t *ngx_http_ratelimit_stats(

@@ -27,11 +27,14 @@
 
 
 /*
- * The number changes with anything that lives in shared memory, records
- * included: a reload with a new module then gets new memory, beside the old
- * workers with theirs
+ * Changes by hand with what the layout does not tell: the meaning of a field,
+ * the order of an enum that is stored or counts, how a key is hashed.  A reload
+ * with a module of another layout gets new memory, beside the old workers with
+ * theirs.
  */
-#define NGX_HTTP_RATELIMIT_ZONE_NAME     "ngx_http_ratelimit_5"
+#ifndef NGX_HTTP_RATELIMIT_ZONE_FORMAT
+#define NGX_HTTP_RATELIMIT_ZONE_FORMAT   6
+#endif
 
 /* a part of the pages, and at least so many, is left for later records */
 #define NGX_HTTP_RATELIMIT_ZONE_RESERVE  16
@@ -118,13 +121,79 @@ static void ngx_http_ratelimit_zone_unlink(ngx_http_ratelimit_zone_sh_t *sh,
     ngx_http_ratelimit_node_t *node);
 
 
+/* all that lives in shared memory, field by field */
+
+static const uint32_t  ngx_http_ratelimit_zone_layout[] = {
+    NGX_HTTP_RATELIMIT_ZONE_FORMAT,
+    NGX_HTTP_RATELIMIT_ENTRIES,
+
+    sizeof(ngx_http_ratelimit_level_t),
+    ngx_http_ratelimit_zone_field(level, tokens),
+    ngx_http_ratelimit_zone_field(level, last),
+
+    sizeof(ngx_http_ratelimit_zone_key_t),
+    ngx_http_ratelimit_zone_field(zone_key, hash),
+
+    sizeof(ngx_http_ratelimit_node_t),
+    ngx_http_ratelimit_zone_field(node, key),
+    ngx_http_ratelimit_zone_field(node, next),
+    ngx_http_ratelimit_zone_field(node, newer),
+    ngx_http_ratelimit_zone_field(node, older),
+    ngx_http_ratelimit_zone_field(node, chunks),
+    ngx_http_ratelimit_zone_field(node, u),
+    ngx_http_ratelimit_zone_field(node, u.level),
+    ngx_http_ratelimit_zone_field(node, u.preview.time),
+    ngx_http_ratelimit_zone_field(node, u.preview.state),
+    ngx_http_ratelimit_zone_field(node, u.bound.level),
+    ngx_http_ratelimit_zone_field(node, u.bound.until),
+    ngx_http_ratelimit_zone_field(node, u.bound.held),
+    ngx_http_ratelimit_zone_field(node, u.bound.gone),
+    ngx_http_ratelimit_zone_field(node, u.bound.wanted),
+
+    sizeof(ngx_http_ratelimit_chunk_t),
+    ngx_http_ratelimit_zone_field(chunk, next),
+    ngx_http_ratelimit_zone_field(chunk, n),
+    ngx_http_ratelimit_zone_field(chunk, time),
+    ngx_http_ratelimit_zone_field(chunk, cost),
+
+    sizeof(ngx_http_ratelimit_cell_t),
+    ngx_http_ratelimit_zone_field(cell, node),
+    ngx_http_ratelimit_zone_field(cell, chunk),
+
+    sizeof(ngx_http_ratelimit_record_t),
+    ngx_http_ratelimit_zone_field(record, queue),
+    ngx_http_ratelimit_zone_field(record, kind),
+    ngx_http_ratelimit_zone_field(record, generation),
+    ngx_http_ratelimit_zone_field(record, name),
+    ngx_http_ratelimit_zone_field(record, room),
+    ngx_http_ratelimit_zone_field(record, data),
+
+    sizeof(ngx_http_ratelimit_zone_sh_t),
+    ngx_http_ratelimit_zone_field(zone_sh, secret),
+    ngx_http_ratelimit_zone_field(zone_sh, records),
+    ngx_http_ratelimit_zone_field(zone_sh, generation),
+    ngx_http_ratelimit_zone_field(zone_sh, cells),
+    ngx_http_ratelimit_zone_field(zone_sh, heads),
+    ngx_http_ratelimit_zone_field(zone_sh, mask),
+    ngx_http_ratelimit_zone_field(zone_sh, n),
+    ngx_http_ratelimit_zone_field(zone_sh, knows),
+    ngx_http_ratelimit_zone_field(zone_sh, changing),
+    ngx_http_ratelimit_zone_field(zone_sh, fresh),
+    ngx_http_ratelimit_zone_field(zone_sh, free),
+    ngx_http_ratelimit_zone_field(zone_sh, used),
+    ngx_http_ratelimit_zone_field(zone_sh, nodes),
+    ngx_http_ratelimit_zone_field(zone_sh, evictions),
+    ngx_http_ratelimit_zone_field(zone_sh, resets)
+};
+
+
 ngx_http_ratelimit_zone_t *
 ngx_http_ratelimit_zone_add(ngx_conf_t *cf, size_t size, void *tag,
-    ngx_http_ratelimit_zone_pt attach, void *data)
+    uint64_t records, ngx_http_ratelimit_zone_pt attach, void *data)
 {
+    uint64_t                    layout[2];
+    ngx_str_t                   name;
     ngx_http_ratelimit_zone_t  *zone;
-
-    static ngx_str_t  name = ngx_string(NGX_HTTP_RATELIMIT_ZONE_NAME);
 
     zone = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_zone_t));
     if (zone == NULL) {
@@ -133,6 +202,19 @@ ngx_http_ratelimit_zone_add(ngx_conf_t *cf, size_t size, void *tag,
 
     zone->attach = attach;
     zone->data = data;
+
+    layout[0] = ngx_http_ratelimit_hash(ngx_http_ratelimit_zone_layout,
+                                       sizeof(ngx_http_ratelimit_zone_layout));
+    layout[1] = records;
+
+    name.data = ngx_pnalloc(cf->pool, sizeof("ngx_http_ratelimit_") + 16);
+    if (name.data == NULL) {
+        return NULL;
+    }
+
+    name.len = ngx_sprintf(name.data, "ngx_http_ratelimit_%016xL",
+                           ngx_http_ratelimit_hash(layout, sizeof(layout)))
+               - name.data;
 
     zone->shm_zone = ngx_shared_memory_add(cf, &name, size, tag);
     if (zone->shm_zone == NULL) {

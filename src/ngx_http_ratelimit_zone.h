@@ -102,9 +102,23 @@ typedef struct {
 } ngx_http_ratelimit_zone_usage_t;
 
 
-/* adds the zone to the configuration; NULL: an error was logged */
+/*
+ * The layout of all that lives in shared memory is a number made of the offsets
+ * and sizes of all fields: each struct that is in there lists its own, and
+ * "make lint" finds those that were forgotten.
+ */
+#define ngx_http_ratelimit_zone_field(name, field)                            \
+    offsetof(ngx_http_ratelimit_##name##_t, field),                           \
+    sizeof(((ngx_http_ratelimit_##name##_t *) NULL)->field)
+
+/*
+ * Adds the zone to the configuration; "records" is the layout of what they
+ * hold.  A reload keeps the memory if the layout is the same.  NULL: an error
+ * was logged.
+ */
 ngx_http_ratelimit_zone_t *ngx_http_ratelimit_zone_add(ngx_conf_t *cf,
-    size_t size, void *tag, ngx_http_ratelimit_zone_pt attach, void *data);
+    size_t size, void *tag, uint64_t records,
+    ngx_http_ratelimit_zone_pt attach, void *data);
 
 /*
  * A record: the one of this kind and name that there is already, or a new one

@@ -386,6 +386,76 @@ sub check_config {
 }
 
 
+# The fields of a struct, those of nested ones with their path: name => type.
+
+sub fields_of {
+    my ($body, $path) = @_;
+
+    my %field;
+
+    $body =~ s/\b(?:volatile|const)\b//g;
+
+    while ($body =~ s/\b(?:struct|union)\s*(\{(?:[^{}]|(?1))*\})\s*(\w+)\s*;//) {
+        my ($inner, $name) = ($1, $2);
+
+        %field = (%field, fields_of(substr($inner, 1, -1), "$path$name."));
+    }
+
+    while ($body =~ /(\w+)\s+([\w\s*,\[\]+]+);/g) {
+        my ($type, $names) = ($1, $2);
+
+        for (split /,/, $names) {
+            my ($pointer, $name) = /^\s*(\**)\s*(\w+)/ or next;
+            $field{"$path$name"} = $pointer ? '' : $type;
+        }
+    }
+
+    return %field;
+}
+
+
+# Each struct that lives in shared memory lists all of its fields for the
+# layout of the zone, and so do the structs that are in it.
+
+sub check_layout {
+    my (@files) = @_;
+
+    my (%struct, %listed, %where);
+
+    for my $file (@files) {
+        my $text = join "\n", code_of($file, lines_of($file));
+
+        $struct{$2} = $1
+            while $text =~ /^typedef\ (?:struct|union)\ (\{.*?^\})
+                            \ \Q$PREFIX\E(\w+)_t;/gmsx;
+        $struct{$1} = $2
+            while $text =~ /^struct\ \Q$PREFIX\E(\w+)_s\ (\{.*?^\});/gmsx;
+
+        while ($text =~ /\b\Q$PREFIX\Ezone_field\((\w+),\s*([\w.]+)\)/g) {
+            next if $2 eq 'field';
+            $listed{$1}{$2} = 1;
+            $where{$1} = $file;
+        }
+    }
+
+    for my $name (sort keys %listed) {
+        my %field = fields_of(substr($struct{$name} // '{}', 1, -1), '');
+
+        for my $field (sort keys %field) {
+            complain($where{$name}, 1, "the layout lacks $field of $name")
+                if !$listed{$name}{$field};
+
+            my ($type) = $field{$field} =~ /^\Q$PREFIX\E(\w+)_t\z/ or next;
+
+            complain($where{$name}, 1, "the layout lacks $type, in $name")
+                if $struct{$type} && !$listed{$type};
+        }
+    }
+
+    complain('tools/check-style.pl', 1, 'finds no layout') if !%listed;
+}
+
+
 my @files = @ARGV;
 
 if (!@files) {
@@ -394,6 +464,7 @@ if (!@files) {
 
     check_layers($layer, $_, lines_of($_)) for glob 'src/*.[ch]';
     check_config(@sources);
+    check_layout(glob 'src/*.[ch]');
 
     @files = (@sources, glob 't/unit/*.[ch]');
 }
