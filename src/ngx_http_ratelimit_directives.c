@@ -13,9 +13,11 @@
 
 #define NGX_HTTP_RATELIMIT_PASSWORD_MAX  4096
 #define NGX_HTTP_RATELIMIT_TIMEOUT_MAX   60000      /* ms */
-#define NGX_HTTP_RATELIMIT_ALLOWED_LEN   128        /* of an error message */
+#define NGX_HTTP_RATELIMIT_ALLOWED_LEN   512        /* of an error message */
 
 
+static char *ngx_http_ratelimit_directive_twice(ngx_conf_t *cf,
+    ngx_array_t *named);
 static char *ngx_http_ratelimit_directive_choice(ngx_conf_t *cf,
     ngx_str_t *word, ngx_conf_enum_t *e, ngx_uint_t *np);
 
@@ -57,11 +59,11 @@ ngx_http_ratelimit_directive_names(ngx_conf_t *cf, ngx_command_t *cmd,
     ngx_str_t   *value, *name;
     ngx_uint_t   i, j;
 
-    if (rlcf->named || rlcf->off) {
-        return "is duplicate";
-    }
-
     value = cf->args->elts;
+
+    if (rlcf->named || rlcf->off) {
+        return ngx_http_ratelimit_directive_twice(cf, rlcf->named);
+    }
 
     if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
         rlcf->off = 1;
@@ -103,6 +105,46 @@ ngx_http_ratelimit_directive_names(ngx_conf_t *cf, ngx_command_t *cmd,
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* two lines that are meant as one, most likely: says how that is written */
+
+static char *
+ngx_http_ratelimit_directive_twice(ngx_conf_t *cf, ngx_array_t *named)
+{
+    u_char      *p, *last;
+    u_char       list[NGX_HTTP_RATELIMIT_ALLOWED_LEN];
+    ngx_str_t   *value, *name;
+    ngx_uint_t   i;
+
+    value = cf->args->elts;
+
+    if (named == NULL || ngx_strcmp(value[1].data, "off") == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "duplicate \"%V\" with \"off\": a place has "
+                           "either a list of limits or \"off\"", &value[0]);
+        return NGX_CONF_ERROR;
+    }
+
+    p = list;
+    last = list + NGX_HTTP_RATELIMIT_ALLOWED_LEN;
+    name = named->elts;
+
+    for (i = 0; i < named->nelts; i++) {
+        p = ngx_slprintf(p, last, " %V", &name[i]);
+    }
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        p = ngx_slprintf(p, last, " %V", &value[i]);
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "duplicate \"%V\": all limits of a place stand in "
+                       "one line, write \"%V%*s;\"", &value[0], &value[0],
+                       (size_t) (p - list), list);
+
+    return NGX_CONF_ERROR;
 }
 
 

@@ -11,10 +11,15 @@ static ngx_int_t ngx_http_ratelimit_shard_parse(ngx_conf_t *cf,
     ngx_str_t *word, ngx_http_ratelimit_shard_t *shard, in_port_t port);
 static ngx_int_t ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
     ngx_http_ratelimit_shard_t *shard);
+static ngx_int_t ngx_http_ratelimit_shard_host(ngx_conf_t *cf, ngx_str_t *url);
+static ngx_int_t ngx_http_ratelimit_shard_one(ngx_conf_t *cf, u_char *p,
+    u_char *last);
 static ngx_int_t ngx_http_ratelimit_shard_no_password(ngx_conf_t *cf,
     u_char *p, u_char *last);
 static ngx_int_t ngx_http_ratelimit_shard_decode(ngx_conf_t *cf,
     ngx_str_t *text, u_char *start, u_char *end);
+static ngx_int_t ngx_http_ratelimit_shards_param(ngx_conf_t *cf,
+    ngx_str_t *word);
 static ngx_int_t ngx_http_ratelimit_shards_masters(ngx_conf_t *cf,
     ngx_array_t *masters, ngx_str_t *word);
 static ngx_int_t ngx_http_ratelimit_shards_fit(ngx_conf_t *cf,
@@ -105,6 +110,10 @@ ngx_http_ratelimit_shards_parse(ngx_conf_t *cf)
             continue;
         }
 
+        if (ngx_http_ratelimit_shards_param(cf, &value[i]) != NGX_OK) {
+            return NULL;
+        }
+
         shard = ngx_array_push(&where->addresses);
         if (shard == NULL) {
             return NULL;
@@ -144,6 +153,50 @@ ngx_http_ratelimit_shards_parse(ngx_conf_t *cf)
     }
 
     return where;
+}
+
+
+/*
+ * A parameter that does not exist, and no address: a host has no "=".  Its
+ * value may be a password, and is not shown.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_shards_param(ngx_conf_t *cf, ngx_str_t *word)
+{
+    u_char  *p, *last;
+
+    last = word->data + word->len;
+
+    for (p = word->data; p < last && *p != '='; p++) {
+        if (!(*p >= 'a' && *p <= 'z') && *p != '_' && *p != '-') {
+            return NGX_OK;
+        }
+    }
+
+    if (p == last || p == word->data) {
+        return NGX_OK;
+    }
+
+    p++;
+
+    if (p - word->data == 9 && ngx_strncmp(word->data, "sentinel=", 9) == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" must be the first parameter of "
+                           "\"ratelimit_shards\"", word);
+        return NGX_ERROR;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid parameter \"%*s\" in \"ratelimit_shards\": "
+                       "%sthere are addresses, \"hash=consistent\" and "
+                       "\"hash=modulo\"", (size_t) (p - word->data),
+                       word->data,
+                       ngx_strncmp(word->data, "weight=", 7) == 0
+                       ? "shards have no weights, each gets as many keys as "
+                         "any other; " : "");
+
+    return NGX_ERROR;
 }
 
 
@@ -279,7 +332,9 @@ ngx_http_ratelimit_shard_parse(ngx_conf_t *cf, ngx_str_t *word,
     shard->url = *word;
     shard->database = NGX_CONF_UNSET;
 
-    if (ngx_http_ratelimit_shard_url(cf, word, shard) != NGX_OK) {
+    if (ngx_http_ratelimit_shard_url(cf, word, shard) != NGX_OK
+        || ngx_http_ratelimit_shard_host(cf, &shard->url) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -333,6 +388,78 @@ ngx_http_ratelimit_shard_parse(ngx_conf_t *cf, ngx_str_t *word,
 }
 
 
+/* what nginx would call an invalid port, or a host that was not found */
+
+static ngx_int_t
+ngx_http_ratelimit_shard_host(ngx_conf_t *cf, ngx_str_t *url)
+{
+    u_char      *p, *last, *colon;
+    u_char       addr[16];
+    ngx_uint_t   n;
+
+    last = url->data + url->len;
+
+    if (url->len == 0 || *url->data == '['
+        || (url->len >= 5
+            && ngx_strncasecmp(url->data, (u_char *) "unix:", 5) == 0))
+    {
+        return NGX_OK;
+    }
+
+    if (ngx_http_ratelimit_shard_one(cf, url->data, last) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    colon = NULL;
+    n = 0;
+
+    for (p = url->data; p < last; p++) {
+        if (*p == ':') {
+            colon = p;
+            n++;
+        }
+    }
+
+    if (n < 2) {
+        return NGX_OK;
+    }
+
+    /* the last number is a port if it can be one */
+
+    if (ngx_atoi(colon + 1, last - colon - 1) == NGX_ERROR
+        || ngx_inet6_addr(url->data, colon - url->data, addr) != NGX_OK)
+    {
+        colon = last;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid address \"%V\" in \"ratelimit_shards\": "
+                       "an IPv6 address needs brackets, "
+                       "write \"[%*s]%*s\"", url,
+                       (size_t) (colon - url->data), url->data,
+                       (size_t) (last - colon), colon);
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_shard_one(ngx_conf_t *cf, u_char *p, u_char *last)
+{
+    if (ngx_strlchr(p, last, ',') == NULL) {
+        return NGX_OK;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid address \"%*s\" in \"ratelimit_shards\": "
+                       "addresses are separated by spaces, "
+                       "write \"host1:port host2:port\"",
+                       (size_t) (last - p), p);
+
+    return NGX_ERROR;
+}
+
+
 /* redis[s]://[user[:password]@]host[:port][/database] */
 
 static ngx_int_t
@@ -377,7 +504,9 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
         }
     }
 
-    if (ngx_http_ratelimit_shard_no_password(cf, p, last) != NGX_OK) {
+    if (ngx_http_ratelimit_shard_no_password(cf, p, last) != NGX_OK
+        || ngx_http_ratelimit_shard_one(cf, at ? at + 1 : host, p) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 

@@ -262,11 +262,11 @@ refused('off beside limits', $A, "ratelimit $_;",
 refused('a limit twice', $A, 'ratelimit a b a;', 'duplicate limit "a"',
         '"ratelimit"');
 refused('two lists', $A, 'ratelimit a; ratelimit b;',
-        '"ratelimit" directive is duplicate');
+        'all limits of a place stand in one line, write "ratelimit a b;" in ');
 refused('a list and off', $A, 'ratelimit a; ratelimit off;',
-        '"ratelimit" directive is duplicate');
+        'duplicate "ratelimit" with "off"', 'either a list of limits or "off"');
 refused('off and a list', $A, 'ratelimit off; ratelimit a;',
-        '"ratelimit" directive is duplicate');
+        'duplicate "ratelimit" with "off"', 'either a list of limits or "off"');
 refused('an empty list', $A, 'ratelimit;',
         'invalid number of arguments in "ratelimit"');
 refused('a list in if', $A, 'if ($args) { ratelimit a; }',
