@@ -229,6 +229,8 @@ ngx_http_ratelimit_ask(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
     take->trust.deny = conf->deny_cache;
     take->preview = conf->preview;
     take->clock = conf->clock;
+    take->closed = !conf->preview
+                   && conf->on_error == NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED;
     take->handler = ngx_http_ratelimit_answer;
     take->data = ctx;
 

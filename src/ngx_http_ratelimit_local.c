@@ -3,8 +3,11 @@
 #include "ngx_http_ratelimit_hash.h"
 
 
+/* ms: by then, as a rule, a request that was denied has given back */
+#define NGX_HTTP_RATELIMIT_LOCAL_MOMENT  100
+
 /* ms after its end: tokens of a lease that are still there belong to nobody */
-#define NGX_HTTP_RATELIMIT_LOCAL_STALE  1000
+#define NGX_HTTP_RATELIMIT_LOCAL_STALE   1000
 
 
 /* a claim while it is looked at */
@@ -33,6 +36,9 @@ static ngx_int_t ngx_http_ratelimit_local_know_bucket(
 static ngx_int_t ngx_http_ratelimit_local_know_window(
     ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_claim_t *claim,
     ngx_http_ratelimit_trust_t *trust, uint64_t now);
+static ngx_uint_t ngx_http_ratelimit_local_denies(
+    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_claim_t *claim,
+    uint64_t now);
 static ngx_uint_t ngx_http_ratelimit_local_stale(
     ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_trust_t *trust,
     uint64_t now);
@@ -41,6 +47,11 @@ static ngx_uint_t ngx_http_ratelimit_local_stale(
 /* too large for the stack, and only one request at a time is looked at */
 static ngx_http_ratelimit_look_t
     ngx_http_ratelimit_looks[NGX_HTTP_RATELIMIT_CLAIMS];
+
+
+/* ms for which what a shard said is of use, or tokens of it are held */
+#define ngx_http_ratelimit_local_left(node, now)                              \
+    ((int32_t) ((node)->u.bound.until - (uint32_t) ((now) / 1000)))
 
 
 uint64_t
@@ -359,8 +370,10 @@ ngx_http_ratelimit_local_know_bucket(ngx_http_ratelimit_node_t *node,
         return NGX_OK;
     }
 
-    return (fits || now >= node->u.bound.level.last
-                           + (uint64_t) trust->deny * 1000)
+    return (fits
+            || now >= node->u.bound.level.last
+                      + (uint64_t) trust->deny * 1000
+            || ngx_http_ratelimit_local_left(node, now) <= 0)
            ? NGX_DECLINED : NGX_OK;
 }
 
@@ -376,7 +389,7 @@ ngx_http_ratelimit_local_know_window(ngx_http_ratelimit_node_t *node,
     fits = node->u.bound.level.last;
     oldest = (uint64_t) node->u.bound.level.tokens;
 
-    left = (int32_t) (node->u.bound.until - (uint32_t) (now / 1000));
+    left = ngx_http_ratelimit_local_left(node, now);
 
     /* another place may believe it for longer */
 
@@ -472,6 +485,61 @@ done:
     ngx_http_ratelimit_zone_unlock(zone);
 
     return node ? NGX_OK : NGX_DECLINED;
+}
+
+
+void
+ngx_http_ratelimit_local_suspect(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t sent)
+{
+    ngx_uint_t                      known, believed;
+    ngx_http_ratelimit_node_t      *node;
+    ngx_http_ratelimit_trust_t      brief;
+    ngx_http_ratelimit_zone_key_t   key;
+
+    ngx_http_ratelimit_local_bound(claim, &key);
+
+    ngx_http_ratelimit_zone_lock(zone);
+
+    node = ngx_http_ratelimit_zone_find(zone, &key);
+
+    known = node && ngx_http_ratelimit_local_denies(node, claim, sent);
+    believed = known && ngx_http_ratelimit_local_left(node, sent) > 0;
+
+    ngx_http_ratelimit_zone_unlock(zone);
+
+    if (believed) {
+        return;
+    }
+
+    brief = *trust;
+
+    if (!known) {
+        brief.deny = ngx_min(brief.deny, NGX_HTTP_RATELIMIT_LOCAL_MOMENT);
+    }
+
+    (void) ngx_http_ratelimit_local_learn(zone, claim, &brief, sent, 0, NULL);
+}
+
+
+/* by what was learned, however long ago that was */
+
+static ngx_uint_t
+ngx_http_ratelimit_local_denies(ngx_http_ratelimit_node_t *node,
+    ngx_http_ratelimit_claim_t *claim, uint64_t now)
+{
+    int64_t                     state[NGX_HTTP_RATELIMIT_STATES];
+    ngx_http_ratelimit_level_t  level;
+
+    if (claim->bucket.algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
+        return now < node->u.bound.level.last
+               && claim->bucket.cost >= node->u.bound.wanted;
+    }
+
+    level = node->u.bound.level;
+
+    return !ngx_http_ratelimit_level_look(&level, &claim->bucket, now, state);
 }
 
 

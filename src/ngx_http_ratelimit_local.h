@@ -71,6 +71,15 @@ ngx_int_t ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
     uint64_t sent, uint64_t held, uint32_t *mark);
 
+/*
+ * The same of a denial by one of several shards.  What the bucket lacks may be
+ * held by a request that another shard denies, and come back in a moment: so it
+ * is believed for a moment, and in full if a later answer says the same.
+ */
+void ngx_http_ratelimit_local_suspect(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
+    uint64_t sent);
+
 /* so much has been given back: what was learned before holds no more */
 void ngx_http_ratelimit_local_returned(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, uint64_t tokens);

@@ -613,6 +613,21 @@ ngx_http_ratelimit_script_state(ngx_http_ratelimit_claim_t *claim, size_t i,
 
 
 int
+ngx_http_ratelimit_script_enforced(const ngx_http_ratelimit_script_t *script)
+{
+    size_t  i;
+
+    for (i = 0; i < script->n; i++) {
+        if (!script->claims[i]->shadow) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+int
 ngx_http_ratelimit_script_taken(const ngx_http_ratelimit_script_t *script)
 {
     int     taken;

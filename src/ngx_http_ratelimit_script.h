@@ -136,6 +136,10 @@ ngx_http_ratelimit_failure_e ngx_http_ratelimit_bundle_reply(
 
 void ngx_http_ratelimit_script_free(char *command);
 
+/* whether it has a limit that may end the request */
+int ngx_http_ratelimit_script_enforced(
+    const ngx_http_ratelimit_script_t *script);
+
 /* whether a call that was answered took something */
 int ngx_http_ratelimit_script_taken(const ngx_http_ratelimit_script_t *script);
 

@@ -35,6 +35,8 @@ typedef struct {
 static ngx_http_ratelimit_call_t *ngx_http_ratelimit_store_call(
     ngx_http_ratelimit_take_t *take, ngx_http_ratelimit_link_t *link,
     ngx_uint_t part);
+static ngx_uint_t ngx_http_ratelimit_store_away(
+    ngx_http_ratelimit_take_t *take);
 static void ngx_http_ratelimit_store_over(ngx_http_ratelimit_errand_t *errand,
     ngx_http_ratelimit_failure_e failure);
 static void ngx_http_ratelimit_store_decide(ngx_http_ratelimit_call_t *call);
@@ -178,6 +180,12 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
 
     take->start = ngx_current_msec;
 
+    if (take->closed && take->calls.nelts > 1
+        && ngx_http_ratelimit_store_away(take))
+    {
+        return NGX_OK;
+    }
+
     call = take->calls.elts;
 
     /* others may want the same of the same bucket */
@@ -208,6 +216,48 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
     }
 
     return take->pending ? NGX_AGAIN : NGX_OK;
+}
+
+
+/*
+ * Whether a shard of an enforced limit is known to be away.  Then those calls
+ * have failed, and the others are as if they had never been: what they would
+ * take had to be given back.
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_store_away(ngx_http_ratelimit_take_t *take)
+{
+    ngx_uint_t                     i, n;
+    ngx_http_ratelimit_call_t     *call;
+    ngx_http_ratelimit_failure_e   failure;
+
+    call = take->calls.elts;
+    n = 0;
+
+    for (i = 0; i < take->calls.nelts; i++) {
+
+        if (!ngx_http_ratelimit_script_enforced(&call[i].errand.script)) {
+            continue;
+        }
+
+        /* this also sees to it that the shard is tried again */
+
+        failure = ngx_http_ratelimit_link_check(call[i].link);
+
+        if (failure != NGX_HTTP_RATELIMIT_OK) {
+            ngx_http_ratelimit_link_unsent(call[i].link, failure);
+
+            call[n] = call[i];
+            call[n++].failure = failure;
+        }
+    }
+
+    if (n) {
+        take->calls.nelts = n;
+    }
+
+    return n > 0;
 }
 
 
@@ -406,8 +456,9 @@ ngx_http_ratelimit_store_over(ngx_http_ratelimit_errand_t *errand,
 
 
 /*
- * Which of the limits deny is remembered, unless calls to other shards are
- * under way: those may give back in a moment what they have taken meanwhile
+ * Which of the limits deny is remembered.  Of several calls each is remembered
+ * by itself: what the others took goes back, and so may what other requests
+ * have taken here.
  */
 
 static void
@@ -426,12 +477,22 @@ ngx_http_ratelimit_store_decide(ngx_http_ratelimit_call_t *call)
                                   claim->state);
         claim->decision.source = NGX_HTTP_RATELIMIT_SOURCE_REDIS;
 
-        if (claim->state[0] < 0 && take->trust.deny && !claim->shadow
-            && !take->preview && take->calls.nelts == 1)
+        if (claim->state[0] >= 0 || take->trust.deny == 0 || claim->shadow
+            || take->preview)
         {
-            ngx_http_ratelimit_local_learn(ngx_http_ratelimit_store_zone,
-                                           claim, &take->trust,
-                                           call->errand.sent, 0, NULL);
+            continue;
+        }
+
+        if (take->calls.nelts == 1) {
+            (void) ngx_http_ratelimit_local_learn(
+                                                ngx_http_ratelimit_store_zone,
+                                                claim, &take->trust,
+                                                call->errand.sent, 0, NULL);
+
+        } else {
+            ngx_http_ratelimit_local_suspect(ngx_http_ratelimit_store_zone,
+                                             claim, &take->trust,
+                                             call->errand.sent);
         }
     }
 }

@@ -46,6 +46,8 @@ struct ngx_http_ratelimit_take_s {
     void                            *data;
     unsigned                         preview:1;  /* take nothing */
     unsigned                         clock:1;    /* nginx's time counts */
+    unsigned                         closed:1;   /* without all enforced limits
+                                                    the request ends */
 
     /* the store's own */
 

@@ -938,7 +938,8 @@ EOC
         server => <<'EOC');
 location /open    { ratelimit here there; ratelimit_on_error open; }
 location /closed  { ratelimit here there; ratelimit_on_error closed; }
-location /local   { ratelimit here there; ratelimit_local_share 1/2; }
+location /local   { ratelimit here there; ratelimit_local_share 1/2;
+                    ratelimit_deny_cache off; }
 location /look    { ratelimit there; ratelimit_preview on;
                     ratelimit_local_share 1/2; }
 EOC
@@ -1478,7 +1479,7 @@ EOC
     ok wait_until(sub { $get->('/one?one=a')->{status} == 404 }), 'is used';
     cmp_ok time - $since, '<=', 3, 'after a second';
 
-    # several limits that reject: if they are on one shard
+    # several limits that reject, on one shard or on two
 
     is $sources->(3, '/both?one=c&two=c'), 'redis redis denied', 'one shard';
 
@@ -1495,8 +1496,11 @@ EOC
 
     my ($here, $there) = values %key;
 
-    is $sources->(3, "/shards?one=$here&two=$there"), 'redis redis redis',
-       'two shards: asked each time';
+    is $sources->(2, "/shards?one=$here&two=$there"), 'redis redis',
+       'two shards';
+    ok wait_until(sub {
+        $sources->(1, "/shards?one=$here&two=$there") eq 'denied'
+    }), 'remembered as well';
 
     # a flood: a bucket of one token each 100 ms
 

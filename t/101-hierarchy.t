@@ -95,6 +95,11 @@ sub start_nginx {
                         ratelimit_deny_cache off; empty_gif; }
         location /mhd { ratelimit minute hour day; ratelimit_body json;
                         ratelimit_deny_cache off; empty_gif; }
+        location /minute { ratelimit user ip global;
+                           ratelimit_deny_cache 60s; empty_gif; }
+        location /single { ratelimit_shards $one; ratelimit user ip global;
+                           ratelimit_deny_cache 60s; empty_gif; }
+
         location /cached { ratelimit day hour minute;
                            ratelimit_deny_cache 60s; empty_gif; }
         location /d { ratelimit day; empty_gif; }
@@ -252,9 +257,10 @@ subtest 'one key each, three shards: the smallest limit, and nothing is missing'
                  [u => $u, $uc], $passed, [i => $i, $ic], $passed,
                  [g => $g, $gc], $passed;
 
-        # who was denied because of a token that came back may try again
+        # who was denied because of a token that came back may try again; a
+        # denial that is remembered may be one of before
 
-        $passed++ while get("/h?$query")->{status} == 200 && $passed < 100;
+        $passed++ while get("/asks?$query")->{status} == 200 && $passed < 100;
 
         is $passed, 40, 'one after the other: up to the limit';
         is_spent 'and so for each of them', [u => $u, $uc], 40,
@@ -362,9 +368,10 @@ subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
     is $early, '', 'one after the other: none passes that does not fit';
     is $lost, '', "none is denied that does ($passed passed)";
 
-    # how many calls there were of each: one a shard, and the refunds
+    # how many calls there were of each: one a shard for those at least that
+    # were made one after the other
 
-    cmp_ok sum0(map { calls_of($_, 'evalsha') } @shards), '>', 1800,
+    cmp_ok sum0(map { calls_of($_, 'evalsha') } @shards), '>', 300,
            'with calls to all shards';
 };
 
@@ -484,6 +491,97 @@ subtest 'several shards: one call for each that is concerned' => sub {
     is_spent 'nothing was taken', [u => $u, 1], 1, [i => $i, 1000], 1,
              [g => $g, 1000], 1;
     is_deeply $calls->(), [1, 2, 2], 'one call for each, and two refunds';
+};
+
+
+# A flood of one user who is denied: his denial is known, whichever shard it
+# came from, so neither his nor the other shards are asked.
+
+subtest 'several shards: who is denied is denied here, and nobody is asked'
+    => sub
+{
+    my $calls = sub { [map { calls_of($_, 'evalsha') } @shards] };
+
+    for my $letter (qw(u i g)) {
+        my ($u, $i, $g) = three_keys();
+        my $query = "u=$u&i=$i&g=$g&${letter}c=3";
+
+        is get("/minute?$query")->{status}, 200, "$letter: number $_"
+            for 1 .. 3;
+
+        # twice by Redis, at different moments: then it is believed in full
+
+        for my $port (@ports) {
+            my $asked = 0;
+
+            ok wait_until(sub {
+                my $h = RateLimit::Load::get($port, "/minute?$query")
+                        ->{headers};
+                $asked++ if $h->{'x-source'} eq 'redis';
+                return $asked == 2;
+            }), 'denied by Redis, then here, then by Redis';
+        }
+
+        is_spent 'nothing was taken', [u => $u, $letter eq 'u' ? 3 : 1000], 3,
+                 [i => $i, 1000], 3, [g => $g, $letter eq 'g' ? 3 : 1000], 3;
+
+        $_->cmd('CONFIG', 'RESETSTAT') for @shards;
+
+        my $load = RateLimit::Load::run(
+            targets => \@ports, connections => 20, requests => 1000, keep => 1,
+            path => "/minute?$query", timeout => 60);
+
+        is_deeply $load->statuses, { 429 => 1000 }, 'a flood is denied';
+        is_deeply [grep { $_->{headers}{'x-source'} ne 'denied' }
+                   $load->responses], [], 'here';
+        is_deeply $calls->(), [0, 0, 0], 'without a call to any shard';
+
+        # as with one shard
+
+        my %one = (u => "1$u", i => "1$i", g => "1$g");
+        my $single = join '&', "${letter}c=3", map { "$_=$one{$_}" } keys %one;
+
+        RateLimit::Load::get($ports[0], "/single?$single") for 1 .. 4;
+
+        my ($here, $there) =
+            map { RateLimit::Load::get($ports[0], $_)->{headers} }
+            "/minute?$query", "/single?$single";
+
+        is_deeply [sort keys %$here], [sort keys %$there],
+                  'the headers are those of one shard';
+        is $here->{$_}, $there->{$_}, $_
+            for qw(x-source x-name x-status x-ratelimit-limit
+                   x-ratelimit-remaining);
+        cmp_ok abs($here->{'retry-after'} - $there->{'retry-after'}), '<', 60,
+               'retry-after';
+
+        # others are asked for as ever, and not charged for the flood
+
+        my %other = (u => $u, i => $i, g => $g, $letter => key_on(0));
+
+        $_->cmd('CONFIG', 'RESETSTAT') for @shards;
+        is get('/minute?' . join '&', map { "$_=$other{$_}" } keys %other)
+           ->{status}, 200, 'another one passes';
+        cmp_ok sum0(@{ $calls->() }), '<=', 3, 'with a call to each shard';
+    }
+};
+
+
+# What the limit lacks may be held by a request that another machine is about to
+# give back, as a shard denies it.
+
+subtest 'several shards: a single denial is believed for a moment' => sub {
+    my ($u, $i, $g) = three_keys();
+    my $ask = sub {
+        RateLimit::Load::get($ports[0], "/minute?u=$u&i=$i&g=$g&gc=1")
+    };
+
+    is $ask->()->{status}, 200, 'the only one';
+    is $ask->()->{headers}{'x-source'}, 'redis', 'one too many';
+    $shards[2]->cmd('DEL', "ratelimit:global:{$g}");
+
+    ok wait_until(sub { $ask->()->{status} == 200 }, 20),
+       'what came back can be had long before the minute is over';
 };
 
 
@@ -676,7 +774,7 @@ subtest 'clients that leave: the limits hold all the same' => sub {
 
     my $load = RateLimit::Load::run(
         targets => \@ports, connections => 40, requests => 1000,
-        path => "/h?u=$u&uc=50&i=$i&ic=60&g=$g&gc=70", timeout => 60,
+        path => "/asks?u=$u&uc=50&i=$i&ic=60&g=$g&gc=70", timeout => 60,
         abort => 0.3, abort_after => 1);
 
     my $passed = $load->count(200);
@@ -705,7 +803,7 @@ subtest 'clients that leave: the limits hold all the same' => sub {
 subtest 'clients that leave before they are denied take nothing' => sub {
     for my $places ([0, 1, 2], [1, 0, 1], [2, 1, 1]) {
         my ($u, $i, $g) = map { key_on($_) } @$places;
-        my $query = "/h?u=$u&uc=1&i=$i&ic=10000&g=$g&gc=10000";
+        my $query = "/asks?u=$u&uc=1&i=$i&ic=10000&g=$g&gc=10000";
 
         is get($query)->{status}, 200, "on shards @$places: the only one";
 
@@ -766,7 +864,7 @@ subtest 'a shard down: open passes and charges the others' => sub {
 };
 
 
-subtest 'a shard down: closed rejects and gives the others back' => sub {
+subtest 'a shard down: closed rejects, and the others are not asked' => sub {
     ok connected(), 'the shards are up again';
 
     my ($u, $i, $g) = three_keys();
@@ -786,15 +884,27 @@ subtest 'a shard down: closed rejects and gives the others back' => sub {
         is $h->{'x-source'}, 'closed', 'closed';
         is $h->{'x-name'}, 'ip', 'the limit that is not known is named';
         is $h->{'x-ratelimit-limit'}, undef, 'it has no numbers';
-        is_spent 'the others have their tokens back', [u => $u, 3], 1,
+        is_spent 'the others keep their tokens', [u => $u, 3], 1,
                  [g => $g, 1000], 1;
-        is_deeply [map { calls_of($_, 'evalsha') } @shards[0, 2]], [2, 2],
-                  'which had been taken';
+        is_deeply [map { calls_of($_, 'evalsha') } @shards[0, 2]], [0, 0],
+                  'as they were not asked';
     }
 
+    # a limit in a dry run does not end the request
+
+    my ($user, $shadow) = (key_on(0), key_on(1));
+
+    is get("/shadow?u=$user&s=$shadow")->{status}, 200,
+       'a dry run whose shard is down does not reject';
+    is_spent 'and the limit is charged', [u => $user, 1000], 1;
+
+    # requests that are rejected at once don't keep the shard from being tried
+
     $shards[1]->start;
-    ok connected(), 'up again';
-    is get($query)->{status}, 200, 'passed';
+    ok wait_until(sub {
+        !grep { RateLimit::Load::get($_, $query)->{status} == 503 } @ports;
+    }, 20), 'up again';
+    ok connected(), 'for all workers';
 };
 
 

@@ -681,8 +681,10 @@ EOC
             @responses = map { $get->($both) } 1 .. 4;
 
             is $responses[0]{status}, 200, 'one passes';
-            is_deeply [map { $word->($_) } @responses[1 .. 3]],
-                      [('429 REJECTED redis 0') x 3], 'then Redis denies';
+            is $word->($responses[1]), '429 REJECTED redis 0',
+               'then Redis denies';
+            like $word->($_), qr/^429 REJECTED (?:redis|denied) 0$/,
+                 'which may be remembered' for @responses[2, 3];
             is $responses[1]{headers}{'x-name'}, 'here', 'by its name';
             is $get->("$look?t=$t&tc=8")
                ->{headers}{'x-ratelimit-remaining'}, 3,
