@@ -21,6 +21,7 @@ LDFLAGS     ?= -Wl,-z,relro -Wl,-z,now
 TESTS       ?=
 PROVEFLAGS  ?=
 REDIS       ?=
+QUICK       ?=
 PORT        ?=
 EXAMPLE     ?=
 TOPOLOGY    ?=
@@ -32,7 +33,7 @@ FLAVOUR     ?= plain
 
 # variables reach a make of our own through the environment, and nginx's
 # Makefile, which has a CFLAGS too, not at all
-export NGINX_DEV NGINX_SRC NGINX_FLAGS CFLAGS LDFLAGS TESTS PROVEFLAGS REDIS \
+export NGINX_DEV NGINX_SRC NGINX_FLAGS CFLAGS LDFLAGS TESTS PROVEFLAGS REDIS QUICK \
        PORT EXAMPLE TOPOLOGY FLAVOUR
 MAKEOVERRIDES :=
 
@@ -199,7 +200,7 @@ build/unit/%: t/unit/%.c $(pure_objs)
 -include $(wildcard build/unit/*.d)
 
 
-test: ## install what is needed, build, run the tests (TESTS='t/001-*.t', REDIS=valkey)
+test: ## install what is needed, build, run the tests (QUICK=1, TESTS='t/001-*.t', REDIS=valkey)
 	@tools/setup.sh $(group) run test valkey
 	@$(MAKE) --no-print-directory prove
 

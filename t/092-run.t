@@ -1,5 +1,7 @@
 # "make run" with each topology: the servers are real, what it tells one to try
 # answers as it says, and nothing is left when it ends.
+#
+# May be run twice: it starts whole fleets and waits for them.
 
 use strict;
 use warnings;

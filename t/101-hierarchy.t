@@ -772,14 +772,21 @@ subtest 'a shadow limit on another shard disturbs nobody' => sub {
 subtest 'clients that leave: the limits hold all the same' => sub {
     my ($u, $i, $g) = three_keys();
 
-    my $load = RateLimit::Load::run(
-        targets => \@ports, connections => 40, requests => 1000,
-        path => "/asks?u=$u&uc=50&i=$i&ic=60&g=$g&gc=70", timeout => 60,
-        abort => 0.3, abort_after => 1);
+    my ($left, $passed) = (0, 0);
 
-    my $passed = $load->count(200);
+    # at once, which all do that want to, and when a reply may be there
 
-    cmp_ok $load->aborted, '>', 100, $load->aborted . ' clients left';
+    for my $after (0, 1) {
+        my $load = RateLimit::Load::run(
+            targets => \@ports, connections => 40, requests => 500,
+            path => "/asks?u=$u&uc=50&i=$i&ic=60&g=$g&gc=70", timeout => 60,
+            abort => 0.5, abort_after => $after);
+
+        $left += $load->aborted;
+        $passed += $load->count(200);
+    }
+
+    cmp_ok $left, '>', 100, "$left clients left";
     cmp_ok $passed, '<=', 50, "$passed passed";
 
     # who left may have been charged: by all limits, or by none

@@ -2,6 +2,8 @@
 # wants to see: one server is killed, one hangs, one comes and goes all the
 # time.  What is told is when it began, what fails, that it still does, and when
 # it is over; never as many lines as there are requests, workers or attempts.
+#
+# May be run twice: servers are killed and stopped for a minute.
 
 use strict;
 use warnings;

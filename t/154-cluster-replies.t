@@ -1,6 +1,8 @@
 # Nodes of a cluster that say what no node should: redirects without end or
 # sense, and maps of all kinds.  No request waits for longer than its time, no
 # worker ends, and all is well when they come to their senses.
+#
+# May be run twice: deadlines of tens of milliseconds are at work.
 
 use strict;
 use warnings;

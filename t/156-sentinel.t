@@ -3,6 +3,8 @@
 #
 # Timeouts are long and errors close where nothing goes wrong, so that a slow
 # machine can't turn a request that Redis did not answer into one that passed.
+#
+# May be run twice: sentinels take seconds to agree.
 
 use strict;
 use warnings;

@@ -1,6 +1,8 @@
 # Sentinels that say what no sentinel should.  What they say about the master is
 # believed if it makes sense, and a server that has to be one; all else leaves
 # things as they are.
+#
+# May be run twice: sentinels take seconds to agree.
 
 use strict;
 use warnings;

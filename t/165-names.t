@@ -5,6 +5,8 @@
 # The name is "localhost", which the system knows as 127.0.0.1 when nginx starts;
 # the DNS server of the test says something else then.  Redis servers listen on
 # several addresses at the same port.
+#
+# May be run twice: names expire after seconds.
 
 use strict;
 use warnings;

@@ -5,19 +5,23 @@
 #     tools/test.sh plain|asan|valgrind [TEST...]
 #
 # TEST is a t/*.t or a t/unit/*.c, by default all of them; for valgrind, which
-# makes nginx some thirty times slower, those that walk the whole path.  The
+# makes nginx some thirty times slower, those that walk the whole path.  With
+# QUICK=1 the default is a part of them that is done in two minutes.  The
 # environment names the nginx to test, TEST_NGINX_BINARY, and the module to load
 # into it, RATELIMIT_MODULE, which is empty when the module is compiled in.
 # REDIS is the server to test with: redis (the default), valkey, or a program.
 #
+# Files run in parallel, one more than there are cores, since most of them wait
+# most of the time; a -j in PROVEFLAGS overrides it.
+#
 # Each report of a sanitizer goes to a file of its own; any report fails the
 # run, whatever the tests say.
 #
-# Tests of faults stop and kill servers and wait for what comes of it: a machine
-# that stands still for a second at the wrong moment can fail them.  So a file
-# that fails is run once more, alone, and that counts; it is named at the end.
-# Not so the unit tests, and the files that count what a limit admits
-# (t/02*, t/07*, t/10*): these have to pass the first time.
+# A machine that stands still for a second at the wrong moment can fail a test of
+# a fault.  A file of such tests may have a line "# May be run twice: WHY" in its
+# head: when it fails it is run once more, alone, and that counts.  It is named
+# at the end, and more than two of them fail the run.  A file that counts what a
+# limit admits never has that line: it has to pass the first time.
 
 set -euo pipefail
 
@@ -36,6 +40,12 @@ if [ ${#tests[@]} -eq 0 ]; then
         tests=(t/{020,030,041,050,060,081,101,110,112}-*.t)
     else
         tests=(t/unit/*.c t/*.t)
+    fi
+
+    if [ -n "${QUICK:-}" ]; then
+        tests=(t/unit/*.c
+               t/{000,010,012,013,020,021,022,023,030,040,041}-*.t
+               t/{050,060,070,071,100,101,110,144}-*.t)
     fi
 fi
 
@@ -81,32 +91,28 @@ if [ -n "$reports" ]; then
 fi
 
 
-# again: runs the files once more that failed, if all of them may be, and sets
-# status
+# again: runs the files once more that failed, if all of them may be and they
+# are few, and sets status
 
 again()
 {
-    local failed=() file
+    local failed=() file most=2
 
     # the state of prove is YAML: "  FILE:", and below "    last_result: N"
     mapfile -t failed < <(awk '/^  [^ ].*:$/ { sub(/:$/, ""); file = $1 }
                                /last_result: [^0]/ { print file }' .prove)
 
-    for file in "${failed[@]}"; do
-        case $file in
-            t/02*|t/07*|t/10*) return ;;
-            t/*.t) ;;
-            *) return ;;
-        esac
-    done
-
-    if [ ${#failed[@]} -eq 0 ] || [ ${#failed[@]} -gt 4 ]; then
+    if [ ${#failed[@]} -eq 0 ] || [ ${#failed[@]} -gt $most ]; then
         return
     fi
 
+    for file in "${failed[@]}"; do
+        grep -q '^# May be run twice: ' "$file" || return 0
+    done
+
     echo "test: once more, alone: ${failed[*]}" >&2
 
-    if prove -I t/lib ${PROVEFLAGS:-} "${failed[@]}" < /dev/null; then
+    if prove -I t/lib ${PROVEFLAGS:-} -j1 "${failed[@]}" < /dev/null; then
         echo "test: failed the first time, passed the second: ${failed[*]}" >&2
         status=0
     fi
@@ -115,7 +121,19 @@ again()
 
 status=0
 
-run=(prove -I t/lib ${PROVEFLAGS:-} "${tests[@]}")
+# the file that runs others is the longest: the end does not wait for it
+for i in "${!tests[@]}"; do
+    if [[ ${tests[i]} == t/170-* ]]; then
+        tests=("${tests[i]}" "${tests[@]:0:i}" "${tests[@]:i+1}")
+    fi
+done
+
+jobs=$(($(nproc) + 1))
+
+# what valgrind slows down thirty times is the processor's alone
+[ "$mode" = valgrind ] && jobs=$(nproc)
+
+run=(prove -I t/lib "-j$jobs" ${PROVEFLAGS:-} "${tests[@]}")
 
 if [ "$mode" = valgrind ]; then
 

@@ -369,7 +369,7 @@ sub _background {
 
             my %result = map { $_ => $load->{$_} }
                          qw(responses errors statuses sent retried aborted
-                            max_latency elapsed);
+                            max_latency held_up elapsed);
 
             # requests that a server did not even read are not counted twice
             $result{begun} = $load->{next};
@@ -488,9 +488,12 @@ sub _check_answers {
     Test::More::is(scalar @odd, 0, 'each that Redis did not decide says so')
         or Test::More::diag(Test::More::explain($odd[0]));
 
-    my $wait = ($opt{wait} // $self->{timeout}) / 1000;
+    # A machine that holds the clients up holds nginx up as well.
 
-    Test::More::cmp_ok($result->{max_latency}, '<=', $wait + patience($SLACK),
+    my $wait = ($opt{wait} // $self->{timeout}) / 1000
+               + patience($SLACK) + 5 * $result->{held_up};
+
+    Test::More::cmp_ok($result->{max_latency}, '<=', $wait,
                        'none waited for longer than the timeout');
 }
 

@@ -442,6 +442,7 @@ sub new {
         slots     => [],
         sent      => 0,
         aborted   => 0,
+        held_up   => 0,
         retried   => 0,
         statuses  => {},
         errors    => {},
@@ -500,7 +501,16 @@ sub run {
 
         my ($read, $write) = ($self->{read}, $self->{write});
 
-        next if select($read, $write, undef, $wait) <= 0;
+        # the time since this turn began, and what it wakes up too late, is
+        # the machine's, not the server's
+
+        my $asleep = time;
+        my $n = select $read, $write, undef, $wait;
+        my $late = $asleep - $now + ($n <= 0 ? time - $asleep - $wait : 0);
+
+        $self->{held_up} = $late if $late > $self->{held_up};
+
+        next if $n <= 0;
 
         for my $slot (@busy) {
             my $fd = $slot->{fd} // next;
