@@ -36,7 +36,6 @@
 #define NGX_HTTP_RATELIMIT_CLUSTER_JITTER   50      /* ms */
 #define NGX_HTTP_RATELIMIT_CLUSTER_AGAIN    10      /* ms */
 #define NGX_HTTP_RATELIMIT_CLUSTER_ASKED    10000   /* ms */
-#define NGX_HTTP_RATELIMIT_CLUSTER_TRIES    100000  /* for the key of a probe */
 
 #define NGX_HTTP_RATELIMIT_CLUSTER_NOBODY   0xffff
 
@@ -52,7 +51,7 @@ typedef struct {
     u_char                         *called;     /* room for that */
     in_port_t                       port;
     ngx_msec_t                      asked;      /* when an ASK named it */
-    uint32_t                        probe;      /* the slot of its probe */
+    uint16_t                        probe;      /* the slot of its probe */
     char                           *command;    /* that; malloc()ed */
     unsigned                        seed:1;
     unsigned                        mapped:1;
@@ -82,7 +81,7 @@ struct ngx_http_ratelimit_cluster_s {
     ngx_msec_t                      refreshed;
     ngx_event_t                     again;
     ngx_queue_t                     parked;     /* slots of calls */
-    ngx_str_t                       probe;      /* key, and room behind it */
+    ngx_str_t                       probe;      /* its key, with any tag */
     ngx_event_t                     tidy;       /* posted */
 
     ngx_http_ratelimit_link_t      *asking;
@@ -133,9 +132,11 @@ static void ngx_http_ratelimit_cluster_call(
     const ngx_http_ratelimit_slots_t *range);
 static void ngx_http_ratelimit_cluster_nodes(
     ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_link_t *from);
+static void ngx_http_ratelimit_cluster_probes(
+    ngx_http_ratelimit_cluster_t *cluster);
 static void ngx_http_ratelimit_cluster_probe(
     ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node,
-    ngx_uint_t n);
+    uint16_t slot);
 static void ngx_http_ratelimit_cluster_tidy(ngx_event_t *ev);
 static void ngx_http_ratelimit_cluster_map(
     ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node,
@@ -161,6 +162,7 @@ ngx_http_ratelimit_cluster_create(ngx_cycle_t *cycle,
     ngx_http_ratelimit_peer_t *peer, ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_stats_t *stats)
 {
+    u_char                        *p;
     ngx_uint_t                     i;
     ngx_http_ratelimit_shard_t    *seed;
     ngx_http_ratelimit_member_t   *node;
@@ -210,14 +212,15 @@ ngx_http_ratelimit_cluster_create(ngx_cycle_t *cycle,
         return NULL;
     }
 
-    cluster->probe.len = peer->prefix.len;
-    cluster->probe.data = ngx_pnalloc(cycle->pool, peer->prefix.len
-                                      + sizeof(":{probe}") + NGX_INT_T_LEN);
+    cluster->probe.len = peer->prefix.len + sizeof(":{}") - 1
+                         + NGX_HTTP_RATELIMIT_SLOT_TAG;
+    cluster->probe.data = ngx_pcalloc(cycle->pool, cluster->probe.len);
     if (cluster->probe.data == NULL) {
         return NULL;
     }
 
-    ngx_memcpy(cluster->probe.data, peer->prefix.data, peer->prefix.len);
+    p = ngx_sprintf(cluster->probe.data, "%V:{", &peer->prefix);
+    p[NGX_HTTP_RATELIMIT_SLOT_TAG] = '}';
 
     seed = peer->seeds->elts;
 
@@ -839,12 +842,12 @@ ngx_http_ratelimit_cluster_nodes(ngx_http_ratelimit_cluster_t *cluster,
         if (node->seen) {
             n++;
             hash += node->peer.hash;
-
-            ngx_http_ratelimit_cluster_probe(cluster, node, i);
         }
 
         ngx_http_ratelimit_cluster_map(cluster, node, node->seen);
     }
+
+    ngx_http_ratelimit_cluster_probes(cluster);
 
     ngx_post_event(&cluster->tidy, &ngx_posted_events);
 
@@ -863,41 +866,54 @@ ngx_http_ratelimit_cluster_nodes(ngx_http_ratelimit_cluster_t *cluster,
 }
 
 
-/* with a key of its own: one of other nodes says nothing about this one */
+/*
+ * Each node is probed with a key of its own: one of other nodes says nothing
+ * about it.  One look at each slot finds a key for all nodes that have any.
+ */
+
+static void
+ngx_http_ratelimit_cluster_probes(ngx_http_ratelimit_cluster_t *cluster)
+{
+    ngx_uint_t                    i, n;
+    ngx_http_ratelimit_member_t  *node;
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_SLOTS; i++) {
+
+        n = cluster->slots[i];
+
+        if (n == NGX_HTTP_RATELIMIT_CLUSTER_NOBODY) {
+            continue;
+        }
+
+        node = cluster->nodes[n];
+
+        if (node->command == NULL || cluster->slots[node->probe] != n) {
+            ngx_http_ratelimit_cluster_probe(cluster, node, (uint16_t) i);
+        }
+    }
+}
+
 
 static void
 ngx_http_ratelimit_cluster_probe(ngx_http_ratelimit_cluster_t *cluster,
-    ngx_http_ratelimit_member_t *node, ngx_uint_t n)
+    ngx_http_ratelimit_member_t *node, uint16_t slot)
 {
-    char                           *command;
-    u_char                         *p, *last;
+    char                           *command, *tag;
     long long                       len;
-    ngx_uint_t                      i, slot;
     ngx_http_ratelimit_greeting_t  *greeting;
 
-    if (node->command && cluster->slots[node->probe] == n) {
-        return;
-    }
+    /* even if there is no memory for it: there is none for the next slot */
 
-    p = cluster->probe.data + cluster->probe.len;
+    node->probe = slot;
 
-    for (i = 0; i < NGX_HTTP_RATELIMIT_CLUSTER_TRIES; i++) {
+    tag = (char *) cluster->probe.data + cluster->peer->prefix.len
+          + sizeof(":{") - 1;
 
-        last = ngx_sprintf(p, ":{probe%ui}", i);
-        slot = ngx_http_ratelimit_slot((char *) p, last - p);
-
-        if (cluster->slots[slot] == n) {
-            break;
-        }
-    }
-
-    if (i == NGX_HTTP_RATELIMIT_CLUSTER_TRIES) {
-        return;
-    }
+    ngx_http_ratelimit_slot_tag(slot, tag);
 
     len = ngx_http_ratelimit_script_probe(&command,
                                           (char *) cluster->probe.data,
-                                          last - cluster->probe.data);
+                                          cluster->probe.len);
     if (len < 0) {
         return;
     }
@@ -907,7 +923,6 @@ ngx_http_ratelimit_cluster_probe(ngx_http_ratelimit_cluster_t *cluster,
     }
 
     node->command = command;
-    node->probe = (uint32_t) slot;
 
     node->peer.probe.data = (u_char *) command;
     node->peer.probe.len = len;
@@ -1017,6 +1032,7 @@ ngx_http_ratelimit_cluster_refresh(ngx_event_t *ev)
            == NGX_HTTP_RATELIMIT_OK)
     {
         ngx_http_ratelimit_redis_quiet(slot);
+        ngx_http_ratelimit_redis_large(slot);
 
         cluster->asked = 1;
         cluster->asking = link;

@@ -4,10 +4,6 @@
 #include "ngx_http_ratelimit_script.h"
 
 
-/* a map with a range for every slot; what is not used costs no memory */
-#define NGX_HTTP_RATELIMIT_PEER_SLOTS  33554432
-
-
 static ngx_uint_t ngx_http_ratelimit_peer_same(
     ngx_http_ratelimit_peer_t *peer, ngx_http_ratelimit_peer_t *other);
 static ngx_int_t ngx_http_ratelimit_peer_tls(ngx_conf_t *cf,
@@ -76,15 +72,11 @@ ngx_http_ratelimit_peer(ngx_conf_t *cf, ngx_http_ratelimit_shard_t *shard,
     peer->redis.addrs = shard->addrs;
     peer->redis.naddrs = shard->naddrs;
     peer->redis.connect_timeout = access->connect_timeout;
-    peer->redis.arena = NGX_HTTP_RATELIMIT_REPLY_ARENA;
-    peer->redis.max = NGX_HTTP_RATELIMIT_REPLY_MAX;
 
     if (seeds) {
         peer->kind = NGX_HTTP_RATELIMIT_CLUSTER;
         peer->role = NGX_HTTP_RATELIMIT_ROLE_NODE;
         peer->node = 1;
-        peer->redis.arena = NGX_HTTP_RATELIMIT_PEER_SLOTS;
-        peer->redis.max = NGX_HTTP_RATELIMIT_PEER_SLOTS;
 
     } else if (sentinels) {
         peer->kind = NGX_HTTP_RATELIMIT_SENTINEL;
@@ -242,8 +234,6 @@ ngx_http_ratelimit_peer_sentinel(ngx_conf_t *cf,
     peer->password = sentinels->password;
     peer->redis.name = peer->label;
     peer->redis.connect_timeout = access->connect_timeout;
-    peer->redis.arena = NGX_HTTP_RATELIMIT_REPLY_ARENA;
-    peer->redis.max = NGX_HTTP_RATELIMIT_REPLY_MAX;
     peer->breaker = access->breaker;
 
     if (ngx_array_init(&peer->redis.greeting, cf->pool, 4,
@@ -479,6 +469,9 @@ ngx_http_ratelimit_peer_greeting(ngx_conf_t *cf,
         }
 
         ngx_http_ratelimit_peer_tell(peer, NGX_HTTP_RATELIMIT_TELL_SLOTS);
+
+        greeting = peer->redis.greeting.elts;
+        greeting[peer->redis.greeting.nelts - 1].large = 1;
     }
 
     for (i = 0; /* void */ ; i++) {
@@ -561,6 +554,7 @@ ngx_http_ratelimit_peer_greet(ngx_conf_t *cf, ngx_http_ratelimit_peer_t *peer,
         greeting->required = required;
         greeting->elsewhere = 0;
         greeting->gate = 0;
+        greeting->large = 0;
         greeting->secret = (ngx_strcmp(name, "AUTH") == 0);
         greeting->command.len = len;
         greeting->command.data = ngx_pnalloc(cf->pool, len);

@@ -41,11 +41,15 @@
 #define NGX_HTTP_RATELIMIT_PIPE_IN         16384
 #define NGX_HTTP_RATELIMIT_PIPE_ALERT      21          /* of TLS, a byte */
 
+/* a map with a range for every slot */
+#define NGX_HTTP_RATELIMIT_PIPE_LARGE      33554432
+
 
 static ngx_http_ratelimit_slot_t *ngx_http_ratelimit_pipe_slot(
     ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_pipe_asking(
     ngx_http_ratelimit_redis_t *redis);
+static int ngx_http_ratelimit_pipe_expect(ngx_http_ratelimit_redis_t *redis);
 static void ngx_http_ratelimit_pipe_lost(ngx_http_ratelimit_redis_t *redis,
     ngx_err_t err);
 static void ngx_http_ratelimit_pipe_reply(ngx_http_ratelimit_redis_t *redis,
@@ -134,6 +138,7 @@ ngx_http_ratelimit_pipe_slot(ngx_http_ratelimit_redis_t *redis)
     slot->sent = 0;
     slot->asking = 0;
     slot->parked = 0;
+    slot->large = 0;
 
     redis->slots++;
     redis->gauges->calls++;
@@ -283,6 +288,13 @@ ngx_http_ratelimit_redis_quiet(ngx_http_ratelimit_slot_t *slot)
 
 
 void
+ngx_http_ratelimit_redis_large(ngx_http_ratelimit_slot_t *slot)
+{
+    slot->large = 1;
+}
+
+
+void
 ngx_http_ratelimit_redis_direct(ngx_http_ratelimit_slot_t *slot)
 {
     if (slot->sent && slot->command.data) {
@@ -428,7 +440,11 @@ ngx_http_ratelimit_pipe_read_handler(ngx_event_t *rev)
 
         (void) ngx_atomic_fetch_add(&redis->owner->stats->received, n);
 
-        rc = ngx_http_ratelimit_reader_feed(redis->reader, buf, n);
+        rc = ngx_http_ratelimit_pipe_expect(redis);
+
+        if (rc >= 0) {
+            rc = ngx_http_ratelimit_reader_feed(redis->reader, buf, n);
+        }
 
         while (rc >= 0) {
             rc = ngx_http_ratelimit_reader_next(redis->reader, &reply);
@@ -442,6 +458,8 @@ ngx_http_ratelimit_pipe_read_handler(ngx_event_t *rev)
             if (redis->generation != generation || redis->connection != c) {
                 return;
             }
+
+            rc = ngx_http_ratelimit_pipe_expect(redis);
         }
 
         if (rc < 0) {
@@ -468,6 +486,33 @@ ngx_http_ratelimit_pipe_read_handler(ngx_event_t *rev)
     if (ngx_handle_read_event(rev, 0) != NGX_OK) {
         ngx_http_ratelimit_redis_close(redis, NGX_HTTP_RATELIMIT_CLOSED);
     }
+}
+
+
+/* how large the reply may be that is due next; -1: no memory */
+
+static int
+ngx_http_ratelimit_pipe_expect(ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_uint_t                      large;
+    ngx_queue_t                    *q;
+    ngx_http_ratelimit_slot_t      *slot;
+    ngx_http_ratelimit_greeting_t  *greeting;
+
+    large = 0;
+
+    if (redis->state == NGX_HTTP_RATELIMIT_REDIS_GREETING) {
+        greeting = redis->conf->greeting.elts;
+        large = greeting[redis->greeted].large;
+
+    } else if (!ngx_queue_empty(&redis->sent)) {
+        q = ngx_queue_head(&redis->sent);
+        slot = ngx_queue_data(q, ngx_http_ratelimit_slot_t, queue);
+        large = slot->large;
+    }
+
+    return ngx_http_ratelimit_reader_expect(redis->reader,
+                              large ? NGX_HTTP_RATELIMIT_PIPE_LARGE : 0);
 }
 
 

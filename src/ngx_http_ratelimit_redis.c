@@ -184,8 +184,7 @@ ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis)
     pc.log_error = NGX_ERROR_INFO;
     pc.so_keepalive = (addr->sockaddr->sa_family != AF_UNIX);
 
-    redis->reader = ngx_http_ratelimit_reader_create(redis->conf->arena,
-                                                     redis->conf->max);
+    redis->reader = ngx_http_ratelimit_reader_create();
     if (redis->reader == NULL) {
         ngx_http_ratelimit_redis_close(redis, NGX_HTTP_RATELIMIT_OVERLOAD);
         return;

@@ -34,6 +34,7 @@ typedef struct {
     unsigned      secret:1;          /* must not get into the log */
     unsigned      elsewhere:1;       /* MOVED is as good as any answer */
     unsigned      gate:1;            /* the rest is sent when it is answered */
+    unsigned      large:1;           /* see ngx_http_ratelimit_redis_large() */
 } ngx_http_ratelimit_greeting_t;
 
 
@@ -45,8 +46,6 @@ typedef struct {
     ngx_uint_t    naddrs;            /* 0: not known yet */
     ngx_array_t   greeting;          /* ngx_http_ratelimit_greeting_t */
     ngx_msec_t    connect_timeout;   /* until the greeting is answered */
-    size_t        arena;             /* bytes that a reply may have */
-    size_t        max;               /* the same before it is parsed */
 
     ngx_http_ratelimit_tls_t  *tls;  /* NULL: plain */
 
@@ -195,6 +194,9 @@ ngx_http_ratelimit_slot_t *ngx_http_ratelimit_redis_parked(ngx_queue_t *queue,
 /* the same again, by the server that refused it; or the end of it */
 void ngx_http_ratelimit_redis_again(ngx_http_ratelimit_slot_t *slot,
     ngx_http_ratelimit_redis_t *redis);
+
+/* its reply, and no other one, may be as large as the map of a cluster */
+void ngx_http_ratelimit_redis_large(ngx_http_ratelimit_slot_t *slot);
 
 /* its reply is for the handler, whatever it is: it is not redirected */
 void ngx_http_ratelimit_redis_direct(ngx_http_ratelimit_slot_t *slot);

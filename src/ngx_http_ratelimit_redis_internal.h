@@ -47,6 +47,7 @@ struct ngx_http_ratelimit_slot_s {
     unsigned                            sent:1;
     unsigned                            asking:1; /* needs an ASKING */
     unsigned                            parked:1; /* refused, to be tried on */
+    unsigned                            large:1;  /* its reply may be */
 };
 
 

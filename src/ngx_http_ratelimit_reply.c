@@ -10,7 +10,11 @@ struct ngx_http_ratelimit_reader_s {
     size_t        max;                       /* bytes not yet parsed */
     size_t        size;                      /* of the arena */
     size_t        used;                      /* of the arena */
-    long long     arena[];                   /* aligned for all that is there */
+    size_t        large;                     /* what is expected; 0: usual */
+    char         *arena;
+
+    /* the usual arena, aligned for all that is there */
+    long long     usual[NGX_HTTP_RATELIMIT_REPLY_ARENA / sizeof(long long)];
 };
 
 
@@ -21,6 +25,7 @@ struct ngx_http_ratelimit_reader_s {
 #endif
 
 
+static void ngx_http_ratelimit_reader_usual(ngx_http_ratelimit_reader_t *r);
 static void *ngx_http_ratelimit_reply_string(const redisReadTask *task,
     char *str, size_t len);
 static void *ngx_http_ratelimit_reply_array(const redisReadTask *task,
@@ -55,18 +60,17 @@ static redisReplyObjectFunctions  ngx_http_ratelimit_reply_functions = {
 
 
 ngx_http_ratelimit_reader_t *
-ngx_http_ratelimit_reader_create(size_t arena, size_t max)
+ngx_http_ratelimit_reader_create(void)
 {
     ngx_http_ratelimit_reader_t  *r;
 
-    r = malloc(sizeof(ngx_http_ratelimit_reader_t) + arena);
+    r = malloc(sizeof(ngx_http_ratelimit_reader_t));
     if (r == NULL) {
         return NULL;
     }
 
-    r->max = max;
-    r->size = arena;
-    r->used = 0;
+    r->large = 0;
+    ngx_http_ratelimit_reader_usual(r);
 
     r->reader = redisReaderCreateWithFunctions(
                     &ngx_http_ratelimit_reply_functions);
@@ -85,7 +89,54 @@ void
 ngx_http_ratelimit_reader_free(ngx_http_ratelimit_reader_t *r)
 {
     redisReaderFree(r->reader);
+    ngx_http_ratelimit_reader_usual(r);
     free(r);
+}
+
+
+/* what is not used of a large arena costs no memory */
+
+int
+ngx_http_ratelimit_reader_expect(ngx_http_ratelimit_reader_t *r, size_t large)
+{
+    char  *arena;
+
+    if (r->large == large) {
+        return 0;
+    }
+
+    ngx_http_ratelimit_reader_usual(r);
+
+    if (large == 0) {
+        return 0;
+    }
+
+    arena = malloc(large);
+    if (arena == NULL) {
+        return -1;
+    }
+
+    r->arena = arena;
+    r->large = large;
+    r->size = large;
+    r->max = large;
+
+    return 0;
+}
+
+
+static void
+ngx_http_ratelimit_reader_usual(ngx_http_ratelimit_reader_t *r)
+{
+    if (r->large) {
+        free(r->arena);
+    }
+
+    r->arena = (char *) r->usual;
+    r->large = 0;
+    r->size = NGX_HTTP_RATELIMIT_REPLY_ARENA;
+    r->max = NGX_HTTP_RATELIMIT_REPLY_MAX;
+    r->used = 0;
 }
 
 
@@ -286,9 +337,9 @@ ngx_http_ratelimit_reply_alloc(ngx_http_ratelimit_reader_t *r, size_t size)
         return NULL;
     }
 
-    p = (char *) r->arena + r->used;
+    p = r->arena + r->used;
 
-    r->used += (size + sizeof(r->arena[0]) - 1) & ~(sizeof(r->arena[0]) - 1);
+    r->used += (size + sizeof(r->usual[0]) - 1) & ~(sizeof(r->usual[0]) - 1);
 
     if (r->used > r->size) {
         r->used = r->size;

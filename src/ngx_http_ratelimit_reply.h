@@ -6,7 +6,8 @@
  * A server is not trusted with memory.  All of a reply lives in an arena of
  * fixed size that the next reply overwrites, so arrays of any announced length
  * and any depth cost nothing beyond it, and reading allocates nothing.  What
- * the reader has to buffer until a reply is complete is bounded as well.
+ * the reader has to buffer until a reply is complete is bounded as well.  One
+ * reply that is known to be large may get a larger arena, for itself alone.
  */
 
 
@@ -19,7 +20,7 @@
 #include <hiredis/hiredis.h>
 
 
-/* the usual bounds of a reader */
+/* the bounds of a reader, unless a reply may be larger */
 #define NGX_HTTP_RATELIMIT_REPLY_MAX     65536   /* bytes not yet parsed */
 #define NGX_HTTP_RATELIMIT_REPLY_ARENA   32768   /* bytes of one reply */
 
@@ -40,13 +41,16 @@ struct ngx_http_ratelimit_reply_s {
 };
 
 
-/*
- * With a bound of "arena" bytes for one reply and of "max" bytes not yet
- * parsed; NULL if there is no memory
- */
-ngx_http_ratelimit_reader_t *ngx_http_ratelimit_reader_create(size_t arena,
-    size_t max);
+/* NULL if there is no memory */
+ngx_http_ratelimit_reader_t *ngx_http_ratelimit_reader_create(void);
 void ngx_http_ratelimit_reader_free(ngx_http_ratelimit_reader_t *reader);
+
+/*
+ * Between two replies: the next one may have so many bytes; 0: as usual.  0, or
+ * -1: no memory
+ */
+int ngx_http_ratelimit_reader_expect(ngx_http_ratelimit_reader_t *reader,
+    size_t large);
 
 /* 0, or -1: no memory, or more than a reply may have */
 int ngx_http_ratelimit_reader_feed(ngx_http_ratelimit_reader_t *reader,

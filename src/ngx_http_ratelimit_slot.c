@@ -70,6 +70,21 @@ static const uint16_t  ngx_http_ratelimit_slot_table[256] = {
 };
 
 
+/*
+ * The tag is "probe" and four letters from "@" to "O", of four bits.  CRCs are
+ * linear: each bit of the letters flips the same bits of the slot, whatever the
+ * others are.  This is the inverse: the bits of the letters to be flipped for
+ * one bit of the slot, beginning with "probe@@@@".
+ */
+
+static const uint16_t  ngx_http_ratelimit_slot_flips[] = {
+    0x1afa, 0x06ed, 0x277b, 0x110c, 0x2a91, 0x39c0, 0x1f63, 0x277f, 0x1104,
+    0x2208, 0x1bea, 0x04cd, 0x233b, 0x198c
+};
+
+#define NGX_HTTP_RATELIMIT_SLOT_PROBE  0x3568          /* of "probe@@@@" */
+
+
 uint16_t
 ngx_http_ratelimit_slot_crc16(const void *data, size_t len)
 {
@@ -108,6 +123,30 @@ ngx_http_ratelimit_slot(const char *key, size_t len)
 
     return ngx_http_ratelimit_slot_crc16(key, len)
            & (NGX_HTTP_RATELIMIT_SLOTS - 1);
+}
+
+
+void
+ngx_http_ratelimit_slot_tag(uint16_t slot,
+    char tag[NGX_HTTP_RATELIMIT_SLOT_TAG])
+{
+    size_t    i;
+    uint16_t  letters;
+
+    slot ^= NGX_HTTP_RATELIMIT_SLOT_PROBE;
+    letters = 0;
+
+    for (i = 0; slot >> i; i++) {
+        if (slot >> i & 1) {
+            letters ^= ngx_http_ratelimit_slot_flips[i];
+        }
+    }
+
+    memcpy(tag, "probe", 5);
+
+    for (i = 0; i < 4; i++) {
+        tag[5 + i] = (char) ('@' + (letters >> (12 - 4 * i) & 0xf));
+    }
 }
 
 
@@ -307,7 +346,7 @@ ngx_http_ratelimit_slots_parse(const ngx_http_ratelimit_reply_t *reply,
     ngx_http_ratelimit_slots_pt handler, void *data)
 {
     int                         n;
-    size_t                      i;
+    size_t                      i, slots;
     ngx_http_ratelimit_slots_t  s;
 
     if (!ngx_http_ratelimit_slots_is(reply, REDIS_REPLY_ARRAY)) {
@@ -316,9 +355,19 @@ ngx_http_ratelimit_slots_parse(const ngx_http_ratelimit_reply_t *reply,
 
     /* twice: half of a map is worse than none */
 
+    slots = 0;
+
     for (i = 0; i < reply->elements; i++) {
 
         if (ngx_http_ratelimit_slots_range(reply->element[i], &s) != 0) {
+            return -1;
+        }
+
+        slots += s.last - s.first + 1;
+
+        /* whoever reads the map has as much to do as it has slots */
+
+        if (slots > 4 * NGX_HTTP_RATELIMIT_SLOTS) {
             return -1;
         }
     }

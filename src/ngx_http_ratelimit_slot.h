@@ -18,6 +18,7 @@
 
 #define NGX_HTTP_RATELIMIT_SLOTS      16384
 #define NGX_HTTP_RATELIMIT_SLOT_HOST  255      /* bytes of a host */
+#define NGX_HTTP_RATELIMIT_SLOT_TAG   9        /* bytes of a tag */
 
 
 typedef enum {
@@ -63,15 +64,20 @@ uint16_t ngx_http_ratelimit_slot_crc16(const void *data, size_t len);
 /* of a key: what is between its first "{" and the next "}", if anything is */
 uint16_t ngx_http_ratelimit_slot(const char *key, size_t len);
 
+/* a hash tag of letters that lies in this slot, always the same */
+void ngx_http_ratelimit_slot_tag(uint16_t slot,
+    char tag[NGX_HTTP_RATELIMIT_SLOT_TAG]);
+
 /* an error reply, without the "-"; returns what kind it is, as in *r */
 int ngx_http_ratelimit_redirect_parse(const char *text, size_t len,
     ngx_http_ratelimit_redirect_t *r);
 
 /*
  * The reply to CLUSTER SLOTS: calls the handler for each range as it comes;
- * ranges may overlap.  A range whose master has no address known to the node
- * that answered (port 0) is left out.  Returns the number of calls, or -1
- * without any call if something in the reply is not as it should be.
+ * ranges may overlap, up to four times the slots that there are.  A
+ * range whose master has no address known to the node that answered (port 0) is
+ * left out.  Returns the number of calls, or -1 without any call if something
+ * in the reply is not as it should be.
  */
 int ngx_http_ratelimit_slots_parse(const ngx_http_ratelimit_reply_t *reply,
     ngx_http_ratelimit_slots_pt handler, void *data);

@@ -432,6 +432,85 @@ subtest 'maps of all kinds' => sub {
 };
 
 
+# Nodes whose slots are all taken by the range at the end of the map: nothing is
+# searched for them, as nothing can be found.
+
+subtest 'nodes without slots cost no more than nodes with some' => sub {
+    my ($fake) = start_fakes(1, eval => sub { $PASSED });
+    my @me = ('127.0.0.1', $fake->port);
+    my $dead = dead_port();
+    my @nodes = map { [$_, $_, ['127.1.' . ($_ >> 8) . '.' . ($_ & 255), $dead]]
+                    } 0 .. 999;
+
+    my $nginx = start_nginx($fake->addr);
+    my ($worker) = $nginx->workers;
+
+    # until a map with them was read, by the worker's clock ticks
+
+    my $cost = sub {
+        my ($reply) = @_;
+
+        my $maps = events($nginx, 'map_refresh');
+        my $ticks = sub {
+            my @stat = split ' ', slurp("/proc/$worker/stat") =~ s/.*\)//sr;
+            return $stat[11] + $stat[12];
+        };
+        my $before = $ticks->();
+
+        $fake->policy({ handshake => { 'CLUSTER SLOTS' => $reply },
+                        eval      => $PASSED });
+        $fake->drop;
+
+        wait_until(sub { events($nginx, 'map_refresh') > $maps }, 30)
+            or diag 'no map was read';
+
+        return $ticks->() - $before;
+    };
+
+    is seen(get($nginx, '/?k=a')), '200 redis', 'before';
+
+    my $with = $cost->(map_of([0, $MAX, \@me], @nodes));
+    my $without = $cost->(map_of(@nodes, [0, $MAX, \@me]));
+
+    cmp_ok $without, '<', 10 * $with + 100,
+           "a map of 1000 nodes: $with ticks, without slots $without";
+    ok wait_until(sub { seen(get($nginx, '/?k=a')) eq '200 redis' }, 15),
+       'and it is used';
+
+    finish($nginx, $worker);
+};
+
+
+# A call has a few numbers for an answer: what is larger is none.
+
+subtest 'only a map may be large' => sub {
+    my ($fake) = start_fakes(1, eval => sub { $PASSED });
+    my $nginx = start_nginx($fake->addr);
+    my ($worker) = $nginx->workers;
+    my $good = { handshake => { 'CLUSTER SLOTS' =>
+                     map_of(map { [$_, $_, ['127.0.0.1', $fake->port]]
+                                } 0 .. $MAX) } };
+
+    $fake->policy({ %$good, eval => $PASSED });
+    $fake->drop;
+    ok wait_until(sub { events($nginx, 'map_refresh') >= 2 }, 15),
+       'a map of a megabyte';
+    ok wait_until(sub { seen(get($nginx, '/?k=a')) eq '200 redis' }, 15),
+       'passed';
+
+    $fake->policy({ %$good, eval => "*100000\r\n" . ":1\r\n" x 100_000 });
+    is seen(get($nginx, '/short?k=a')), '503 closed', 'a call: no answer';
+    ok $nginx->wait_log(qr/sent what is no reply, or a reply that is too large/,
+                        15), 'and the log says why';
+
+    $fake->policy({ %$good, eval => $PASSED });
+    ok wait_until(sub { seen(get($nginx, '/?k=a')) eq '200 redis' }, 15),
+       'all is well when it is over';
+
+    finish($nginx, $worker);
+};
+
+
 subtest 'a map with nodes that nobody needs: no connections to them' => sub {
     my @fakes = start_fakes(4, eval => sub { $PASSED });
     my $slot = RateLimit::Cluster::slot('a');

@@ -446,7 +446,7 @@ subtest 'a node that answers a probe is well, also by MOVED' => sub {
         eval => sub {
             my $key = $_[0][3];
 
-            return $moved if $key =~ /\{probe\d+\}\z/;
+            return $moved if $key =~ /\{probe[\@A-O]+\}\z/;
             return "-OOM command not allowed when used memory > 'maxmemory'\r\n"
                 if $key =~ /\{bad/;
             return $PASSED;

@@ -13,9 +13,6 @@
 
 #define bytes_of(text)  text, sizeof(text) - 1
 
-#define usual_reader()                                                        \
-    ngx_http_ratelimit_reader_create(NGX_HTTP_RATELIMIT_REPLY_ARENA,          \
-                                     NGX_HTTP_RATELIMIT_REPLY_MAX)
 
 
 typedef struct {
@@ -214,7 +211,7 @@ test_splits(void)
         s = &samples[i];
         wrong = 0;
 
-        reader = usual_reader();
+        reader = ngx_http_ratelimit_reader_create();
 
         /* in three portions, cut at every two places; also empty ones */
 
@@ -275,7 +272,7 @@ test_many(void)
                       samples[i].expected);
     }
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     text.len = 0;
     is_number(feed(reader, wire, len), 0, "all kinds in one portion");
@@ -297,7 +294,7 @@ test_many(void)
 
     /* a long life: a million replies, in portions that respect no border */
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     seed = 3;
     sent = 0;
@@ -349,7 +346,7 @@ is_refused(const char *wire, size_t len, const char *name)
 
     before = allocated();
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
     text.len = 0;
 
     rc = feed(reader, wire, len);
@@ -390,7 +387,7 @@ test_garbage(void)
             continue;
         }
 
-        reader = usual_reader();
+        reader = ngx_http_ratelimit_reader_create();
         text.len = 0;
         snprintf(wire, sizeof(wire), "x1\r\nOK\r\n");
         wire[0] = (char) c;
@@ -419,7 +416,7 @@ test_garbage(void)
 
     /* the reply before it is still good */
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
     text.len = 0;
     feed(reader, ":5\r\nxyz\r\n", 9);
     is_number(read_all(reader), -1, "garbage after a reply");
@@ -456,7 +453,7 @@ test_hostile(void)
     /* a negative length is an error or nothing, as hiredis likes */
 
     for (i = 0; i < sizeof(negative) / sizeof(negative[0]); i++) {
-        reader = usual_reader();
+        reader = ngx_http_ratelimit_reader_create();
         text.len = 0;
         feed(reader, negative[i], strlen(negative[i]));
         rc = read_all(reader);
@@ -527,7 +524,7 @@ test_fill(void)
     wire = malloc(NGX_HTTP_RATELIMIT_REPLY_ARENA + 64);
     largest = 0;
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     for (n = NGX_HTTP_RATELIMIT_REPLY_ARENA - 256;
          n < NGX_HTTP_RATELIMIT_REPLY_ARENA + 16;
@@ -559,10 +556,10 @@ test_fill(void)
 }
 
 
-/* 1, -1: what a reader with these bounds says to a string of this length */
+/* 1, -1: what a reader that expects so much says to a string of this length */
 
 static int
-read_string(size_t arena, size_t max, size_t len)
+read_string(size_t large, size_t len)
 {
     int                           rc;
     char                         *wire;
@@ -575,8 +572,8 @@ read_string(size_t arena, size_t max, size_t len)
     memset(wire + head, 'z', len);
     memcpy(wire + head + len, "\r\n", 2);
 
-    reader = ngx_http_ratelimit_reader_create(arena, max);
-    rc = 0;
+    reader = ngx_http_ratelimit_reader_create();
+    rc = ngx_http_ratelimit_reader_expect(reader, large);
 
     for (fed = 0; fed < head + len + 2 && rc == 0; fed += portion) {
         portion = head + len + 2 - fed;
@@ -602,35 +599,37 @@ read_string(size_t arena, size_t max, size_t len)
 }
 
 
-/* a reader has the bounds that it was given, not others */
+/* a reply that is expected to be large may be so, and no other one */
 
 static void
 test_bounds(void)
 {
     int                           rc;
-    size_t                        i, wrong;
+    size_t                        i, wrong, before, usual;
     ngx_http_ratelimit_reply_t   *reply;
     ngx_http_ratelimit_reader_t  *reader;
 
     static const char  head[] = "*50000\r\n";
     static const char  element[] = "*2\r\n:1\r\n$2\r\nab\r\n";
 
-    is_number(read_string(256, 65536, 150), 1, "a small arena, a string");
-    is_number(read_string(256, 65536, 250), -1, "one that is too long for it");
-    is_number(read_string(253, 65536, 150), 1, "an arena of an odd size");
-    is_number(read_string(0, 65536, 0), -1, "no arena at all");
-    is_number(read_string(4194304, 32768, 100000), -1,
-              "a string longer than what may wait to be parsed");
-    is_number(read_string(4194304, 4194304, 1000000), 1,
+    is_number(read_string(256, 150), 1, "a small arena, a string");
+    is_number(read_string(256, 250), -1, "one that is too long for it");
+    is_number(read_string(253, 150), 1, "an arena of an odd size");
+    is_number(read_string(4194304, 1000000), 1,
               "a large arena, a large string");
-    is_number(read_string(4194304, 4194304, 4194304), -1,
+    is_number(read_string(4194304, 4194304), -1,
               "one that is too large for it");
 
-    is_number(read_string(NGX_HTTP_RATELIMIT_REPLY_ARENA,
-                          NGX_HTTP_RATELIMIT_REPLY_MAX, 1000000), -1,
+    is_number(read_string(0, 1000000), -1,
               "which is too large for the usual one");
 
-    reader = ngx_http_ratelimit_reader_create(16777216, 65536);
+    before = allocated();
+
+    reader = ngx_http_ratelimit_reader_create();
+    usual = allocated();
+
+    is_number(ngx_http_ratelimit_reader_expect(reader, 16777216), 0,
+              "an arena for one reply");
     rc = feed(reader, head, sizeof(head) - 1);
 
     for (i = 0; i < 50000 && rc == 0; i++) {
@@ -655,7 +654,18 @@ test_bounds(void)
     is_number(reply->elements, 50000, "to its end");
     is_number(wrong, 0, "all of it");
 
+    is_number(ngx_http_ratelimit_reader_expect(reader, 0), 0,
+              "the next one is as usual");
+    ok(allocated() < usual + BOUND, "the large arena is free again");
+
+    is_number(feed(reader, head, sizeof(head) - 1), 0, "the same array");
+    is_number(ngx_http_ratelimit_reader_next(reader, &reply), -1,
+              "which is too large now");
+
+    is_number(ngx_http_ratelimit_reader_expect(reader, 16777216), 0,
+              "a reader that ends while it expects a large one");
     ngx_http_ratelimit_reader_free(reader);
+    is_number(allocated(), before, "leaves nothing behind");
 }
 
 
@@ -677,7 +687,7 @@ is_bounded(const char *begin, const char *filler, const char *name)
     before = allocated();
     most = before;
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     rc = feed(reader, begin, strlen(begin));
 
@@ -790,7 +800,7 @@ test_fuzz(void)
             }
         }
 
-        reader = usual_reader();
+        reader = ngx_http_ratelimit_reader_create();
         rc = 0;
 
         for (at = 0; at < len && rc == 0; at += portion) {

@@ -33,9 +33,6 @@
 #define bytes_of(text)  text, sizeof(text) - 1
 #define nelts_of(a)     (sizeof(a) / sizeof((a)[0]))
 
-#define usual_reader()                                                        \
-    ngx_http_ratelimit_reader_create(NGX_HTTP_RATELIMIT_REPLY_ARENA,          \
-                                     NGX_HTTP_RATELIMIT_REPLY_MAX)
 
 
 typedef struct {
@@ -2535,7 +2532,7 @@ test_replies(void)
 
     claim = claim_of("k", bucket_of(10, "1r/s", 3));
     script = script_of(&claim, 1);
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     is_number(answer(reader, ":7000000\r\n", &script),
               NGX_HTTP_RATELIMIT_OK, "an integer is a decision");
@@ -2590,7 +2587,7 @@ test_arrays(void)
     claims[2] = claim_of("c", window_of(30, 60 * SECOND, 3));
 
     script = script_of(claims, 3);
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     is_number(answer(reader, "*6\r\n:7000000\r\n:-2000001\r\n:1000000\r\n"
                              ":-3\r\n:5000000\r\n:8000001\r\n", &script),
@@ -2651,7 +2648,7 @@ test_many_replies(void)
     ngx_http_ratelimit_script_t   script;
     ngx_http_ratelimit_reader_t  *reader;
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     n = snprintf(wire, sizeof(wire), "*%d\r\n", 3 * CLAIMS);
 
@@ -2701,7 +2698,7 @@ test_times_replies(void)
         "*2\r\n:2\r\n$-1\r\n"
     };
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     bucket = claim_of("k", bucket_of(10, "1r/s", 1));
     script = script_of(&bucket, 1);
@@ -2756,7 +2753,7 @@ test_gcra_replies(void)
     ngx_http_ratelimit_script_t   script;
     ngx_http_ratelimit_reader_t  *reader;
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     claims[0] = claim_of("a", gcra_of(10, "1r/s", 3));
     claims[1] = claim_of("b", gcra_of(20, "7r/s", 1));
@@ -2858,7 +2855,7 @@ test_alike_replies(void)
         { "-WRONGTYPE Operation\r\n", NGX_HTTP_RATELIMIT_WRONGTYPE }
     };
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     for (i = 0; i < 3; i++) {
         claims[i] = claim_of(key_of(i), bucket_of(10, "1r/s", 1));
@@ -2922,7 +2919,7 @@ test_alike_pairs(void)
     ngx_http_ratelimit_bundle_t   bundle;
     ngx_http_ratelimit_reader_t  *reader;
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     for (i = 0; i < 3; i++) {
         claims[i] = claim_of(key_of(i), bucket_of(10, "1r/s", 1));
@@ -3073,7 +3070,7 @@ test_alike_wrong(void)
         { "the greatest number", ":9223372036854775807\r\n", 0 }
     };
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     for (i = 0; i < 3; i++) {
         claims[i] = claim_of(key_of(i), bucket_of(10, "1r/s", 1));
@@ -3153,7 +3150,7 @@ test_many_alike(void)
     ngx_http_ratelimit_bundle_t   bundle;
     ngx_http_ratelimit_reader_t  *reader;
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     for (i = 0; i < BUNDLE; i++) {
         claims[i] = claim_of(key_of(i),
@@ -3228,7 +3225,7 @@ test_bundle_replies(void)
         "-WRONGTYPE no\r\n", ":-1\r\n", ":4294967296\r\n"
     };
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     family_of(&family);
     bundle_sent(&bundle, family.scripts, CALLS);
@@ -3401,7 +3398,7 @@ test_bundle_errors(void)
         { 4294967291LL, 0 }, { 4294967296LL, 0 }, { 0, 1 }, { -1, 1 }
     };
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     family_of(&family);
     bundle_sent(&bundle, family.scripts, CALLS);
@@ -3575,7 +3572,7 @@ test_preview_replies(void)
     ngx_http_ratelimit_script_t   scripts[3];
     ngx_http_ratelimit_reader_t  *reader;
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     claims[0] = claim_of("a", gcra_of(10, "1r/s", 3));
     claims[1] = claim_of("b", window_of(20, SECOND, 1));
@@ -3626,7 +3623,7 @@ test_many_windows(void)
     ngx_http_ratelimit_script_t   scripts[BUNDLE];
     ngx_http_ratelimit_reader_t  *reader;
 
-    reader = usual_reader();
+    reader = ngx_http_ratelimit_reader_create();
 
     n = snprintf(wire, sizeof(wire), "*%d\r\n", 3 * NUMBERS);
 

@@ -9,7 +9,6 @@
 #include "ngx_http_ratelimit_slot.h"
 
 
-#define ARENA  65536
 
 #define bytes_of(text)  text, sizeof(text) - 1
 #define nelts_of(a)     (sizeof(a) / sizeof((a)[0]))
@@ -157,6 +156,39 @@ test_slots(void)
     }
 
     is_number(ngx_http_ratelimit_slot(NULL, 0), 0, "no key");
+}
+
+
+/* a key for each slot, without a search */
+
+static void
+test_tags(void)
+{
+    char      key[sizeof("x:{}") + NGX_HTTP_RATELIMIT_SLOT_TAG];
+    size_t    i, odd;
+    uint32_t  slot, wrong;
+
+    memcpy(key, "x:{", 3);
+    key[3 + NGX_HTTP_RATELIMIT_SLOT_TAG] = '}';
+
+    wrong = 0;
+    odd = 0;
+
+    for (slot = 0; slot < NGX_HTTP_RATELIMIT_SLOTS; slot++) {
+        ngx_http_ratelimit_slot_tag((uint16_t) slot, key + 3);
+
+        wrong += ngx_http_ratelimit_slot(key,
+                                         4 + NGX_HTTP_RATELIMIT_SLOT_TAG)
+                 != slot;
+
+        for (i = 3; i < 3 + NGX_HTTP_RATELIMIT_SLOT_TAG; i++) {
+            odd += (key[i] < '@' || key[i] > 'O') && strchr("probe", key[i])
+                                                     == NULL;
+        }
+    }
+
+    is_number(wrong, 0, "the tag of each slot lies in it");
+    is_number(odd, 0, "and has letters alone");
 }
 
 
@@ -317,7 +349,7 @@ parse(const char *wire, size_t len)
 
     memset(&text, 0, sizeof(text));
 
-    reader = ngx_http_ratelimit_reader_create(ARENA, ARENA);
+    reader = ngx_http_ratelimit_reader_create();
     copy = exact(wire, len);
 
     if (ngx_http_ratelimit_reader_feed(reader, copy, len) != 0) {
@@ -552,8 +584,12 @@ test_large(void)
 
     memset(&text, 0, sizeof(text));
 
-    reader = ngx_http_ratelimit_reader_create(8388608, 65536);
-    rc = ngx_http_ratelimit_reader_feed(reader, bytes_of("*16384\r\n"));
+    reader = ngx_http_ratelimit_reader_create();
+    rc = ngx_http_ratelimit_reader_expect(reader, 8388608);
+
+    if (rc == 0) {
+        rc = ngx_http_ratelimit_reader_feed(reader, bytes_of("*16384\r\n"));
+    }
 
     for (i = 0; i < NGX_HTTP_RATELIMIT_SLOTS && rc == 0; i++) {
         rc = ngx_http_ratelimit_reader_next(reader, &reply);
@@ -573,6 +609,31 @@ test_large(void)
     is_number(text.calls, NGX_HTTP_RATELIMIT_SLOTS, "each is given out");
 
     ngx_http_ratelimit_reader_free(reader);
+}
+
+
+/* what a map may have its reader do is bounded, whatever it says */
+
+static void
+test_overlap(void)
+{
+    int     rc;
+    char    wire[1024];
+    size_t  i, n, len;
+
+    for (n = 1; n < 7; n++) {
+        len = snprintf(wire, sizeof(wire), "*%zu\r\n", n);
+
+        for (i = 0; i < n; i++) {
+            len += snprintf(wire + len, sizeof(wire) - len,
+                            "*3\r\n:0\r\n:16383\r\n*2\r\n" ADDR);
+        }
+
+        rc = parse(wire, len);
+
+        ok(rc == (n <= 4 ? (int) n : -1), "all slots %zu times: %d", n, rc);
+        is_number(text.calls, n <= 4 ? n : 0, "all ranges of it, or none");
+    }
 }
 
 
@@ -670,10 +731,12 @@ main(void)
 {
     test_crc();
     test_slots();
+    test_tags();
     test_redirects();
     test_maps();
     test_broken();
     test_large();
+    test_overlap();
     test_fuzz();
 
     return tap_done();

@@ -553,7 +553,7 @@ sub obey {
 sub is_probe {
     my ($args) = @_;
 
-    return uc $args->[0] eq 'EVAL' && ($args->[3] // '') =~ /:\{probe\d*\}\z/;
+    return uc $args->[0] eq 'EVAL' && ($args->[3] // '') =~ /:\{probe[\@A-O]*\}\z/;
 }
 
 
