@@ -13,7 +13,13 @@ NGINX_FLAGS ?= --with-compat --with-debug --with-threads \
                --with-http_addition_module --with-http_sub_module \
                --with-http_stub_status_module
 
-CFLAGS      ?= -O2 -g -fstack-protector-strong \
+# those of these that the compiler has: not every processor has all
+HARDENING   := $(shell for flag in -fstack-clash-protection -fcf-protection; do \
+                           $(CC) $$flag -Werror -x c -c -o /dev/null /dev/null \
+                               2>/dev/null && echo $$flag; \
+                       done)
+
+CFLAGS      ?= -O2 -g -fstack-protector-strong $(HARDENING) \
                -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 \
                -Wformat -Werror=format-security
 LDFLAGS     ?= -Wl,-z,relro -Wl,-z,now
@@ -37,9 +43,9 @@ export NGINX_DEV NGINX_SRC NGINX_FLAGS CFLAGS LDFLAGS TESTS PROVEFLAGS REDIS QUI
        PORT EXAMPLE TOPOLOGY FLAVOUR
 MAKEOVERRIDES :=
 
-# for the module's own sources; warnings are errors
+# for the module's own sources; they are errors in "make lint" alone
 WARNINGS    := -Wall -Wextra -Wno-unused-parameter -Wmissing-prototypes \
-               -Wstrict-prototypes -Wshadow -Werror
+               -Wstrict-prototypes -Wshadow
 
 ifneq ($(words $(CURDIR)),1)
 $(error nginx can only be built in a path without spaces)
@@ -146,6 +152,8 @@ ifneq ($(so),)
 endif
 
 
+# by a rename: a running nginx has the old file mapped, and would crash if that
+# changed under it
 install: $(product) ## copy the module to nginx's modules folder (DESTDIR=)
 	@dir='$(MODULESDIR)'; \
 	 test -n "$$dir" || dir=$$($(nginx) -V 2>&1 \
@@ -154,8 +162,9 @@ install: $(product) ## copy the module to nginx's modules folder (DESTDIR=)
 	     | sed -n 's/.*--prefix=\([^ ]*\).*/\1\/modules/p'); \
 	 test -n "$$dir" || dir=/usr/local/nginx/modules; \
 	 install -d "$(DESTDIR)$$dir" && \
-	 install -m 644 $(so) "$(DESTDIR)$$dir/" && \
-	 echo "installed $(DESTDIR)$$dir/$(MODULE).so"
+	 file="$(DESTDIR)$$dir/$(MODULE).so"; \
+	 install -m 644 $(so) "$$file.new" && mv -f "$$file.new" "$$file" && \
+	 echo "installed $$file"
 
 
 clean: ## remove everything that was built
@@ -223,10 +232,10 @@ prove: $(product) $(unit_tests)
 	 tools/test.sh $(FLAVOUR) $(TESTS)
 
 
-lint: ## check style, layers, symbols; run cppcheck and luacheck
+lint: ## check style, layers, symbols, warnings; run cppcheck and luacheck
 	@tools/setup.sh $(group) lint
 	@$(MAKE) --no-print-directory all
-	@tools/lint.sh $(so) $(dir)
+	@WARNINGS='$(WARNINGS)' tools/lint.sh $(so) $(dir)
 
 
 # --- a try -------------------------------------------------------------------

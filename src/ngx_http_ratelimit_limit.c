@@ -428,7 +428,7 @@ ngx_http_ratelimit_limit_param(ngx_conf_t *cf,
         return NGX_OK;
     }
 
-    text.data = (u_char *) ngx_strchr(word->data, '=');
+    text.data = ngx_strlchr(word->data, word->data + word->len, '=');
 
     if (text.data == NULL) {
         goto unknown;

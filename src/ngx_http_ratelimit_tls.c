@@ -596,7 +596,7 @@ ngx_http_ratelimit_tls_error(ngx_http_ratelimit_tls_session_t *session)
         return NULL;
     }
 
-    p = ngx_strstr(session->text, "(SSL: error:");
+    p = strstr(session->text, "(SSL: error:");
 
     for (i = 0; p && i < 5; i++) {
         p = strchr(p, ':');

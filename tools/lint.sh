@@ -2,15 +2,18 @@
 
 # What "make lint" runs once the module is built:
 #
-#     tools/lint.sh MODULE.so DIR
+#     tools/lint.sh MODULE.so DIR [CHECK [FILE...]]
 #
 # DIR is the folder that tools/configure.sh made.  All checks run, whatever
-# the ones before them found; the exit code is 1 if any found something.
+# the ones before them found; the exit code is 1 if any found something.  Or
+# one of them alone, by the name of its function, and of warnings() a few files
+# of src/.
 
 set -eu
 
 so=$1
 dir=$2
+shift 2
 
 status=0
 
@@ -26,19 +29,76 @@ check()
 }
 
 
-# nginx loads modules into one name space: all that we export has our prefix,
-# apart from the three tables by which nginx finds a module
+# nginx loads modules into one name space, where a new build of this one must
+# not find the functions of an old one: nothing is exported apart from the three
+# tables by which nginx finds a module
 
 symbols()
 {
     nm -D --defined-only --extern-only "$so" | awk '
-        $3 !~ /^ngx_http_ratelimit_/ \
-        && $3 !~ /^ngx_(modules|module_names|module_order)$/ {
-            print "exported without the prefix ngx_http_ratelimit_: " $3
+        { found[$3] = 1 }
+
+        $3 !~ /^ngx_(modules|module_names|module_order)$/ {
+            print "exported: " $3
             bad = 1
         }
 
-        END { exit bad }'
+        END {
+            if (!("ngx_modules" in found)) {
+                print "not exported: ngx_modules"
+                bad = 1
+            }
+
+            exit bad
+        }'
+}
+
+
+# flags_of DIR: those that the module's sources are compiled with
+
+flags_of()
+{
+    make -s -C "$1" -f objs/Makefile --no-print-directory \
+         --eval='flags: ; @echo $(CFLAGS) $(ALL_INCS)' flags
+}
+
+
+# What the build leaves to its user is an error here: any warning, with what
+# newer C libraries will warn of.
+
+warnings()
+{
+    test $# -gt 0 || set -- src/*.c t/unit/*.c
+
+    flags="$(flags_of "$dir") ${WARNINGS:--Wall -Wextra} -Werror"
+    flags="$flags -include $PWD/tools/const-strings.h"
+    unit=$(pkg-config --cflags hiredis)
+    bad=0
+
+    for compiler in gcc clang; do
+
+        if ! command -v $compiler > /dev/null; then
+            echo "$compiler is not installed: not tried"
+            continue
+        fi
+
+        for file; do
+            case $file in
+
+            src/*)
+                (cd "$dir" && $compiler $flags -c -o /dev/null "$OLDPWD/$file")
+                ;;
+
+            *)
+                $compiler -O1 ${WARNINGS:--Wall -Wextra} -Werror $unit \
+                    -I src -I "$dir/objs/addon/ratelimit" \
+                    -c -o /dev/null "$file"
+                ;;
+            esac || bad=1
+        done
+    done
+
+    return $bad
 }
 
 
@@ -60,8 +120,7 @@ cpp_check()
 
 analyzer()
 {
-    flags=$(make -s -C "$dir" -f objs/Makefile --no-print-directory \
-                --eval='flags: ; @echo $(CFLAGS) $(ALL_INCS)' flags)
+    flags=$(flags_of "$dir")
 
     for source in "$PWD"/src/*.c; do
         (cd "$dir" && gcc $flags -fanalyzer -c -o /dev/null "$source")
@@ -84,8 +143,14 @@ lua_check()
 }
 
 
+if [ $# -gt 0 ]; then
+    "$@"
+    exit
+fi
+
 check "style, layers"  tools/check-style.pl
 check "symbols"        symbols
+check "warnings"       warnings
 check "cppcheck"       cpp_check
 check "gcc -fanalyzer" analyzer
 check "luacheck"       lua_check

@@ -1,0 +1,143 @@
+# What the build makes: nothing is visible that a second build of the module
+# could bind to, and a warning of a newer compiler stops "make lint", but nobody
+# who only wants the module.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Test::More;
+
+use Cwd ();
+use File::Basename qw(dirname);
+use File::Path ();
+
+use RateLimit::Util qw(find_program slurp temp_dir);
+
+my $module = $ENV{RATELIMIT_MODULE};
+my $nginx = find_program($ENV{TEST_NGINX_BINARY} || 'nginx');
+
+# where nginx's configure ran, see the Makefile
+my $objs = $module ? dirname($module) : dirname(dirname($nginx));
+
+$objs .= '/nginx-dev' if -d "$objs/nginx-dev";
+
+my $dir = temp_dir('build');
+
+
+# The exit code and what a command printed.
+
+sub run {
+    my ($command) = @_;
+
+    # nothing of a make that runs the tests
+    local @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL)};
+    delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL)};
+
+    my $output = `$command 2>&1`;
+
+    return ($? >> 8, $output);
+}
+
+
+sub exported {
+    my ($file) = @_;
+
+    my ($code, $symbols) = run("nm -D --defined-only --extern-only $file");
+
+    is $code, 0, 'nm reads it' or diag $symbols;
+
+    return sort map { (split)[2] } split /\n/, $symbols;
+}
+
+
+subtest 'what is visible' => sub {
+    plan skip_all => 'nm is not installed' unless find_program('nm');
+
+    if ($module) {
+        is_deeply [exported($module)],
+                  [qw(ngx_module_names ngx_module_order ngx_modules)],
+                  'the module exports the tables that nginx looks up, no more';
+
+    } else {
+        is_deeply [grep { /ratelimit/ } exported($nginx)], [],
+                  'an nginx with the module inside exports nothing of it';
+    }
+};
+
+
+subtest 'a warning' => sub {
+    plan skip_all => 'the folder of the build is not here'
+        unless -f "$objs/objs/Makefile";
+
+    # any warning will do
+
+    open my $out, '>', "$dir/warning.h" or die "$dir/warning.h: $!\n";
+    print $out "#warning a compiler that knows more\n";
+    close $out or die "$dir/warning.h: $!\n";
+
+    my $source = Cwd::getcwd() . '/src/ngx_http_ratelimit_number.c';
+    my ($code, $compile) = run("make -n -C $objs -f objs/Makefile "
+        . "--no-print-directory -W $source "
+        . 'objs/addon/src/ngx_http_ratelimit_number.o');
+
+    $compile =~ s/\\\n/ /g;
+    ($compile) = grep { /-o objs\/\S+number\.o/ } split /\n/, $compile;
+
+    ok $compile, 'how a source is compiled' or return;
+
+    # as nginx does it, unless CFLAGS are in the environment of its configure
+    $compile =~ s{ -c }{ -Werror -c };
+    $compile =~ s{-o objs/\S+}{-o $dir/number.o -include $dir/warning.h};
+
+    my ($rc, $output) = run("cd $objs && $compile");
+
+    like $compile, qr/ -Werror -c /, 'nginx makes errors of warnings';
+    like $output, qr/warning: .*a compiler that knows more/, 'it warns';
+    is $rc, 0, 'the build goes on';
+    ok -f "$dir/number.o", 'and has its object';
+
+    my $lint = "tools/lint.sh $nginx $objs warnings "
+               . 'src/ngx_http_ratelimit_number.c';
+
+    ($rc, $output) = run("WARNINGS='-Wall -include $dir/warning.h' $lint");
+
+    like $output, qr/error: .*a compiler that knows more/, 'lint sees it';
+    isnt $rc, 0, 'and fails';
+
+    ($rc, $output) = run("WARNINGS=-Wall $lint");
+
+    is $rc, 0, 'without the warning it does not' or diag $output;
+};
+
+
+# A running nginx has the file mapped.
+
+subtest 'make install' => sub {
+    plan skip_all => 'a module of its own file only' unless $module;
+
+    mkdir "$dir/modules";
+
+    my $file = "$dir/modules/ngx_http_ratelimit_module.so";
+    my $install = "make --no-print-directory install MODULESDIR=$dir/modules";
+
+    my ($code, $output) = run($install);
+
+    is $code, 0, 'it installs' or diag $output;
+    ok slurp($file) eq slurp($module), 'the module';
+    is sprintf('%o', (stat $file)[2] & 0777), '644', 'for everybody to read';
+
+    # the old file is still open, so its inode can't be the new one's
+
+    open my $old, '<', $file or die "$file: $!\n";
+
+    is((run($install))[0], 0, 'it installs again');
+    isnt +(stat $file)[1], (stat $old)[1], 'a new file, not the old one changed';
+    is_deeply [map { s{.*/}{}r } glob "$dir/modules/*"],
+              ['ngx_http_ratelimit_module.so'], 'nothing is left behind';
+};
+
+
+File::Path::remove_tree($dir);
+
+done_testing;
