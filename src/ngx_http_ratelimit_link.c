@@ -174,6 +174,13 @@ ngx_http_ratelimit_link_move(ngx_http_ratelimit_link_t *link,
     rc = ngx_http_ratelimit_redis_move(link->redis, addrs, n, drop);
 
     if (rc != NGX_DECLINED) {
+
+        /* one that was dropped has not told: it may be on its way again */
+
+        if (!ngx_http_ratelimit_redis_ready(link->redis)) {
+            link->up = 0;
+        }
+
         return;
     }
 

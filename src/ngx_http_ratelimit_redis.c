@@ -28,6 +28,7 @@
 
 
 #define NGX_HTTP_RATELIMIT_REDIS_STABLE  1000           /* ms */
+#define NGX_HTTP_RATELIMIT_REDIS_DRAIN   2000           /* ms, of all */
 
 
 static void ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis);
@@ -37,7 +38,9 @@ static ngx_addr_t *ngx_http_ratelimit_redis_copy(ngx_addr_t *addrs,
 static void ngx_http_ratelimit_redis_disconnect(
     ngx_http_ratelimit_redis_t *redis);
 static void ngx_http_ratelimit_redis_destroy(ngx_event_t *ev);
-static void ngx_http_ratelimit_redis_drain(ngx_http_ratelimit_redis_t *redis);
+static ngx_msec_t ngx_http_ratelimit_redis_clock(void);
+static ngx_uint_t ngx_http_ratelimit_redis_push(
+    ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_redis_discard(
     ngx_http_ratelimit_redis_t *redis);
 static u_char *ngx_http_ratelimit_redis_log_error(ngx_log_t *log, u_char *buf,
@@ -654,12 +657,6 @@ ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis)
         ngx_del_timer(&redis->timer);
     }
 
-    if (redis->state == NGX_HTTP_RATELIMIT_REDIS_READY
-        && redis->out_pos < redis->out_last)
-    {
-        ngx_http_ratelimit_redis_drain(redis);
-    }
-
     ngx_http_ratelimit_redis_disconnect(redis);
 
     redis->state = NGX_HTTP_RATELIMIT_REDIS_IDLE;
@@ -682,63 +679,137 @@ ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis)
 
 
 /*
- * The process ends, and refunds are still to be sent: maybe more than the
- * socket takes at once.  Nobody waits for the replies, but the server has to
- * get rid of them, and a socket closed with unread ones would throw away what
- * it has not sent.
+ * The process ends, and refunds are still to be sent: maybe more than a socket
+ * takes at once.  Nobody waits for the replies, but the servers have to get rid
+ * of them, and a socket closed with unread ones would throw away what it has
+ * not sent.  All servers are waited for together: those that don't answer cost
+ * no more time than one of them.
  */
 
-static void
-ngx_http_ratelimit_redis_drain(ngx_http_ratelimit_redis_t *redis)
+void
+ngx_http_ratelimit_redis_drain(void)
+{
+    int                           n;
+    ngx_msec_t                    begin, spent;
+    ngx_uint_t                    i, live;
+    ngx_queue_t                  *q;
+    struct pollfd                *pfds;
+    ngx_http_ratelimit_redis_t   *redis, **drained;
+
+    n = 0;
+
+    for (q = ngx_queue_head(&ngx_http_ratelimit_redis_all);
+         q != ngx_queue_sentinel(&ngx_http_ratelimit_redis_all);
+         q = ngx_queue_next(q))
+    {
+        redis = ngx_queue_data(q, ngx_http_ratelimit_redis_t, queue);
+
+        redis->draining = redis->state == NGX_HTTP_RATELIMIT_REDIS_READY
+                          && redis->out_pos < redis->out_last;
+        n += redis->draining;
+    }
+
+    if (n == 0) {
+        return;
+    }
+
+    drained = ngx_alloc(n * (sizeof(ngx_http_ratelimit_redis_t *)
+                             + sizeof(struct pollfd)),
+                        ngx_cycle->log);
+    if (drained == NULL) {
+        return;
+    }
+
+    pfds = (struct pollfd *) &drained[n];
+    begin = ngx_http_ratelimit_redis_clock();
+
+    for ( ;; ) {
+        live = 0;
+
+        for (q = ngx_queue_head(&ngx_http_ratelimit_redis_all);
+             q != ngx_queue_sentinel(&ngx_http_ratelimit_redis_all);
+             q = ngx_queue_next(q))
+        {
+            redis = ngx_queue_data(q, ngx_http_ratelimit_redis_t, queue);
+
+            if (redis->draining && ngx_http_ratelimit_redis_push(redis)) {
+                pfds[live].fd = redis->connection->fd;
+                pfds[live].events = (redis->out_pos < redis->out_last)
+                                    ? POLLIN|POLLOUT : POLLIN;
+                drained[live++] = redis;
+            }
+        }
+
+        spent = ngx_http_ratelimit_redis_clock() - begin;
+
+        if (live == 0 || spent >= NGX_HTTP_RATELIMIT_REDIS_DRAIN) {
+            break;
+        }
+
+        n = poll(pfds, live, ngx_min(NGX_HTTP_RATELIMIT_REDIS_STALL,
+                                     NGX_HTTP_RATELIMIT_REDIS_DRAIN - spent));
+
+        if (n == -1 && ngx_errno == NGX_EINTR) {
+            continue;
+        }
+
+        if (n <= 0) {
+            break;
+        }
+
+        for (i = 0; i < live; i++) {
+
+            if ((pfds[i].revents & ~POLLOUT)
+                && ngx_http_ratelimit_redis_discard(drained[i]) != NGX_AGAIN)
+            {
+                drained[i]->draining = 0;
+            }
+        }
+    }
+
+    ngx_free(drained);
+}
+
+
+static ngx_msec_t
+ngx_http_ratelimit_redis_clock(void)
+{
+    struct timespec  ts;
+
+    (void) clock_gettime(CLOCK_MONOTONIC, &ts);
+
+    return (ngx_msec_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+
+/* as much as the socket takes; returns whether there is something to wait for */
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_push(ngx_http_ratelimit_redis_t *redis)
 {
     ssize_t            n;
-    ngx_uint_t         shut;
-    struct pollfd      pfd;
-    struct timespec    begin, now;
     ngx_connection_t  *c;
 
     c = redis->connection;
-    shut = 0;
 
-    (void) clock_gettime(CLOCK_MONOTONIC, &begin);
-
-    for ( ;; ) {
-
-        if (redis->out_pos < redis->out_last) {
-            n = c->send(c, redis->out_pos, redis->out_last - redis->out_pos);
-
-            if (n == NGX_ERROR) {
-                return;
-            }
-
-            redis->out_pos += (n > 0) ? n : 0;
-        }
-
-        if (redis->out_pos == redis->out_last && !shut) {
-            shut = 1;
-
-            if (shutdown(c->fd, SHUT_WR) == -1) {
-                return;
-            }
-        }
-
-        pfd.fd = c->fd;
-        pfd.events = shut ? POLLIN : POLLIN|POLLOUT;
-
-        (void) clock_gettime(CLOCK_MONOTONIC, &now);
-
-        if (now.tv_sec - begin.tv_sec > 1
-            || poll(&pfd, 1, NGX_HTTP_RATELIMIT_REDIS_STALL) <= 0)
-        {
-            return;
-        }
-
-        if ((pfd.revents & ~POLLOUT)
-            && ngx_http_ratelimit_redis_discard(redis) != NGX_AGAIN)
-        {
-            return;
-        }
+    if (redis->out_pos == redis->out_last) {
+        return 1;
     }
+
+    n = c->send(c, redis->out_pos, redis->out_last - redis->out_pos);
+
+    if (n == NGX_ERROR) {
+        redis->draining = 0;
+        return 0;
+    }
+
+    redis->out_pos += (n > 0) ? n : 0;
+
+    if (redis->out_pos == redis->out_last && shutdown(c->fd, SHUT_WR) == -1) {
+        redis->draining = 0;
+    }
+
+    return redis->draining;
 }
 
 

@@ -229,7 +229,13 @@ void ngx_http_ratelimit_redis_wake(ngx_http_ratelimit_redis_t *redis);
 void ngx_http_ratelimit_redis_keep(ngx_http_ratelimit_redis_t *redis);
 void ngx_http_ratelimit_redis_release(ngx_http_ratelimit_redis_t *redis);
 
-/* for the end of the process: closes the socket, calls no handlers */
+/*
+ * For the end of the process: what is still to be written is, to all servers
+ * together, as far as they take it in time
+ */
+void ngx_http_ratelimit_redis_drain(void);
+
+/* and then: closes the socket, calls no handlers */
 void ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis);
 
 /* and then, once: those that have retired, and the memory of all */
