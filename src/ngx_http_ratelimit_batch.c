@@ -437,8 +437,7 @@ ngx_http_ratelimit_batch_reply(void *data, ngx_http_ratelimit_reply_t *reply,
                             ngx_http_ratelimit_local_clock() - batch->sent);
 
     } else {
-        ngx_http_ratelimit_link_failed(batch->link, failure, reply,
-                                       batch->live);
+        ngx_http_ratelimit_link_failed(batch->link, failure, reply, 1);
     }
 
     ngx_http_ratelimit_batch_done(batch, failure);
@@ -485,11 +484,12 @@ ngx_http_ratelimit_batch_done(ngx_http_ratelimit_batch_t *batch,
     ngx_http_ratelimit_failure_e failure)
 {
     uint64_t                       now;
-    ngx_uint_t                     i;
+    ngx_uint_t                     i, counts;
     ngx_http_ratelimit_errand_t   *errand;
     ngx_http_ratelimit_failure_e   own;
 
     now = ngx_http_ratelimit_local_clock();
+    counts = 1;
 
     /* whoever is cancelled from here on finds no slot to cancel */
 
@@ -510,7 +510,8 @@ ngx_http_ratelimit_batch_done(ngx_http_ratelimit_batch_t *batch,
         {
             own = errand->script.failure;
             ngx_http_ratelimit_link_failed(batch->link, own,
-                                           errand->script.error, 1);
+                                           errand->script.error, counts);
+            counts = 0;
         }
 
         batch->errands[i] = NULL;

@@ -73,8 +73,6 @@ static ngx_uint_t ngx_http_ratelimit_link_elsewhere(
     ngx_http_ratelimit_link_t *link);
 static void ngx_http_ratelimit_link_failure(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_failure_e failure, ngx_uint_t counts, ngx_uint_t probe);
-static void ngx_http_ratelimit_link_break(ngx_http_ratelimit_link_t *link,
-    ngx_http_ratelimit_failure_e failure, ngx_uint_t counts, ngx_uint_t probe);
 static void ngx_http_ratelimit_link_success(ngx_http_ratelimit_link_t *link,
     ngx_uint_t probe);
 static void ngx_http_ratelimit_link_plan(ngx_http_ratelimit_link_t *link,
@@ -392,17 +390,17 @@ ngx_http_ratelimit_link_answered(ngx_http_ratelimit_link_t *link, uint64_t us)
 void
 ngx_http_ratelimit_link_failed(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_failure_e failure, ngx_http_ratelimit_reply_t *reply,
-    ngx_uint_t n)
+    ngx_uint_t counts)
 {
     ngx_http_ratelimit_link_tell(link, failure, reply);
 
     /* a reply that is none ends the connection: that is the failure */
 
     if (failure == NGX_HTTP_RATELIMIT_PROTOCOL && reply) {
-        n = 0;
+        counts = 0;
     }
 
-    ngx_http_ratelimit_link_failure(link, failure, n, 0);
+    ngx_http_ratelimit_link_failure(link, failure, counts, 0);
 }
 
 
@@ -605,37 +603,25 @@ ngx_http_ratelimit_link_closed(void *data,
 
 
 /*
- * "counts": so often it says something about the peer, as it was asked;
- * "probe": it may be the end of one.  A lost connection is one failure, however
- * many calls went with it.
+ * "counts": it says something about the peer, as it was asked; "probe": it may
+ * be the end of one.  A command is one failure, however many calls it carried,
+ * and so is a lost connection.
  */
 
 static void
 ngx_http_ratelimit_link_failure(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_failure_e failure, ngx_uint_t counts, ngx_uint_t probe)
 {
+    uint32_t                       luck;
+    ngx_uint_t                     breaks, changed;
+    ngx_http_ratelimit_breaker_e   state;
+    ngx_http_ratelimit_breaker_t  *breaker;
+
     ngx_http_ratelimit_count(link->stats->failures[failure]);
 
     if (link->guide.trouble) {
         link->guide.trouble(link->guide.data, link, failure);
     }
-
-    do {
-        ngx_http_ratelimit_link_break(link, failure, counts > 0, probe);
-
-    } while (counts && --counts
-             && link->stats->breaker.state != NGX_HTTP_RATELIMIT_CIRCUIT_OPEN);
-}
-
-
-static void
-ngx_http_ratelimit_link_break(ngx_http_ratelimit_link_t *link,
-    ngx_http_ratelimit_failure_e failure, ngx_uint_t counts, ngx_uint_t probe)
-{
-    uint32_t                       luck;
-    ngx_uint_t                     breaks, changed;
-    ngx_http_ratelimit_breaker_e   state;
-    ngx_http_ratelimit_breaker_t  *breaker;
 
     /* an error of any other kind is of one key, but not if a probe gets it */
 

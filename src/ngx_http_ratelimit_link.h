@@ -115,12 +115,13 @@ void ngx_http_ratelimit_link_answered(ngx_http_ratelimit_link_t *link,
     uint64_t us);
 
 /*
- * There is no answer to a command that was so many calls; the error reply, if
- * it is one, may be logged
+ * There is no answer to a command, or to a call that was part of one; the error
+ * reply, if it is one, may be logged.  Of a command one failure counts for the
+ * breaker.
  */
 void ngx_http_ratelimit_link_failed(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_failure_e failure, ngx_http_ratelimit_reply_t *reply,
-    ngx_uint_t n);
+    ngx_uint_t counts);
 
 /* the same for a call that could not be sent */
 void ngx_http_ratelimit_link_unsent(ngx_http_ratelimit_link_t *link,
