@@ -363,7 +363,11 @@ ngx_http_ratelimit_batch_stamp(ngx_http_ratelimit_batch_t *batch)
 }
 
 
-/* in the time that the one with the least has left */
+/*
+ * In the time that the one with the least has left.  Calls wait here for a few
+ * milliseconds: if most of their time is over, the worker was held up, and the
+ * server, which has not been asked yet, gets some all the same.
+ */
 
 static ngx_http_ratelimit_failure_e
 ngx_http_ratelimit_batch_send(ngx_http_ratelimit_batch_t *batch)
@@ -384,6 +388,11 @@ ngx_http_ratelimit_batch_send(ngx_http_ratelimit_batch_t *batch)
         errand->sent = batch->sent;
 
         spent = ngx_current_msec - errand->start;
+
+        if (!batch->eval) {
+            spent = ngx_min(spent, errand->timeout * 3 / 4);
+        }
+
         spent = ngx_min(spent, errand->timeout);
         left = ngx_min(left, errand->timeout - spent);
     }

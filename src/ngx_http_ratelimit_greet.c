@@ -319,7 +319,11 @@ ngx_http_ratelimit_greet_ready(ngx_http_ratelimit_redis_t *redis)
     ngx_queue_t                *q;
     ngx_http_ratelimit_slot_t  *slot;
 
-    ngx_del_timer(&redis->timer);
+    /* it may be the timer that has looked */
+
+    if (redis->timer.timer_set) {
+        ngx_del_timer(&redis->timer);
+    }
 
     redis->state = NGX_HTTP_RATELIMIT_REDIS_READY;
     redis->ready = ngx_current_msec;

@@ -559,6 +559,13 @@ ngx_http_ratelimit_init_process(ngx_cycle_t *cycle)
         return NGX_OK;
     }
 
+    /*
+     * The time is that of when the master began to load the configuration:
+     * timers set by it would have expired if that took long
+     */
+
+    ngx_time_update();
+
     ngx_http_ratelimit_stats_begin(rmcf->zone, rmcf->stats);
 
     return ngx_http_ratelimit_store_init(cycle, &rmcf->peers, rmcf->zone,

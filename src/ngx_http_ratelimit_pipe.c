@@ -27,6 +27,12 @@
  *
  * Timers of slots hold up the exit of a worker, as clients wait for them; all
  * other timers are cancelable.
+ *
+ * A worker may be held up itself: it was stopped, its CPU quota was used up,
+ * the machine is busy.  Then it finds timers expired before it is told of what
+ * has arrived, or has sent a command just now whose time began long ago.  So
+ * nothing is late before the socket was looked at; and when the timer itself is
+ * late, the server gets the time back that it was not given, once.
  */
 
 
@@ -34,12 +40,15 @@
 #include "ngx_http_ratelimit_greet.h"
 #include "ngx_http_ratelimit_redis_internal.h"
 
+#include <poll.h>
+
 
 #define NGX_HTTP_RATELIMIT_PIPE_SLOTS      16384
 #define NGX_HTTP_RATELIMIT_PIPE_OUT        16384       /* kept when empty */
 #define NGX_HTTP_RATELIMIT_PIPE_OUT_MAX    8388608
 #define NGX_HTTP_RATELIMIT_PIPE_IN         16384
 #define NGX_HTTP_RATELIMIT_PIPE_ALERT      21          /* of TLS, a byte */
+#define NGX_HTTP_RATELIMIT_PIPE_GRACE      50          /* ms, at most */
 
 /* a map with a range for every slot */
 #define NGX_HTTP_RATELIMIT_PIPE_LARGE      33554432
@@ -139,6 +148,8 @@ ngx_http_ratelimit_pipe_slot(ngx_http_ratelimit_redis_t *redis)
     slot->asking = 0;
     slot->parked = 0;
     slot->large = 0;
+    slot->due = 0;
+    slot->grace = 0;
 
     redis->slots++;
     redis->gauges->calls++;
@@ -707,12 +718,50 @@ ngx_http_ratelimit_redis_hops(ngx_http_ratelimit_slot_t *slot)
 }
 
 
-/* no reply in time */
+void
+ngx_http_ratelimit_pipe_look(ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_event_t       *ev;
+    struct pollfd      pfd;
+    ngx_connection_t  *c;
+
+    c = redis->connection;
+
+    if (c == NULL) {
+        return;
+    }
+
+    pfd.fd = c->fd;
+    pfd.events = (redis->state == NGX_HTTP_RATELIMIT_REDIS_CONNECTING)
+                 ? POLLIN|POLLOUT : POLLIN;
+
+    if (poll(&pfd, 1, 0) != 1) {
+        return;
+    }
+
+    ev = c->write;
+
+    if (pfd.revents & POLLOUT) {
+        ev->ready = 1;
+    }
+
+    if (pfd.revents & ~POLLOUT) {
+        ev = c->read;
+        ev->available = -1;
+        ev->ready = 1;
+    }
+
+    ev->handler(ev);
+}
+
+
+/* no reply in time, unless it was the worker that had none */
 
 static void
 ngx_http_ratelimit_pipe_slot_handler(ngx_event_t *ev)
 {
     void                              *data;
+    ngx_msec_t                         late;
     ngx_uint_t                         hops;
     ngx_http_ratelimit_slot_t         *slot;
     ngx_http_ratelimit_redis_t        *redis;
@@ -721,14 +770,39 @@ ngx_http_ratelimit_pipe_slot_handler(ngx_event_t *ev)
     ngx_http_ratelimit_redis_owner_t  *owner;
 
     slot = ev->data;
+    late = ngx_http_ratelimit_redis_late(ev);
+
+    slot->due = 1;
+
+    ngx_http_ratelimit_pipe_look(slot->redis);
+
+    if (!slot->due) {
+        return;
+    }
+
+    slot->due = 0;
+
+    if (late > NGX_HTTP_RATELIMIT_REDIS_HELD && slot->handler && !slot->grace) {
+        slot->grace = 1;
+        ngx_add_timer(ev, ngx_min(late, NGX_HTTP_RATELIMIT_PIPE_GRACE));
+        return;
+    }
+
     redis = slot->redis;
 
     failure = slot->parked ? NGX_HTTP_RATELIMIT_MOVED
                            : NGX_HTTP_RATELIMIT_TIMEOUT;
 
     if (!slot->sent) {
+
+        /* it never left: if there is no connection, that is what counts */
+
+        ngx_http_ratelimit_pipe_told = redis->owner;
+
         ngx_queue_remove(&slot->queue);
         (void) ngx_http_ratelimit_pipe_deliver(slot, NULL, failure);
+
+        ngx_http_ratelimit_pipe_told = NULL;
         return;
     }
 
@@ -850,6 +924,7 @@ ngx_http_ratelimit_pipe_free_slot(ngx_http_ratelimit_slot_t *slot)
     }
 
     slot->handler = NULL;
+    slot->due = 0;
     slot->redis->slots--;
     slot->redis->gauges->calls--;
 

@@ -33,6 +33,12 @@ void ngx_http_ratelimit_pipe_flush_handler(ngx_event_t *ev);
 void ngx_http_ratelimit_pipe_write_handler(ngx_event_t *wev);
 void ngx_http_ratelimit_pipe_read_handler(ngx_event_t *rev);
 
+/*
+ * Handles what has happened to the socket and is not known yet.  The connection
+ * may be closed, or another one, then.
+ */
+void ngx_http_ratelimit_pipe_look(ngx_http_ratelimit_redis_t *redis);
+
 /* the slot counts for another connection now */
 void ngx_http_ratelimit_pipe_give(ngx_http_ratelimit_slot_t *slot,
     ngx_http_ratelimit_redis_t *redis);

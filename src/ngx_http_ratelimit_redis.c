@@ -174,6 +174,7 @@ ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis)
     redis->state = NGX_HTTP_RATELIMIT_REDIS_CONNECTING;
     redis->generation++;
     redis->greeted = 0;
+    redis->grace = redis->conf->connect_timeout;
 
     addr = &redis->addrs[redis->address % redis->naddrs];
 
@@ -257,12 +258,28 @@ ngx_http_ratelimit_redis_loud(ngx_http_ratelimit_redis_t *redis,
 static void
 ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
 {
-    ngx_msec_t                   age, delay;
+    ngx_msec_t                   age, delay, late;
+    ngx_uint_t                   generation;
     ngx_queue_t                 *q;
     ngx_http_ratelimit_slot_t   *slot;
     ngx_http_ratelimit_redis_t  *redis;
 
     redis = ev->data;
+    late = ngx_http_ratelimit_redis_late(ev);
+
+    /* what has arrived meanwhile is in time, see the pipe */
+
+    if (redis->connection) {
+        generation = redis->generation;
+
+        ngx_http_ratelimit_pipe_look(redis);
+
+        if (redis->generation != generation || redis->connection == NULL
+            || ev->timer_set)
+        {
+            return;
+        }
+    }
 
     switch (redis->state) {
 
@@ -307,6 +324,15 @@ ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
         break;
 
     default: /* connecting, handshake, greeting */
+
+        late = ngx_min(late, redis->grace);
+
+        if (late > NGX_HTTP_RATELIMIT_REDIS_HELD) {
+            redis->grace -= late;
+            ngx_add_timer(ev, late);
+            return;
+        }
+
         break;
     }
 
@@ -782,7 +808,7 @@ ngx_http_ratelimit_redis_clock(void)
 }
 
 
-/* as much as the socket takes; returns whether there is something to wait for */
+/* as much as the socket takes; whether there is anything left to wait for */
 
 static ngx_uint_t
 ngx_http_ratelimit_redis_push(ngx_http_ratelimit_redis_t *redis)

@@ -18,6 +18,12 @@
 
 #define NGX_HTTP_RATELIMIT_REDIS_STALL  500             /* ms */
 
+/* ms: a timer that is later than that says that the worker was held up */
+#define NGX_HTTP_RATELIMIT_REDIS_HELD   2
+
+#define ngx_http_ratelimit_redis_late(ev)                                     \
+    ((ngx_msec_t) (ngx_current_msec - (ev)->timer.key))
+
 
 typedef enum {
     NGX_HTTP_RATELIMIT_REDIS_IDLE = 0,
@@ -48,6 +54,8 @@ struct ngx_http_ratelimit_slot_s {
     unsigned                            asking:1; /* needs an ASKING */
     unsigned                            parked:1; /* refused, to be tried on */
     unsigned                            large:1;  /* its reply may be */
+    unsigned                            due:1;    /* its time is over */
+    unsigned                            grace:1;  /* and it got some more */
 };
 
 
@@ -72,6 +80,7 @@ struct ngx_http_ratelimit_redis_s {
     ngx_uint_t                          address;  /* the next one to try */
     ngx_msec_t                          ready;    /* since when */
     ngx_msec_t                          created;
+    ngx_msec_t                          grace;    /* ms, of this attempt */
 
     ngx_queue_t                         waiting;  /* slots not sent */
     ngx_queue_t                         sent;     /* slots, oldest first */
