@@ -67,6 +67,7 @@ static ngx_int_t ngx_http_ratelimit_verdict(ngx_http_request_t *r,
 static ngx_uint_t ngx_http_ratelimit_counts(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_applied_t *applied);
 static void ngx_http_ratelimit_count_all(ngx_http_ratelimit_ctx_t *ctx);
+static void ngx_http_ratelimit_count_previews(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_log(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_applied_t *applied);
 static void ngx_http_ratelimit_cleanup(void *data);
@@ -791,6 +792,7 @@ ngx_http_ratelimit_count_all(ngx_http_ratelimit_ctx_t *ctx)
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
     if (ctx->conf->preview) {
+        ngx_http_ratelimit_count_previews(ctx);
         return;
     }
 
@@ -799,6 +801,7 @@ ngx_http_ratelimit_count_all(ngx_http_ratelimit_ctx_t *ctx)
     d = &ctx->decision;
 
     ngx_http_ratelimit_stats_decision(rmcf->stats->decisions, d);
+    ngx_http_ratelimit_stats_latency(&rmcf->stats->latency, ctx->latency);
 
     if (d->failure != NGX_HTTP_RATELIMIT_OK) {
         ngx_http_ratelimit_count(rmcf->stats->fallback[d->source]
@@ -811,6 +814,28 @@ ngx_http_ratelimit_count_all(ngx_http_ratelimit_ctx_t *ctx)
         if (ngx_http_ratelimit_counts(ctx, applied)) {
             ngx_http_ratelimit_stats_decision(applied->limit->stats->requests,
                                               &applied->claim.decision);
+            ngx_http_ratelimit_stats_taken(applied->limit->stats,
+                                           &applied->claim.decision,
+                                           applied->claim.bucket.cost);
+        }
+    }
+}
+
+
+static void
+ngx_http_ratelimit_count_previews(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_uint_t                     i;
+    ngx_http_ratelimit_source_e    source;
+    ngx_http_ratelimit_applied_t  *applied;
+
+    applied = ctx->applied;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        source = applied[i].claim.decision.source;
+
+        if (source != NGX_HTTP_RATELIMIT_SOURCE_NONE) {
+            ngx_http_ratelimit_count(applied[i].limit->stats->previews[source]);
         }
     }
 }

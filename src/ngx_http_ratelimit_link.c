@@ -376,7 +376,7 @@ ngx_http_ratelimit_link_release(ngx_http_ratelimit_link_t *link)
 void
 ngx_http_ratelimit_link_answered(ngx_http_ratelimit_link_t *link, uint64_t us)
 {
-    ngx_http_ratelimit_stats_latency(link->stats, us);
+    ngx_http_ratelimit_stats_latency(&link->stats->latency, us);
 
     if (link->stats->breaker.state == NGX_HTTP_RATELIMIT_FALLBACK) {
         ngx_http_ratelimit_link_success(link, 0);

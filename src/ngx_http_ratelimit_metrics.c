@@ -23,11 +23,33 @@
 #define ngx_http_ratelimit_labels(labels)                                     \
     labels, sizeof(labels) / sizeof(labels[0])
 
+#define ngx_http_ratelimit_family(name, help)                                 \
+    { name, name "_bucket", name "_sum", name "_count", help }
+
 
 typedef struct {
     const char                      *name;
     ngx_str_t                        value;
 } ngx_http_ratelimit_label_t;
+
+
+/* the names of a histogram's samples */
+
+typedef struct {
+    const char                      *name;
+    const char                      *bucket;
+    const char                      *sum;
+    const char                      *count;
+    const char                      *help;
+} ngx_http_ratelimit_family_t;
+
+
+/* one of those that make a histogram; a label without a name: the only one */
+
+typedef struct {
+    ngx_http_ratelimit_label_t       label;
+    ngx_http_ratelimit_histogram_t  *histogram;
+} ngx_http_ratelimit_series_t;
 
 
 /* a server, whoever knows about it */
@@ -69,6 +91,11 @@ static void ngx_http_ratelimit_metrics_shards(
     ngx_http_ratelimit_metrics_t *m);
 static void ngx_http_ratelimit_metrics_latency(
     ngx_http_ratelimit_metrics_t *m);
+static void ngx_http_ratelimit_metrics_histogram(
+    ngx_http_ratelimit_metrics_t *m, const ngx_http_ratelimit_family_t *family,
+    ngx_http_ratelimit_series_t *series, ngx_uint_t n);
+static void ngx_http_ratelimit_metrics_bound(ngx_str_t *value, u_char *le,
+    ngx_uint_t k);
 static void ngx_http_ratelimit_metrics_breakers(
     ngx_http_ratelimit_metrics_t *m);
 static void ngx_http_ratelimit_metrics_zone(ngx_http_ratelimit_metrics_t *m);
@@ -226,9 +253,29 @@ ngx_http_ratelimit_metrics_send(ngx_http_request_t *r,
 static void
 ngx_http_ratelimit_metrics_requests(ngx_http_ratelimit_metrics_t *m)
 {
-    ngx_uint_t                    i;
-    ngx_http_ratelimit_label_t    label;
+    ngx_uint_t                    i, k;
+    ngx_atomic_t                 *counter;
+    ngx_http_ratelimit_label_t    labels[2];
     ngx_http_ratelimit_limit_t  **limit;
+
+    static const struct {
+        const char  *name;
+        size_t       offset;
+        const char  *help;
+    }  counters[] = {
+
+        { "nginx_ratelimit_tokens_total",
+          offsetof(ngx_http_ratelimit_limit_stats_t, tokens),
+          "Tokens that requests took." },
+
+        { "nginx_ratelimit_near_limit_total",
+          offsetof(ngx_http_ratelimit_limit_stats_t, near_limit),
+          "Requests that passed and left less than 20 percent." },
+
+        { "nginx_ratelimit_invalid_values_total",
+          offsetof(ngx_http_ratelimit_limit_stats_t, invalid),
+          "Values of variables that make no limit." }
+    };
 
     limit = m->rmcf->limits.elts;
 
@@ -254,18 +301,47 @@ ngx_http_ratelimit_metrics_requests(ngx_http_ratelimit_metrics_t *m)
                                              limit[i]->stats->requests);
     }
 
-    ngx_http_ratelimit_metrics_family(m,
-                            "nginx_ratelimit_invalid_values_total", "counter",
-                            "Values of variables that make no limit.");
+    labels[0].name = "limit";
 
-    label.name = "limit";
+    ngx_http_ratelimit_metrics_family(m, "nginx_ratelimit_previews_total",
+                            "counter", "Looks at each limit.");
 
     for (i = 0; i < m->rmcf->limits.nelts; i++) {
-        label.value = limit[i]->name;
+        labels[0].value = limit[i]->name;
 
-        ngx_http_ratelimit_metrics_sample(m,
-                                     "nginx_ratelimit_invalid_values_total",
-                                     &label, 1, limit[i]->stats->invalid);
+        for (k = 0; k < NGX_HTTP_RATELIMIT_SOURCES; k++) {
+
+            if (limit[i]->stats->previews[k] == 0
+                && k != NGX_HTTP_RATELIMIT_SOURCE_LOCAL
+                && (m->rmcf->peers.nelts == 0
+                    || (k != NGX_HTTP_RATELIMIT_SOURCE_REDIS
+                        && k != NGX_HTTP_RATELIMIT_SOURCE_CACHE)))
+            {
+                continue;
+            }
+
+            ngx_http_ratelimit_metrics_set(&labels[1], "source",
+                                     ngx_http_ratelimit_source_name(k));
+            ngx_http_ratelimit_metrics_sample(m,
+                                     "nginx_ratelimit_previews_total",
+                                     ngx_http_ratelimit_labels(labels),
+                                     limit[i]->stats->previews[k]);
+        }
+    }
+
+    for (k = 0; k < sizeof(counters) / sizeof(counters[0]); k++) {
+
+        ngx_http_ratelimit_metrics_family(m, counters[k].name, "counter",
+                                          counters[k].help);
+
+        for (i = 0; i < m->rmcf->limits.nelts; i++) {
+            labels[0].value = limit[i]->name;
+            counter = (ngx_atomic_t *) ((u_char *) limit[i]->stats
+                                        + counters[k].offset);
+
+            ngx_http_ratelimit_metrics_sample(m, counters[k].name, labels, 1,
+                                              *counter);
+        }
     }
 }
 
@@ -600,92 +676,128 @@ ngx_http_ratelimit_metrics_shards(ngx_http_ratelimit_metrics_t *m)
 static void
 ngx_http_ratelimit_metrics_latency(ngx_http_ratelimit_metrics_t *m)
 {
-    u_char                       *p;
-    u_char                        le[NGX_INT64_LEN + sizeof(".000000")];
-    uint64_t                      count;
-    ngx_uint_t                    i, k;
-    ngx_http_ratelimit_label_t    labels[2];
+    ngx_uint_t                    i, n;
+    ngx_http_ratelimit_series_t  *series, all;
     ngx_http_ratelimit_server_t  *server;
 
-    if (m->rmcf->peers.nelts == 0) {
+    static const ngx_http_ratelimit_family_t  decision =
+        ngx_http_ratelimit_family("nginx_ratelimit_decision_seconds",
+                                  "Time that a decision took.");
+
+    static const ngx_http_ratelimit_family_t  redis =
+        ngx_http_ratelimit_family("nginx_ratelimit_redis_latency_seconds",
+                                  "Time from a call to its reply.");
+
+    ngx_memzero(&all, sizeof(ngx_http_ratelimit_series_t));
+    all.histogram = &m->rmcf->stats->latency;
+
+    ngx_http_ratelimit_metrics_histogram(m, &decision, &all, 1);
+
+    if (m->rmcf->peers.nelts == 0 || m->failed) {
         return;
     }
 
-    ngx_http_ratelimit_metrics_family(m,
-                             "nginx_ratelimit_redis_latency_seconds",
-                             "histogram",
-                             "Time from a call to its reply.");
-
-    labels[0].name = "shard";
-    labels[1].name = "le";
-
-    i = 0;
-
-    while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
-
-        labels[0].value = server->label;
-        count = 0;
-
-        for (k = 0; k < NGX_HTTP_RATELIMIT_LATENCIES; k++) {
-
-            /* without the zeroes at its end */
-
-            p = ngx_sprintf(le, "%uD.%06uD",
-                            ngx_http_ratelimit_latency_bounds[k]
-                            / NGX_HTTP_RATELIMIT_MICRO,
-                            ngx_http_ratelimit_latency_bounds[k]
-                            % NGX_HTTP_RATELIMIT_MICRO);
-
-            while (p[-1] == '0') {
-                p--;
-            }
-
-            if (p[-1] == '.') {
-                p--;
-            }
-
-            labels[1].value.data = le;
-            labels[1].value.len = p - le;
-
-            count += server->stats->latency[k];
-
-            ngx_http_ratelimit_metrics_sample(m,
-                               "nginx_ratelimit_redis_latency_seconds_bucket",
-                               labels, 2, count);
-        }
-
-        count += server->stats->latency[k];
-        ngx_str_set(&labels[1].value, "+Inf");
-
-        ngx_http_ratelimit_metrics_sample(m,
-                               "nginx_ratelimit_redis_latency_seconds_bucket",
-                               labels, 2, count);
+    series = ngx_pcalloc(m->request->pool,
+                         ngx_max(m->servers.nelts, 1)
+                         * sizeof(ngx_http_ratelimit_series_t));
+    if (series == NULL) {
+        m->failed = 1;
+        return;
     }
 
     i = 0;
+    n = 0;
 
     while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
-        labels[0].value = server->label;
-        ngx_http_ratelimit_metrics_micro(m,
-                               "nginx_ratelimit_redis_latency_seconds_sum",
-                               labels, 1, server->stats->latency_sum);
+        series[n].label.name = "shard";
+        series[n].label.value = server->label;
+        series[n++].histogram = &server->stats->latency;
     }
 
-    i = 0;
+    ngx_http_ratelimit_metrics_histogram(m, &redis, series, n);
+}
 
-    while ((server = ngx_http_ratelimit_metrics_next(&m->servers, &i))) {
 
-        labels[0].value = server->label;
+/* as JSON has it, all samples of one name stand together */
+
+static void
+ngx_http_ratelimit_metrics_histogram(ngx_http_ratelimit_metrics_t *m,
+    const ngx_http_ratelimit_family_t *family,
+    ngx_http_ratelimit_series_t *series, ngx_uint_t n)
+{
+    u_char                           le[NGX_INT64_LEN + sizeof(".000000")];
+    uint64_t                         count;
+    ngx_uint_t                       i, k, labelled;
+    ngx_http_ratelimit_label_t       labels[2];
+    ngx_http_ratelimit_histogram_t  *histogram;
+
+    ngx_http_ratelimit_metrics_family(m, family->name, "histogram",
+                                      family->help);
+
+    for (i = 0; i < n; i++) {
+
+        histogram = series[i].histogram;
+        labelled = (series[i].label.name != NULL);
+        labels[0] = series[i].label;
+        labels[labelled].name = "le";
         count = 0;
 
         for (k = 0; k <= NGX_HTTP_RATELIMIT_LATENCIES; k++) {
-            count += server->stats->latency[k];
+            count += histogram->bins[k];
+            ngx_http_ratelimit_metrics_bound(&labels[labelled].value, le, k);
+
+            ngx_http_ratelimit_metrics_sample(m, family->bucket, labels,
+                                              labelled + 1, count);
+        }
+    }
+
+    for (i = 0; i < n; i++) {
+        ngx_http_ratelimit_metrics_micro(m, family->sum, &series[i].label,
+                                         series[i].label.name != NULL,
+                                         series[i].histogram->sum);
+    }
+
+    for (i = 0; i < n; i++) {
+        count = 0;
+
+        for (k = 0; k <= NGX_HTTP_RATELIMIT_LATENCIES; k++) {
+            count += series[i].histogram->bins[k];
         }
 
-        ngx_http_ratelimit_metrics_sample(m,
-                               "nginx_ratelimit_redis_latency_seconds_count",
-                               labels, 1, count);
+        ngx_http_ratelimit_metrics_sample(m, family->count, &series[i].label,
+                                          series[i].label.name != NULL, count);
     }
+}
+
+
+/* an upper bound in seconds, without the zeroes at its end */
+
+static void
+ngx_http_ratelimit_metrics_bound(ngx_str_t *value, u_char *le, ngx_uint_t k)
+{
+    u_char    *p;
+    uint32_t   us;
+
+    if (k == NGX_HTTP_RATELIMIT_LATENCIES) {
+        ngx_str_set(value, "+Inf");
+        return;
+    }
+
+    us = ngx_http_ratelimit_latency_bounds[k];
+
+    p = ngx_sprintf(le, "%uD.%06uD", us / NGX_HTTP_RATELIMIT_MICRO,
+                    us % NGX_HTTP_RATELIMIT_MICRO);
+
+    while (p[-1] == '0') {
+        p--;
+    }
+
+    if (p[-1] == '.') {
+        p--;
+    }
+
+    value->data = le;
+    value->len = p - le;
 }
 
 

@@ -66,7 +66,14 @@ static ngx_http_ratelimit_gauges_t  ngx_http_ratelimit_stats_nowhere;
 static const uint32_t  ngx_http_ratelimit_stats_fields[] = {
     sizeof(ngx_http_ratelimit_limit_stats_t),
     ngx_http_ratelimit_zone_field(limit_stats, requests),
+    ngx_http_ratelimit_zone_field(limit_stats, previews),
+    ngx_http_ratelimit_zone_field(limit_stats, tokens),
+    ngx_http_ratelimit_zone_field(limit_stats, near_limit),
     ngx_http_ratelimit_zone_field(limit_stats, invalid),
+
+    sizeof(ngx_http_ratelimit_histogram_t),
+    ngx_http_ratelimit_zone_field(histogram, bins),
+    ngx_http_ratelimit_zone_field(histogram, sum),
 
     sizeof(ngx_http_ratelimit_gauges_t),
     ngx_http_ratelimit_zone_field(gauges, calls),
@@ -87,7 +94,6 @@ static const uint32_t  ngx_http_ratelimit_stats_fields[] = {
     ngx_http_ratelimit_zone_field(shard_stats, calls),
     ngx_http_ratelimit_zone_field(shard_stats, failures),
     ngx_http_ratelimit_zone_field(shard_stats, latency),
-    ngx_http_ratelimit_zone_field(shard_stats, latency_sum),
     ngx_http_ratelimit_zone_field(shard_stats, reconnects),
     ngx_http_ratelimit_zone_field(shard_stats, script_reloads),
     ngx_http_ratelimit_zone_field(shard_stats, refunds),
@@ -113,6 +119,7 @@ static const uint32_t  ngx_http_ratelimit_stats_fields[] = {
     sizeof(ngx_http_ratelimit_stats_t),
     ngx_http_ratelimit_zone_field(stats, decisions),
     ngx_http_ratelimit_zone_field(stats, fallback),
+    ngx_http_ratelimit_zone_field(stats, latency),
     ngx_http_ratelimit_zone_field(stats, pids)
 };
 
@@ -285,8 +292,29 @@ ngx_http_ratelimit_stats_decision(ngx_http_ratelimit_decisions_t counters,
 }
 
 
+/* a policy that lets requests pass takes nothing; this machine's share does */
+
 void
-ngx_http_ratelimit_stats_latency(ngx_http_ratelimit_shard_stats_t *shard,
+ngx_http_ratelimit_stats_taken(ngx_http_ratelimit_limit_stats_t *limit,
+    ngx_http_ratelimit_decision_t *d, uint64_t cost)
+{
+    if (d->outcome != NGX_HTTP_RATELIMIT_PASSED
+        && (d->outcome != NGX_HTTP_RATELIMIT_DEGRADED
+            || d->source != NGX_HTTP_RATELIMIT_SOURCE_LOCAL))
+    {
+        return;
+    }
+
+    (void) ngx_atomic_fetch_add(&limit->tokens, cost);
+
+    if (d->remaining * NGX_HTTP_RATELIMIT_NEAR < d->limit) {
+        ngx_http_ratelimit_count(limit->near_limit);
+    }
+}
+
+
+void
+ngx_http_ratelimit_stats_latency(ngx_http_ratelimit_histogram_t *histogram,
     uint64_t us)
 {
     ngx_uint_t  i;
@@ -299,8 +327,8 @@ ngx_http_ratelimit_stats_latency(ngx_http_ratelimit_shard_stats_t *shard,
         /* void */
     }
 
-    ngx_http_ratelimit_count(shard->latency[i]);
-    (void) ngx_atomic_fetch_add(&shard->latency_sum, us);
+    ngx_http_ratelimit_count(histogram->bins[i]);
+    (void) ngx_atomic_fetch_add(&histogram->sum, us);
 }
 
 

@@ -22,6 +22,9 @@
 /* upper bounds of the histogram, and one more for all others */
 #define NGX_HTTP_RATELIMIT_LATENCIES  12
 
+/* a limit is near when less than one part in so many is left */
+#define NGX_HTTP_RATELIMIT_NEAR       5
+
 /* processes that gauges are kept of */
 #define NGX_HTTP_RATELIMIT_PROCESSES  128
 
@@ -42,8 +45,17 @@ typedef ngx_atomic_t  ngx_http_ratelimit_decisions_t
 
 typedef struct {
     ngx_http_ratelimit_decisions_t  requests;
+    ngx_atomic_t                    previews[NGX_HTTP_RATELIMIT_SOURCES];
+    ngx_atomic_t                    tokens;        /* taken */
+    ngx_atomic_t                    near_limit;
     ngx_atomic_t                    invalid;       /* values of variables */
 } ngx_http_ratelimit_limit_stats_t;
+
+
+typedef struct {
+    ngx_atomic_t                    bins[NGX_HTTP_RATELIMIT_LATENCIES + 1];
+    ngx_atomic_t                    sum;           /* us */
+} ngx_http_ratelimit_histogram_t;
 
 
 /* what becomes of a topology */
@@ -86,8 +98,7 @@ typedef struct {
 
     ngx_atomic_t                    calls;
     ngx_atomic_t                    failures[NGX_HTTP_RATELIMIT_FAILURES];
-    ngx_atomic_t                    latency[NGX_HTTP_RATELIMIT_LATENCIES + 1];
-    ngx_atomic_t                    latency_sum;   /* us */
+    ngx_http_ratelimit_histogram_t  latency;       /* of a command's reply */
     ngx_atomic_t                    reconnects;
     ngx_atomic_t                    script_reloads;
     ngx_atomic_t                    refunds;
@@ -127,6 +138,7 @@ typedef struct {
     ngx_http_ratelimit_decisions_t  decisions;     /* a request: one of them */
     ngx_atomic_t                    fallback[NGX_HTTP_RATELIMIT_SOURCES]
                                             [NGX_HTTP_RATELIMIT_REASONS];
+    ngx_http_ratelimit_histogram_t  latency;       /* of a decision */
     ngx_atomic_t                    pids[NGX_HTTP_RATELIMIT_PROCESSES];
 } ngx_http_ratelimit_stats_t;
 
@@ -165,9 +177,13 @@ void ngx_http_ratelimit_stats_sum(ngx_http_ratelimit_stats_t *stats,
 void ngx_http_ratelimit_stats_decision(ngx_http_ratelimit_decisions_t counters,
     ngx_http_ratelimit_decision_t *d);
 
-/* counts a call that was answered after so many microseconds */
-void ngx_http_ratelimit_stats_latency(ngx_http_ratelimit_shard_stats_t *shard,
-    uint64_t us);
+/* counts what a request took from a limit, and how near to it that came */
+void ngx_http_ratelimit_stats_taken(ngx_http_ratelimit_limit_stats_t *limit,
+    ngx_http_ratelimit_decision_t *d, uint64_t cost);
+
+/* counts an answer that came after so many microseconds */
+void ngx_http_ratelimit_stats_latency(
+    ngx_http_ratelimit_histogram_t *histogram, uint64_t us);
 
 /*
  * Whether a failure of this class is to be logged now: once a minute, and once

@@ -291,8 +291,8 @@ EOC
               'each family has its help and its type';
 
     my %families = map { /^(\w+)/ => 1 }
-                   map { s/^redis_latency_seconds_(?:bucket|sum|count)\b
-                          /redis_latency_seconds/xr } keys %$samples;
+                   map { s/^(\w+_seconds)_(?:bucket|sum|count)\b/$1/r }
+                   keys %$samples;
 
     is_deeply [sort map { s/^nginx_ratelimit_//r } keys %$types],
               [sort keys %families], 'and samples';
@@ -441,7 +441,10 @@ location /denied { ratelimit_rate 1r/d; ratelimit_capacity 3;
                    ratelimit_deny_cache 60s; empty_gif; }
 location /lease { ratelimit_rate 1r/d; ratelimit_capacity 9;
                   ratelimit_lease 5 ttl=60s; empty_gif; }
-location /look  { ratelimit here there; ratelimit_preview on; empty_gif; }
+location /look  { ratelimit here there; ratelimit_preview on;
+                  ratelimit_preview_cache off; empty_gif; }
+location /cached { ratelimit here there; ratelimit_preview on;
+                   ratelimit_preview_cache 60s; empty_gif; }
 location /both  { ratelimit here there; empty_gif; }
 location /shade { ratelimit there shade; empty_gif; }
 location /open  { ratelimit_rate \$arg_r; ratelimit_on_error open; empty_gif; }
@@ -541,6 +544,9 @@ EOC
     $look->('passed and rejected',
             decided('localhost/redis passed redis' => 3,
                     'localhost/redis rejected redis' => 2),
+            id('tokens_total', limit => 'localhost/redis') => 3,
+            id('near_limit_total', limit => 'localhost/redis') => 1,
+            'decision_seconds_count' => 5,
             map { (id('fallback_decisions_total', policy => $_,
                       reason => 'timeout') => 0) } 'local');
 
@@ -593,11 +599,27 @@ EOC
     $get->("/redis?k=b&c=4", 2);
     $look->('a cost that never fits',
             decided('localhost/redis rejected local' => 2),
+            id('tokens_total', limit => 'localhost/redis') => 0,
             map { (id('redis_calls_total', shard => $_->addr) => 0) } @redis);
 
     $get->("/look?h=$here&t=$there", 3);
     $look->('a preview is no request to a limit',
-            decided('here passed redis' => 0, 'there passed redis' => 0));
+            decided('here passed redis' => 0, 'there passed redis' => 0),
+            (map { (id('previews_total', limit => $_, source => 'redis') => 3,
+                    id('previews_total', limit => $_, source => 'cache') => 0,
+                    id('tokens_total', limit => $_) => 0) } qw(here there)),
+            'decision_seconds_count' => 0);
+
+    $get->("/cached?h=$here&t=$there", 3);
+    $look->('a preview that is remembered',
+            map { (id('previews_total', limit => $_, source => 'redis') => 1,
+                   id('previews_total', limit => $_, source => 'cache') => 2)
+                } qw(here there));
+
+    $get->("/look?t=$there");
+    $look->('a limit without a key is not looked at',
+            id('previews_total', limit => 'here', source => 'redis') => 0,
+            id('previews_total', limit => 'there', source => 'redis') => 1);
 
     # a request is counted once, each of its limits for itself
 
@@ -1120,6 +1142,23 @@ subtest 'the histogram' => sub {
 
     cmp_ok $sum, '>=', 0.33, 'all of the time';
     cmp_ok $sum, '<', 20, 'in seconds';
+
+    # what clients waited for that, and for what needs no call
+
+    RateLimit::Load::get($nginx->port, '/t?k=a&c=10') for 1 .. 7;
+
+    $samples = samples($nginx);
+    $within = sub {
+        return $samples->{ id('decision_seconds_bucket', le => $_[0]) };
+    };
+
+    is $within->('+Inf'), 12, 'decisions: all requests';
+    is $samples->{decision_seconds_count}, 12, 'as the count says';
+    cmp_ok $within->(0.0001), '>=', 7, 'this machine decides at once';
+    cmp_ok $within->(0.025), '<=', 10, 'two took longer than 25 ms';
+    cmp_ok $within->(0.25), '<=', 11, 'and one longer than 250';
+    cmp_ok $samples->{decision_seconds_sum}, '>=', 0.33, 'all of the time';
+    cmp_ok $samples->{decision_seconds_sum}, '<', 20, 'in seconds';
 
     ok $nginx->stop, 'stopped';
     $nginx->no_alerts;
