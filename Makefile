@@ -34,7 +34,7 @@ TOPOLOGY    ?=
 DESTDIR     ?=
 MODULESDIR  ?=
 
-# plain, or what "make asan" and "make valgrind" set
+# plain, what "make asan" and "make valgrind" set, or other: a second module
 FLAVOUR     ?= plain
 
 # variables reach a make of our own through the environment, and nginx's
@@ -87,6 +87,15 @@ ld_opt  :=
 add     := --add-module=$(CURDIR)
 product := $(dir)/objs/nginx
 
+else ifeq ($(FLAVOUR),other)
+
+# a second build for tests of upgrades: it calls itself otherwise, and keeps
+# its shared memory in another format
+dir     := build/other-$(version)
+own     += -DNGX_HTTP_RATELIMIT_BUILD=other -DNGX_HTTP_RATELIMIT_ZONE_FORMAT=0
+so      := $(dir)/$(MODULE).so
+product := $(so)
+
 else ifneq ($(NGINX_SRC),)
 
 dir     := build/nginx-src-$(version)
@@ -105,7 +114,7 @@ endif
 ifneq ($(NGINX_SRC),)
 nginx   := $(CURDIR)/$(dir)/objs/nginx
 flags   := $(NGINX_FLAGS)
-goals   := binary $(if $(so),modules)
+goals   := $(if $(filter other,$(FLAVOUR)),,binary) $(if $(so),modules)
 else
 goals   := modules
 endif

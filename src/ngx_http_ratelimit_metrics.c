@@ -15,6 +15,7 @@
 #include "ngx_http_ratelimit_metrics.h"
 #include "ngx_http_ratelimit_conf.h"
 #include "ngx_http_ratelimit_escape.h"
+#include "ngx_http_ratelimit_version.h"
 
 
 #define NGX_HTTP_RATELIMIT_METRICS_BLOCK   16384

@@ -13,9 +13,6 @@
 #include <ngx_http.h>
 
 
-#define NGX_HTTP_RATELIMIT_VERSION  "0.4.0"
-
-
 /* the handler of the directive */
 char *ngx_http_ratelimit_metrics(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);

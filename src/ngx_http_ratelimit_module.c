@@ -11,6 +11,7 @@
 #include "ngx_http_ratelimit_metrics.h"
 #include "ngx_http_ratelimit_store.h"
 #include "ngx_http_ratelimit_variables.h"
+#include "ngx_http_ratelimit_version.h"
 
 
 #define NGX_HTTP_RATELIMIT_ANYWHERE                                           \
@@ -500,7 +501,7 @@ ngx_module_t  ngx_http_ratelimit_module = {
     ngx_http_ratelimit_commands,           /* module directives */
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    NULL,                                  /* init module */
+    ngx_http_ratelimit_version_check,      /* init module */
     ngx_http_ratelimit_init_process,       /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */

@@ -36,6 +36,11 @@
 #define NGX_HTTP_RATELIMIT_ZONE_FORMAT   6
 #endif
 
+/* followed by the layout */
+#define NGX_HTTP_RATELIMIT_ZONE_NAME      "ngx_http_ratelimit_"
+#define NGX_HTTP_RATELIMIT_ZONE_NAME_LEN                                      \
+    (sizeof(NGX_HTTP_RATELIMIT_ZONE_NAME) - 1)
+
 /* a part of the pages, and at least so many, is left for later records */
 #define NGX_HTTP_RATELIMIT_ZONE_RESERVE  16
 #define NGX_HTTP_RATELIMIT_ZONE_SPARE    4
@@ -101,6 +106,7 @@ struct ngx_http_ratelimit_zone_sh_s {
 
 static ngx_int_t ngx_http_ratelimit_zone_init(ngx_shm_zone_t *shm_zone,
     void *data);
+static void ngx_http_ratelimit_zone_empty(ngx_shm_zone_t *shm_zone);
 static ngx_int_t ngx_http_ratelimit_zone_create(
     ngx_http_ratelimit_zone_t *zone);
 static void ngx_http_ratelimit_zone_secret(ngx_http_ratelimit_zone_t *zone,
@@ -207,12 +213,12 @@ ngx_http_ratelimit_zone_add(ngx_conf_t *cf, size_t size, void *tag,
                                        sizeof(ngx_http_ratelimit_zone_layout));
     layout[1] = records;
 
-    name.data = ngx_pnalloc(cf->pool, sizeof("ngx_http_ratelimit_") + 16);
+    name.data = ngx_pnalloc(cf->pool, NGX_HTTP_RATELIMIT_ZONE_NAME_LEN + 16);
     if (name.data == NULL) {
         return NULL;
     }
 
-    name.len = ngx_sprintf(name.data, "ngx_http_ratelimit_%016xL",
+    name.len = ngx_sprintf(name.data, NGX_HTTP_RATELIMIT_ZONE_NAME "%016xL",
                            ngx_http_ratelimit_hash(layout, sizeof(layout)))
                - name.data;
 
@@ -243,6 +249,9 @@ ngx_http_ratelimit_zone_init(ngx_shm_zone_t *shm_zone, void *data)
 
     } else if (ngx_http_ratelimit_zone_create(zone) != NGX_OK) {
         goto failed;
+
+    } else {
+        ngx_http_ratelimit_zone_empty(shm_zone);
     }
 
     zone->sh->generation++;
@@ -270,6 +279,50 @@ failed:
                   shm_zone->shm.size / 1024);
 
     return NGX_ERROR;
+}
+
+
+/* new memory, where the configuration before had some already */
+
+static void
+ngx_http_ratelimit_zone_empty(ngx_shm_zone_t *shm_zone)
+{
+    ngx_uint_t        i;
+    ngx_shm_zone_t   *old;
+    ngx_list_part_t  *part;
+
+    part = (ngx_list_part_t *) &ngx_cycle->shared_memory.part;
+
+    for ( /* void */ ; part; part = part->next) {
+        old = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+
+            if (old[i].shm.name.len < NGX_HTTP_RATELIMIT_ZONE_NAME_LEN
+                || ngx_strncmp(old[i].shm.name.data,
+                               NGX_HTTP_RATELIMIT_ZONE_NAME,
+                               NGX_HTTP_RATELIMIT_ZONE_NAME_LEN)
+                   != 0)
+            {
+                continue;
+            }
+
+            if (old[i].shm.size != shm_zone->shm.size) {
+                ngx_log_error(NGX_LOG_NOTICE, shm_zone->shm.log, 0,
+                              "the ratelimit zone starts empty: its size was "
+                              "%uik and is %uik",
+                              (ngx_uint_t) (old[i].shm.size / 1024),
+                              (ngx_uint_t) (shm_zone->shm.size / 1024));
+
+            } else {
+                ngx_log_error(NGX_LOG_NOTICE, shm_zone->shm.log, 0,
+                              "the ratelimit zone starts empty: the one "
+                              "before belongs to another build of the module");
+            }
+
+            return;
+        }
+    }
 }
 
 

@@ -15,7 +15,7 @@ use RateLimit::Flood;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
-use RateLimit::Util qw(alive find_program slurp wait_until);
+use RateLimit::Util qw(alive slurp wait_until);
 
 # what nginx says about a worker that was killed
 my $KILLED = qr/exited on signal 9|was locked by/;
@@ -338,10 +338,6 @@ subtest 'what is known here is kept over a reload' => sub {
 };
 
 
-# nginx takes USR2 only if it went to the background: not our child then.
-
-my %masters;
-
 subtest 'a binary upgrade' => sub {
     plan skip_all => 'the new binary would not run under valgrind'
         if $ENV{TEST_NGINX_USE_VALGRIND};
@@ -369,7 +365,7 @@ EOC
 
     my $nginx = RateLimit::Nginx->new(
         log => 'notice', conf => "ratelimit_log_level info;\n$servers");
-    my $master = start_daemon($nginx);
+    my $master = $nginx->start_daemon;
     my @ports = ($nginx->port, $nginx->port(2));
 
     # how often "/few" passes at each of the two
@@ -395,7 +391,7 @@ EOC
     kill 'USR2', $master;
 
     my $new = wait_until(sub {
-        my $pid = runs($nginx);
+        my $pid = $nginx->daemon;
         $pid && $pid != $master && $pid;
     }, 20);
 
@@ -437,54 +433,6 @@ EOC
 
     $nginx->no_alerts;
 };
-
-
-sub start_daemon {
-    my ($nginx) = @_;
-
-    $nginx->_write_config;
-
-    my $conf = $nginx->dir . '/conf/nginx.conf';
-    my $text = slurp($conf) =~ s/^daemon off;/daemon on;/mr;
-
-    open my $out, '>', $conf or die "$conf: $!\n";
-    print $out $text;
-    close $out or die "$conf: $!\n";
-
-    # the master executes itself by this name, and knows no PATH
-
-    my ($program, @args) = $nginx->_command;
-
-    system(find_program($program), @args) == 0 or die $nginx->error_log;
-
-    return wait_until(sub { runs($nginx) }, 15)
-           || die "nginx did not start:\n" . $nginx->error_log;
-}
-
-
-# The master that the pid file names, if it has its two workers.
-
-sub runs {
-    my ($nginx) = @_;
-
-    my ($pid) = slurp($nginx->dir . '/nginx.pid') =~ /^(\d+)$/m
-        or return 0;
-
-    $masters{$pid} = 1;
-
-    my @workers = RateLimit::Nginx::_children($pid);
-
-    return @workers >= 2 ? $pid : 0;
-}
-
-
-END {
-    local $?;
-
-    for my $pid (grep { alive($_) } keys %masters) {
-        kill 'KILL', RateLimit::Nginx::_children($pid), $pid;
-    }
-}
 
 
 done_testing;

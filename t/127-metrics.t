@@ -306,7 +306,10 @@ EOC
 
     promtool_ok('all of it', $text->{body});
 
-    is $samples->{ id('build_info', version => '0.4.0', nginx =>
+    my ($version) = slurp('src/ngx_http_ratelimit_version.h')
+                    =~ /_RELEASE +"(.*)"/;
+
+    is $samples->{ id('build_info', version => $version, nginx =>
                       ($text->{headers}{server} =~ m{nginx/([\d.]+)})[0]) }, 1,
        'what runs here';
 

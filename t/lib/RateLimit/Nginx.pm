@@ -35,11 +35,17 @@ package RateLimit::Nginx;
 #
 #   my ($code, $output) = RateLimit::Nginx->test_config(conf => '...');
 #
+#   my $nginx = RateLimit::Nginx->new(...);     # for a binary upgrade
+#   my $master = $nginx->start_daemon;          # its pid
+#   $nginx->daemon;             # the pid of the newest master, once it has all
+#                               # of its workers; else 0
+#
 # The binary is TEST_NGINX_BINARY or nginx.  With TEST_NGINX_USE_VALGRIND it
 # runs under valgrind (valgrind.suppress of the current folder applies), and
-# "alerts" includes the reports.  nginx never goes to the background: it is our
-# child, and ends with the object or at the end of the Perl process that made
-# it, never in a forked child.
+# "alerts" includes the reports.  nginx goes to the background in start_daemon
+# alone, without which it takes no USR2; else it is our child.  It ends with the
+# object or at the end of the Perl process that made it, never in a forked
+# child.
 
 use strict;
 use warnings;
@@ -292,6 +298,44 @@ sub stop {
 }
 
 
+sub start_daemon {
+    my ($self) = @_;
+
+    $self->_write_config;
+
+    my $file = "$self->{dir}/conf/nginx.conf";
+    my $text = slurp($file) =~ s/^daemon off;/daemon on;/mr;
+
+    open my $out, '>', $file or die "$file: $!\n";
+    print $out $text;
+    close $out or die "$file: $!\n";
+
+    # the master executes itself by this name, and knows no PATH
+
+    my ($program, @args) = $self->_command;
+
+    system(RateLimit::Util::find_program($program), @args) == 0
+        or die $self->error_log;
+
+    return wait_until(sub { $self->daemon }, 15)
+           || die "nginx did not start:\n" . $self->error_log;
+}
+
+
+sub daemon {
+    my ($self) = @_;
+
+    my ($pid) = slurp("$self->{dir}/nginx.pid") =~ /^(\d+)$/m
+        or return 0;
+
+    $self->{masters}{$pid} = 1;
+
+    my @workers = _children($pid);
+
+    return @workers >= $self->{opt}{workers} ? $pid : 0;
+}
+
+
 sub alerts {
     my ($self, %opt) = @_;
 
@@ -436,8 +480,9 @@ sub _command {
 
     my $dir = $self->{dir};
     my $binary = $self->{binary};
-    my @command = ($binary, '-p', "$dir/", '-c', "$dir/conf/nginx.conf",
-                   '-e', "$dir/logs/error.log", @args);
+    my @command = ($binary, '-p', "$dir/", '-c', "$dir/conf/nginx.conf", @args);
+
+    push @command, '-e', "$dir/logs/error.log" if _names_log($binary);
 
     if ($self->_valgrind && !@args) {
         my @suppress = -f 'valgrind.suppress'
@@ -454,6 +499,21 @@ sub _command {
     }
 
     return @command;
+}
+
+
+# nginx 1.18 can't be told where to log before it has read its configuration.
+
+my %names_log;
+
+sub _names_log {
+    my ($binary) = @_;
+
+    return $names_log{$binary} //= do {
+        my $program = RateLimit::Util::find_program($binary) // $binary;
+
+        `$program -h 2>&1` =~ /^ +-e filename/m ? 1 : 0;
+    };
 }
 
 
@@ -492,6 +552,11 @@ sub DESTROY {
 
     delete $all{Scalar::Util::refaddr($self)};
     $self->stop(3);
+
+    for my $pid (grep { alive($_) } keys %{ $self->{masters} }) {
+        kill 'KILL', _children($pid), $pid;
+    }
+
     File::Path::remove_tree($self->{dir}) unless keep_files($self->{dir});
 }
 
