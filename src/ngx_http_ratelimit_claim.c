@@ -47,6 +47,7 @@ ngx_http_ratelimit_claim(ngx_http_request_t *r,
     bucket = &claim->bucket;
 
     applied->limit = guard->limit;
+    claim->limit = (uintptr_t) guard->limit->stats;
     claim->shadow = conf->dry_run || guard->limit->dry_run;
 
     rc = ngx_http_ratelimit_claim_key(r, guard, applied);

@@ -495,7 +495,8 @@ ngx_http_ratelimit_learn(ngx_http_ratelimit_ctx_t *ctx,
         rmcf = ngx_http_get_module_main_conf(ctx->request,
                                              ngx_http_ratelimit_module);
 
-        ngx_http_ratelimit_local_remember(rmcf->zone, &applied->claim);
+        ngx_http_ratelimit_local_remember(rmcf->zone, &applied->claim,
+                                          ctx->conf->preview_cache);
     }
 }
 

@@ -224,6 +224,57 @@ ngx_http_ratelimit_log_squeeze(ngx_http_ratelimit_log_t *log)
 }
 
 
+uint64_t
+ngx_http_ratelimit_level_until(const ngx_http_ratelimit_level_t *level,
+    const ngx_http_ratelimit_bucket_t *bucket)
+{
+    int64_t   full;
+    uint64_t  wait;
+
+    full = bucket->capacity * NGX_HTTP_RATELIMIT_MICRO;
+
+    if (level->tokens >= full) {
+        return level->last;
+    }
+
+    wait = ngx_http_ratelimit_rate_wait(&bucket->rate, full - level->tokens);
+
+    if (wait >= NGX_HTTP_RATELIMIT_NEVER - level->last - bucket->step) {
+        return NGX_HTTP_RATELIMIT_NEVER;
+    }
+
+    if (bucket->step && wait % bucket->step) {
+        wait += bucket->step - wait % bucket->step;
+    }
+
+    return level->last + wait;
+}
+
+
+uint64_t
+ngx_http_ratelimit_log_until(const ngx_http_ratelimit_log_t *log,
+    const ngx_http_ratelimit_bucket_t *bucket)
+{
+    return log->n ? log->entries[log->n - 1].time + bucket->window : 0;
+}
+
+
+int
+ngx_http_ratelimit_level_much(const ngx_http_ratelimit_bucket_t *bucket,
+    const int64_t *state)
+{
+    int64_t  full;
+
+    full = bucket->capacity;
+
+    if (bucket->algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
+        full *= NGX_HTTP_RATELIMIT_MICRO;
+    }
+
+    return 2 * state[0] <= full;
+}
+
+
 void
 ngx_http_ratelimit_level_share(ngx_http_ratelimit_bucket_t *bucket,
     const ngx_http_ratelimit_share_t *share)

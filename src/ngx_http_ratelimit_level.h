@@ -69,6 +69,20 @@ void ngx_http_ratelimit_log_take(ngx_http_ratelimit_log_t *log,
  */
 void ngx_http_ratelimit_log_squeeze(ngx_http_ratelimit_log_t *log);
 
+/*
+ * When all that was taken has come back, us, if nothing more is taken; as if
+ * nothing had ever been.  NGX_HTTP_RATELIMIT_NEVER where no token comes
+ */
+uint64_t ngx_http_ratelimit_level_until(
+    const ngx_http_ratelimit_level_t *level,
+    const ngx_http_ratelimit_bucket_t *bucket);
+uint64_t ngx_http_ratelimit_log_until(const ngx_http_ratelimit_log_t *log,
+    const ngx_http_ratelimit_bucket_t *bucket);
+
+/* whether at least half of the limit is taken, by the state after a take */
+int ngx_http_ratelimit_level_much(const ngx_http_ratelimit_bucket_t *bucket,
+    const int64_t *state);
+
 /* the part of a limit that one machine grants: at least one token */
 void ngx_http_ratelimit_level_share(ngx_http_ratelimit_bucket_t *bucket,
     const ngx_http_ratelimit_share_t *share);

@@ -13,10 +13,11 @@
 /* a claim while it is looked at */
 
 typedef struct {
-    ngx_http_ratelimit_zone_key_t   key;
+    ngx_http_ratelimit_cell_key_t   key;
+    ngx_http_ratelimit_keep_e       keep;
     ngx_http_ratelimit_node_t      *node;      /* NULL: nothing is known */
     ngx_http_ratelimit_bucket_t     bucket;    /* this machine's share */
-    ngx_http_ratelimit_level_t      level;     /* of a preview without node */
+    ngx_http_ratelimit_level_t      level;     /* where there is no node */
     ngx_http_ratelimit_log_t        log;       /* of a window */
     unsigned                        fits:1;
 } ngx_http_ratelimit_look_t;
@@ -24,12 +25,15 @@ typedef struct {
 
 static void ngx_http_ratelimit_local_look(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_look_t *look, int64_t *state, uint64_t now);
+static ngx_int_t ngx_http_ratelimit_local_make(
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_look_t *look,
+    uint64_t limit, uint64_t now);
 static void ngx_http_ratelimit_local_taken(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_look_t *look, int64_t *state, uint64_t now);
 static void ngx_http_ratelimit_local_key(ngx_http_ratelimit_claim_t *claim,
-    ngx_http_ratelimit_keep_e keep, ngx_http_ratelimit_zone_key_t *key);
+    ngx_http_ratelimit_keep_e keep, ngx_http_ratelimit_cell_key_t *key);
 static void ngx_http_ratelimit_local_bound(ngx_http_ratelimit_claim_t *claim,
-    ngx_http_ratelimit_zone_key_t *key);
+    ngx_http_ratelimit_cell_key_t *key);
 static ngx_int_t ngx_http_ratelimit_local_know_bucket(
     ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_claim_t *claim,
     ngx_http_ratelimit_trust_t *trust, uint64_t now);
@@ -80,12 +84,13 @@ ngx_http_ratelimit_local_take(ngx_http_ratelimit_zone_t *zone,
 
     for (i = 0; i < n; i++) {
 
-        ngx_http_ratelimit_zone_key(zone,
-                               claims[i]->bucket.algorithm
-                               == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG
-                               ? NGX_HTTP_RATELIMIT_KEEP_LOG
-                               : NGX_HTTP_RATELIMIT_KEEP_LEVEL,
-                               claims[i]->key, claims[i]->len, &look[i].key);
+        look[i].keep = (claims[i]->bucket.algorithm
+                        == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG)
+                       ? NGX_HTTP_RATELIMIT_KEEP_LOG
+                       : NGX_HTTP_RATELIMIT_KEEP_LEVEL;
+
+        ngx_http_ratelimit_zone_key(zone, look[i].keep, claims[i]->key,
+                                    claims[i]->len, &look[i].key);
 
         look[i].bucket = claims[i]->bucket;
 
@@ -101,14 +106,8 @@ ngx_http_ratelimit_local_take(ngx_http_ratelimit_zone_t *zone,
 
     for (i = 0; i < n; i++) {
 
-        look[i].node = preview
-                       ? ngx_http_ratelimit_zone_find(zone, &look[i].key)
-                       : ngx_http_ratelimit_zone_make(zone, &look[i].key);
-
-        if (look[i].node == NULL && !preview) {
-            rc = NGX_DECLINED;
-            goto done;
-        }
+        look[i].node = ngx_http_ratelimit_cells_find(zone->cells,
+                                                     &look[i].key);
 
         ngx_http_ratelimit_local_look(zone, &look[i], claims[i]->state, now);
 
@@ -117,8 +116,25 @@ ngx_http_ratelimit_local_take(ngx_http_ratelimit_zone_t *zone,
         }
     }
 
+    if (denied || preview) {
+        goto done;
+    }
+
+    /* only who takes something needs memory, and all of them or none */
+
     for (i = 0; i < n; i++) {
-        if (look[i].fits && !denied && !preview) {
+        if (look[i].fits
+            && ngx_http_ratelimit_local_make(zone, &look[i], claims[i]->limit,
+                                             now)
+               != NGX_OK)
+        {
+            rc = NGX_DECLINED;
+            goto done;
+        }
+    }
+
+    for (i = 0; i < n; i++) {
+        if (look[i].fits) {
             ngx_http_ratelimit_local_taken(zone, &look[i], claims[i]->state,
                                            now);
         }
@@ -156,10 +172,11 @@ ngx_http_ratelimit_local_look(ngx_http_ratelimit_zone_t *zone,
 {
     ngx_http_ratelimit_level_t  *level;
 
-    if (look->bucket.algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
+    if (look->keep == NGX_HTTP_RATELIMIT_KEEP_LOG) {
 
         if (look->node) {
-            ngx_http_ratelimit_zone_load(zone, look->node, &look->log);
+            ngx_http_ratelimit_cells_load(zone->cells, look->node,
+                                          &look->log);
 
         } else {
             look->log.n = 0;
@@ -171,7 +188,7 @@ ngx_http_ratelimit_local_look(ngx_http_ratelimit_zone_t *zone,
     }
 
     if (look->node) {
-        level = &look->node->u.level;
+        level = &look->node->u.state.level;
 
     } else {
         level = &look->level;
@@ -183,18 +200,51 @@ ngx_http_ratelimit_local_look(ngx_http_ratelimit_zone_t *zone,
 }
 
 
+static ngx_int_t
+ngx_http_ratelimit_local_make(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_look_t *look, uint64_t limit, uint64_t now)
+{
+    if (look->node) {
+        return NGX_OK;
+    }
+
+    look->node = ngx_http_ratelimit_cells_make(zone->cells, &look->key, limit,
+                                               look->keep, now);
+
+    if (look->node == NULL) {
+        return NGX_DECLINED;
+    }
+
+    if (look->keep == NGX_HTTP_RATELIMIT_KEEP_LEVEL) {
+        look->node->u.state.level = look->level;
+    }
+
+    return NGX_OK;
+}
+
+
 static void
 ngx_http_ratelimit_local_taken(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_look_t *look, int64_t *state, uint64_t now)
 {
-    if (look->bucket.algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
+    uint64_t                     until;
+    ngx_http_ratelimit_level_t  *level;
+
+    if (look->keep == NGX_HTTP_RATELIMIT_KEEP_LOG) {
         ngx_http_ratelimit_log_take(&look->log, &look->bucket, now, state);
-        ngx_http_ratelimit_zone_save(zone, look->node, &look->log);
+        ngx_http_ratelimit_cells_save(zone->cells, look->node, &look->log,
+                                      now);
+        until = ngx_http_ratelimit_log_until(&look->log, &look->bucket);
 
     } else {
-        ngx_http_ratelimit_level_take(&look->node->u.level, &look->bucket,
-                                      state);
+        level = &look->node->u.state.level;
+        ngx_http_ratelimit_level_take(level, &look->bucket, state);
+        until = ngx_http_ratelimit_level_until(level, &look->bucket);
     }
+
+    ngx_http_ratelimit_cells_taken(zone->cells, look->node,
+                         ngx_http_ratelimit_level_much(&look->bucket, state),
+                         until);
 }
 
 
@@ -202,7 +252,7 @@ void
 ngx_http_ratelimit_local_hash(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, uint64_t shard)
 {
-    ngx_http_ratelimit_zone_key_t  key;
+    ngx_http_ratelimit_cell_key_t  key;
 
     ngx_http_ratelimit_zone_key(zone, 0, claim->key, claim->len, &key);
 
@@ -213,7 +263,7 @@ ngx_http_ratelimit_local_hash(ngx_http_ratelimit_zone_t *zone,
 
 static void
 ngx_http_ratelimit_local_key(ngx_http_ratelimit_claim_t *claim,
-    ngx_http_ratelimit_keep_e keep, ngx_http_ratelimit_zone_key_t *key)
+    ngx_http_ratelimit_keep_e keep, ngx_http_ratelimit_cell_key_t *key)
 {
     key->hash[0] = claim->hash[0];
     key->hash[1] = claim->hash[1] ^ keep;
@@ -224,23 +274,24 @@ ngx_int_t
 ngx_http_ratelimit_local_recall(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, ngx_msec_t age)
 {
+    uint64_t                        now;
     ngx_int_t                       rc;
     ngx_http_ratelimit_node_t      *node;
-    ngx_http_ratelimit_zone_key_t   key;
+    ngx_http_ratelimit_cell_key_t   key;
 
     ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_PREVIEW, &key);
 
     rc = NGX_DECLINED;
+    now = ngx_http_ratelimit_local_clock() / 1000;
 
     ngx_http_ratelimit_zone_lock(zone);
 
-    node = ngx_http_ratelimit_zone_find(zone, &key);
+    node = ngx_http_ratelimit_cells_find(zone->cells, &key);
 
-    /* the clock of another worker may be a moment ahead */
+    /* another place may believe it for longer */
 
-    if (node
-        && (ngx_msec_int_t) (ngx_current_msec - node->u.preview.time)
-           < (ngx_msec_int_t) age)
+    if (node && node->u.preview.until > now
+        && node->u.preview.until <= now + age)
     {
         ngx_memcpy(claim->state, node->u.preview.state, sizeof(claim->state));
         rc = NGX_OK;
@@ -254,19 +305,23 @@ ngx_http_ratelimit_local_recall(ngx_http_ratelimit_zone_t *zone,
 
 void
 ngx_http_ratelimit_local_remember(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_claim_t *claim)
+    ngx_http_ratelimit_claim_t *claim, ngx_msec_t age)
 {
+    uint64_t                        now;
     ngx_http_ratelimit_node_t      *node;
-    ngx_http_ratelimit_zone_key_t   key;
+    ngx_http_ratelimit_cell_key_t   key;
 
     ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_PREVIEW, &key);
 
+    now = ngx_http_ratelimit_local_clock();
+
     ngx_http_ratelimit_zone_lock(zone);
 
-    node = ngx_http_ratelimit_zone_make(zone, &key);
+    node = ngx_http_ratelimit_cells_make(zone->cells, &key, claim->limit,
+                                         NGX_HTTP_RATELIMIT_KEEP_PREVIEW, now);
 
     if (node) {
-        node->u.preview.time = ngx_current_msec;
+        node->u.preview.until = now / 1000 + age;
         ngx_memcpy(node->u.preview.state, claim->state, sizeof(claim->state));
     }
 
@@ -295,7 +350,7 @@ ngx_http_ratelimit_local_know(ngx_http_ratelimit_zone_t *zone,
 {
     ngx_int_t                       rc;
     ngx_http_ratelimit_node_t      *node;
-    ngx_http_ratelimit_zone_key_t   key;
+    ngx_http_ratelimit_cell_key_t   key;
 
     if (!ngx_http_ratelimit_zone_knows(zone, now)) {
         return NGX_DECLINED;
@@ -307,7 +362,7 @@ ngx_http_ratelimit_local_know(ngx_http_ratelimit_zone_t *zone,
 
     ngx_http_ratelimit_zone_lock(zone);
 
-    node = ngx_http_ratelimit_zone_find(zone, &key);
+    node = ngx_http_ratelimit_cells_find(zone->cells, &key);
 
     if (node == NULL) {
         /* void */
@@ -426,7 +481,7 @@ ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
     int64_t                         left;
     uint64_t                        until;
     ngx_http_ratelimit_node_t      *node;
-    ngx_http_ratelimit_zone_key_t   key;
+    ngx_http_ratelimit_cell_key_t   key;
 
     ngx_http_ratelimit_local_bound(claim, &key);
 
@@ -439,7 +494,8 @@ ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
 
     ngx_http_ratelimit_zone_lock(zone);
 
-    node = ngx_http_ratelimit_zone_make(zone, &key);
+    node = ngx_http_ratelimit_cells_make(zone->cells, &key, claim->limit,
+                                         NGX_HTTP_RATELIMIT_KEEP_BOUND, sent);
 
     if (node == NULL) {
         goto done;
@@ -496,13 +552,13 @@ ngx_http_ratelimit_local_suspect(ngx_http_ratelimit_zone_t *zone,
     ngx_uint_t                      known, believed;
     ngx_http_ratelimit_node_t      *node;
     ngx_http_ratelimit_trust_t      brief;
-    ngx_http_ratelimit_zone_key_t   key;
+    ngx_http_ratelimit_cell_key_t   key;
 
     ngx_http_ratelimit_local_bound(claim, &key);
 
     ngx_http_ratelimit_zone_lock(zone);
 
-    node = ngx_http_ratelimit_zone_find(zone, &key);
+    node = ngx_http_ratelimit_cells_find(zone->cells, &key);
 
     known = node && ngx_http_ratelimit_local_denies(node, claim, sent);
     believed = known && ngx_http_ratelimit_local_left(node, sent) > 0;
@@ -548,13 +604,13 @@ ngx_http_ratelimit_local_returned(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, uint64_t tokens)
 {
     ngx_http_ratelimit_node_t      *node;
-    ngx_http_ratelimit_zone_key_t   key;
+    ngx_http_ratelimit_cell_key_t   key;
 
     ngx_http_ratelimit_local_bound(claim, &key);
 
     ngx_http_ratelimit_zone_lock(zone);
 
-    node = ngx_http_ratelimit_zone_find(zone, &key);
+    node = ngx_http_ratelimit_cells_find(zone->cells, &key);
 
     if (node == NULL) {
         /* void */
@@ -588,7 +644,7 @@ ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_zone_t *zone,
     int64_t                         age, ttl;
     uint64_t                        wanted, used, demand;
     ngx_http_ratelimit_node_t      *node;
-    ngx_http_ratelimit_zone_key_t   key;
+    ngx_http_ratelimit_cell_key_t   key;
 
     ngx_http_ratelimit_local_bound(claim, &key);
 
@@ -597,7 +653,7 @@ ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_zone_t *zone,
 
     ngx_http_ratelimit_zone_lock(zone);
 
-    node = ngx_http_ratelimit_zone_find(zone, &key);
+    node = ngx_http_ratelimit_cells_find(zone->cells, &key);
 
     if (node) {
         wanted = node->u.bound.wanted;
@@ -639,7 +695,7 @@ ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
     int32_t                         left;
     uint32_t                        rest;
     ngx_http_ratelimit_node_t      *node;
-    ngx_http_ratelimit_zone_key_t   key;
+    ngx_http_ratelimit_cell_key_t   key;
 
     ngx_http_ratelimit_local_bound(claim, &key);
 
@@ -647,7 +703,7 @@ ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
 
     ngx_http_ratelimit_zone_lock(zone);
 
-    node = ngx_http_ratelimit_zone_find(zone, &key);
+    node = ngx_http_ratelimit_cells_find(zone->cells, &key);
 
     left = node ? (int32_t) (mark - node->u.bound.gone) : 0;
 
@@ -677,7 +733,7 @@ ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
 
 static void
 ngx_http_ratelimit_local_bound(ngx_http_ratelimit_claim_t *claim,
-    ngx_http_ratelimit_zone_key_t *key)
+    ngx_http_ratelimit_cell_key_t *key)
 {
     uint64_t                      h;
     ngx_http_ratelimit_bucket_t  *bucket;

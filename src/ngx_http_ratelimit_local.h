@@ -41,7 +41,7 @@ void ngx_http_ratelimit_local_hash(ngx_http_ratelimit_zone_t *zone,
 ngx_int_t ngx_http_ratelimit_local_recall(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, ngx_msec_t age);
 void ngx_http_ratelimit_local_remember(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_claim_t *claim);
+    ngx_http_ratelimit_claim_t *claim, ngx_msec_t age);
 
 /*
  * For how long what a shard said is believed, and tokens are held, ms.  Without

@@ -931,7 +931,10 @@ static void
 ngx_http_ratelimit_metrics_zone(ngx_http_ratelimit_metrics_t *m)
 {
     ngx_uint_t                       i;
+    ngx_http_ratelimit_label_t       label;
     ngx_http_ratelimit_zone_usage_t  usage;
+
+    static const char  evictions[] = "nginx_ratelimit_zone_evictions_total";
 
     struct {
         const char  *name;
@@ -949,9 +952,6 @@ ngx_http_ratelimit_metrics_zone(ngx_http_ratelimit_metrics_t *m)
         { "nginx_ratelimit_zone_keys", "gauge",
           "Keys that this machine knows something about.", 0 },
 
-        { "nginx_ratelimit_zone_evictions_total", "counter",
-          "Keys forgotten to make room for others.", 0 },
-
         { "nginx_ratelimit_zone_resets_total", "counter",
           "Times all keys were forgotten, after a worker had died.", 0 }
     };
@@ -961,14 +961,24 @@ ngx_http_ratelimit_metrics_zone(ngx_http_ratelimit_metrics_t *m)
     samples[0].value = usage.size;
     samples[1].value = usage.used;
     samples[2].value = usage.keys;
-    samples[3].value = usage.evictions;
-    samples[4].value = usage.resets;
+    samples[3].value = usage.resets;
 
     for (i = 0; i < sizeof(samples) / sizeof(samples[0]); i++) {
         ngx_http_ratelimit_metrics_family(m, samples[i].name, samples[i].type,
                                           samples[i].help);
         ngx_http_ratelimit_metrics_sample(m, samples[i].name, NULL, 0,
                                           samples[i].value);
+    }
+
+    ngx_http_ratelimit_metrics_family(m, evictions, "counter",
+                                      "Keys forgotten to make room for "
+                                      "others, by what they held.");
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_HELDS; i++) {
+        ngx_http_ratelimit_metrics_set(&label, "held",
+                                       ngx_http_ratelimit_held_name(i));
+        ngx_http_ratelimit_metrics_sample(m, evictions, &label, 1,
+                                          usage.evictions[i]);
     }
 }
 

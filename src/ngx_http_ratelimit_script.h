@@ -27,6 +27,8 @@ typedef struct {
     const char                     *key;       /* Redis's */
     size_t                          len;
     uint64_t                        hash[2];   /* of the key and its shard */
+    uint64_t                        limit;     /* any number for it, in this
+                                                  machine's memory */
     ngx_http_ratelimit_bucket_t     bucket;
     unsigned                        shadow:1;  /* denies nobody but itself */
 

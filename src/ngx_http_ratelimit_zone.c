@@ -1,21 +1,14 @@
 
 /*
  * Two parts.  Records are allocated by the slab allocator when a configuration
- * is loaded, and stay, unless memory is short.  All the rest of the memory is
- * one array of cells of equal size: each holds a key, or a chunk of the entries
- * of a window.
- *
- *     heads[]  by the hash of a key, the first cell of a chain
- *     cells[]  cell 0 is none: it holds both ends of the order of use
- *
- * A cell that is needed comes from the list of free ones, from the end of the
- * array that was never used, or else the least recently used key goes.
+ * is loaded, and stay, unless memory is short.  All the rest of the memory are
+ * cells, for what is kept about keys.
  *
  * The only lock is that of the slab pool, which the master releases when a
- * worker dies with it.  Such a worker may have left chains half linked: as
- * long as they are worked on, "changing" is set, and who takes the lock and
- * finds it set throws all keys away.  That is an empty array again, nothing
- * has to be repaired, and no cell can get lost.
+ * worker dies with it.  Such a worker may have left cells half linked: as long
+ * as they are worked on, "changing" is set, and who takes the lock and finds it
+ * set throws all keys away.  That is an empty array again, nothing has to be
+ * repaired, and no cell can get lost.
  *
  * A reload keeps the memory if its layout is the same; old and new workers use
  * it together.  Nothing in it points to the memory of a process.
@@ -45,30 +38,16 @@
 #define NGX_HTTP_RATELIMIT_ZONE_RESERVE  16
 #define NGX_HTTP_RATELIMIT_ZONE_SPARE    4
 
-#define NGX_HTTP_RATELIMIT_ZONE_CHUNK    4
-
-/* 16 windows, each with all the chunks it may have, and cell 0 */
+/*
+ * What one request may need: cell 0, and 16 windows of as many limits, each
+ * with its two queues and all the chunks that it may have, or all but one: then
+ * its entries are a little coarser
+ */
 #define NGX_HTTP_RATELIMIT_ZONE_CELLS                                         \
-    (16 * (1 + NGX_HTTP_RATELIMIT_ENTRIES / NGX_HTTP_RATELIMIT_ZONE_CHUNK) + 1)
+    (1 + 16 * (2 + NGX_HTTP_RATELIMIT_ENTRIES / NGX_HTTP_RATELIMIT_CHUNK))
 
 /* so many configurations ago nobody is left who uses it, as a rule */
 #define NGX_HTTP_RATELIMIT_ZONE_UNUSED   2
-
-
-/* entries of a window, in the place of a key */
-
-typedef struct {
-    uint32_t                        next;
-    uint32_t                        n;
-    uint64_t                        time[NGX_HTTP_RATELIMIT_ZONE_CHUNK];
-    uint32_t                        cost[NGX_HTTP_RATELIMIT_ZONE_CHUNK];
-} ngx_http_ratelimit_chunk_t;
-
-
-typedef union {
-    ngx_http_ratelimit_node_t       node;
-    ngx_http_ratelimit_chunk_t      chunk;
-} ngx_http_ratelimit_cell_t;
 
 
 typedef struct {
@@ -86,20 +65,11 @@ struct ngx_http_ratelimit_zone_sh_s {
     ngx_queue_t                     records;
     ngx_uint_t                      generation;  /* of configurations */
 
-    ngx_http_ratelimit_cell_t      *cells;
-    uint32_t                       *heads;
-    uint32_t                        mask;      /* of the number of heads */
-    uint32_t                        n;         /* cells */
-
     volatile uint64_t               knows;     /* us: nothing after this */
 
     volatile ngx_uint_t             changing;
-    uint32_t                        fresh;     /* cells never used, from here */
-    uint32_t                        free;
-    uint32_t                        used;
-    uint32_t                        nodes;
+    ngx_http_ratelimit_cells_t      cells;
 
-    ngx_uint_t                      evictions;
     ngx_uint_t                      resets;
 };
 
@@ -113,18 +83,6 @@ static void ngx_http_ratelimit_zone_secret(ngx_http_ratelimit_zone_t *zone,
     uint64_t secret[2]);
 static ngx_int_t ngx_http_ratelimit_zone_create_cells(
     ngx_http_ratelimit_zone_t *zone);
-static void ngx_http_ratelimit_zone_reset(ngx_http_ratelimit_zone_sh_t *sh);
-static uint32_t ngx_http_ratelimit_zone_alloc(
-    ngx_http_ratelimit_zone_t *zone);
-static void ngx_http_ratelimit_zone_evict(ngx_http_ratelimit_zone_sh_t *sh);
-static void ngx_http_ratelimit_zone_free(ngx_http_ratelimit_zone_sh_t *sh,
-    uint32_t i);
-static void ngx_http_ratelimit_zone_free_chunks(
-    ngx_http_ratelimit_zone_sh_t *sh, uint32_t i);
-static void ngx_http_ratelimit_zone_used(ngx_http_ratelimit_zone_sh_t *sh,
-    uint32_t i);
-static void ngx_http_ratelimit_zone_unlink(ngx_http_ratelimit_zone_sh_t *sh,
-    ngx_http_ratelimit_node_t *node);
 
 
 /* all that lives in shared memory, field by field */
@@ -137,34 +95,61 @@ static const uint32_t  ngx_http_ratelimit_zone_layout[] = {
     ngx_http_ratelimit_zone_field(level, tokens),
     ngx_http_ratelimit_zone_field(level, last),
 
-    sizeof(ngx_http_ratelimit_zone_key_t),
-    ngx_http_ratelimit_zone_field(zone_key, hash),
+    sizeof(ngx_http_ratelimit_cell_key_t),
+    ngx_http_ratelimit_zone_field(cell_key, hash),
 
     sizeof(ngx_http_ratelimit_node_t),
     ngx_http_ratelimit_zone_field(node, key),
     ngx_http_ratelimit_zone_field(node, next),
     ngx_http_ratelimit_zone_field(node, newer),
     ngx_http_ratelimit_zone_field(node, older),
-    ngx_http_ratelimit_zone_field(node, chunks),
-    ngx_http_ratelimit_zone_field(node, u),
-    ngx_http_ratelimit_zone_field(node, u.level),
-    ngx_http_ratelimit_zone_field(node, u.preview.time),
+    ngx_http_ratelimit_zone_field(node, queue),
+    ngx_http_ratelimit_zone_field(node, u.state.level),
+    ngx_http_ratelimit_zone_field(node, u.state.until),
+    ngx_http_ratelimit_zone_field(node, u.state.chunks),
+    ngx_http_ratelimit_zone_field(node, u.state.n),
+    ngx_http_ratelimit_zone_field(node, u.preview.until),
     ngx_http_ratelimit_zone_field(node, u.preview.state),
     ngx_http_ratelimit_zone_field(node, u.bound.level),
     ngx_http_ratelimit_zone_field(node, u.bound.until),
     ngx_http_ratelimit_zone_field(node, u.bound.held),
     ngx_http_ratelimit_zone_field(node, u.bound.gone),
     ngx_http_ratelimit_zone_field(node, u.bound.wanted),
+    ngx_http_ratelimit_zone_field(node, u.queue.cells),
+    ngx_http_ratelimit_zone_field(node, u.queue.weight),
+    ngx_http_ratelimit_zone_field(node, u.queue.keep),
+    ngx_http_ratelimit_zone_field(node, u.queue.much),
+    ngx_http_ratelimit_zone_field(node, u.queue.pair),
+    ngx_http_ratelimit_zone_field(node, u.queue.before),
+    ngx_http_ratelimit_zone_field(node, u.queue.after),
 
     sizeof(ngx_http_ratelimit_chunk_t),
+    ngx_http_ratelimit_zone_field(chunk, cost),
     ngx_http_ratelimit_zone_field(chunk, next),
     ngx_http_ratelimit_zone_field(chunk, n),
+    ngx_http_ratelimit_zone_field(chunk, unused),
+    ngx_http_ratelimit_zone_field(chunk, queue),
     ngx_http_ratelimit_zone_field(chunk, time),
-    ngx_http_ratelimit_zone_field(chunk, cost),
 
     sizeof(ngx_http_ratelimit_cell_t),
     ngx_http_ratelimit_zone_field(cell, node),
     ngx_http_ratelimit_zone_field(cell, chunk),
+
+    sizeof(ngx_http_ratelimit_cells_t),
+    ngx_http_ratelimit_zone_field(cells, cells),
+    ngx_http_ratelimit_zone_field(cells, heads),
+    ngx_http_ratelimit_zone_field(cells, mask),
+    ngx_http_ratelimit_zone_field(cells, n),
+    ngx_http_ratelimit_zone_field(cells, fresh),
+    ngx_http_ratelimit_zone_field(cells, free),
+    ngx_http_ratelimit_zone_field(cells, used),
+    ngx_http_ratelimit_zone_field(cells, nodes),
+    ngx_http_ratelimit_zone_field(cells, hand),
+    ngx_http_ratelimit_zone_field(cells, most),
+    ngx_http_ratelimit_zone_field(cells, turn),
+    ngx_http_ratelimit_zone_field(cells, npinned),
+    ngx_http_ratelimit_zone_field(cells, pinned),
+    ngx_http_ratelimit_zone_field(cells, evictions),
 
     sizeof(ngx_http_ratelimit_record_t),
     ngx_http_ratelimit_zone_field(record, queue),
@@ -178,17 +163,9 @@ static const uint32_t  ngx_http_ratelimit_zone_layout[] = {
     ngx_http_ratelimit_zone_field(zone_sh, secret),
     ngx_http_ratelimit_zone_field(zone_sh, records),
     ngx_http_ratelimit_zone_field(zone_sh, generation),
-    ngx_http_ratelimit_zone_field(zone_sh, cells),
-    ngx_http_ratelimit_zone_field(zone_sh, heads),
-    ngx_http_ratelimit_zone_field(zone_sh, mask),
-    ngx_http_ratelimit_zone_field(zone_sh, n),
     ngx_http_ratelimit_zone_field(zone_sh, knows),
     ngx_http_ratelimit_zone_field(zone_sh, changing),
-    ngx_http_ratelimit_zone_field(zone_sh, fresh),
-    ngx_http_ratelimit_zone_field(zone_sh, free),
-    ngx_http_ratelimit_zone_field(zone_sh, used),
-    ngx_http_ratelimit_zone_field(zone_sh, nodes),
-    ngx_http_ratelimit_zone_field(zone_sh, evictions),
+    ngx_http_ratelimit_zone_field(zone_sh, cells),
     ngx_http_ratelimit_zone_field(zone_sh, resets)
 };
 
@@ -254,6 +231,7 @@ ngx_http_ratelimit_zone_init(ngx_shm_zone_t *shm_zone, void *data)
         ngx_http_ratelimit_zone_empty(shm_zone);
     }
 
+    zone->cells = &zone->sh->cells;
     zone->sh->generation++;
 
     if (zone->attach(zone, zone->data) != NGX_OK) {
@@ -262,7 +240,7 @@ ngx_http_ratelimit_zone_init(ngx_shm_zone_t *shm_zone, void *data)
         goto failed;
     }
 
-    if (zone->sh->cells == NULL
+    if (zone->cells->cells == NULL
         && ngx_http_ratelimit_zone_create_cells(zone) != NGX_OK)
     {
         goto failed;
@@ -393,11 +371,8 @@ ngx_http_ratelimit_zone_secret(ngx_http_ratelimit_zone_t *zone,
 static ngx_int_t
 ngx_http_ratelimit_zone_create_cells(ngx_http_ratelimit_zone_t *zone)
 {
-    size_t                         size, spare;
-    uint32_t                       heads;
-    ngx_http_ratelimit_zone_sh_t  *sh;
-
-    sh = zone->sh;
+    void    *memory;
+    size_t   size, spare;
 
     spare = ngx_max(zone->shpool->pfree / NGX_HTTP_RATELIMIT_ZONE_RESERVE,
                     NGX_HTTP_RATELIMIT_ZONE_SPARE);
@@ -407,50 +382,21 @@ ngx_http_ratelimit_zone_create_cells(ngx_http_ratelimit_zone_t *zone)
     }
 
     size = ngx_min((zone->shpool->pfree - spare) * ngx_pagesize,
-                   (size_t) NGX_MAX_INT32_VALUE
-                   * sizeof(ngx_http_ratelimit_cell_t));
+                   ngx_http_ratelimit_cells_size((size_t)
+                                                 NGX_MAX_INT32_VALUE));
 
-    /* one request may need so many at once */
-
-    if (size < NGX_HTTP_RATELIMIT_ZONE_CELLS
-               * (sizeof(ngx_http_ratelimit_cell_t) + sizeof(uint32_t)))
-    {
+    if (size < ngx_http_ratelimit_cells_size(NGX_HTTP_RATELIMIT_ZONE_CELLS)) {
         return NGX_ERROR;
     }
 
-    sh->cells = ngx_slab_alloc(zone->shpool, size);
-    if (sh->cells == NULL) {
+    memory = ngx_slab_alloc(zone->shpool, size);
+    if (memory == NULL) {
         return NGX_ERROR;
     }
 
-    /* of the same memory, behind the cells, one or two cells for each head */
-
-    sh->n = size / (sizeof(ngx_http_ratelimit_cell_t) + sizeof(uint32_t));
-
-    for (heads = 1; heads <= sh->n / 2; heads *= 2) {
-        /* void */
-    }
-
-    sh->mask = heads - 1;
-    sh->heads = (uint32_t *) &sh->cells[sh->n];
-
-    ngx_http_ratelimit_zone_reset(sh);
+    ngx_http_ratelimit_cells_init(zone->cells, memory, size);
 
     return NGX_OK;
-}
-
-
-static void
-ngx_http_ratelimit_zone_reset(ngx_http_ratelimit_zone_sh_t *sh)
-{
-    ngx_memzero(sh->heads, (sh->mask + 1) * sizeof(uint32_t));
-    ngx_memzero(&sh->cells[0], sizeof(ngx_http_ratelimit_cell_t));
-
-    sh->fresh = 1;
-    sh->free = 0;
-    sh->used = 1;
-    sh->nodes = 0;
-    sh->changing = 0;
 }
 
 
@@ -583,7 +529,7 @@ ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone, ngx_uint_t kind,
 void
 ngx_http_ratelimit_zone_key(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_keep_e keep, const void *data, size_t len,
-    ngx_http_ratelimit_zone_key_t *key)
+    ngx_http_ratelimit_cell_key_t *key)
 {
     ngx_http_ratelimit_siphash(zone->sh->secret, data, len, key->hash);
 
@@ -613,10 +559,8 @@ ngx_http_ratelimit_zone_lock(ngx_http_ratelimit_zone_t *zone)
 {
     ngx_shmtx_lock(&zone->shpool->mutex);
 
-    zone->held = 0;
-
     if (zone->sh->changing) {
-        ngx_http_ratelimit_zone_reset(zone->sh);
+        ngx_http_ratelimit_cells_reset(zone->cells);
         zone->sh->resets++;
         zone->lost = 1;
     }
@@ -629,6 +573,8 @@ ngx_http_ratelimit_zone_lock(ngx_http_ratelimit_zone_t *zone)
 void
 ngx_http_ratelimit_zone_unlock(ngx_http_ratelimit_zone_t *zone)
 {
+    ngx_http_ratelimit_cells_release(zone->cells);
+
     ngx_memory_barrier();
     zone->sh->changing = 0;
 
@@ -658,300 +604,22 @@ ngx_http_ratelimit_zone_release(ngx_http_ratelimit_zone_t *zone)
 }
 
 
-ngx_http_ratelimit_node_t *
-ngx_http_ratelimit_zone_find(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_zone_key_t *key)
-{
-    uint32_t                       i;
-    ngx_http_ratelimit_node_t     *node;
-    ngx_http_ratelimit_zone_sh_t  *sh;
-
-    sh = zone->sh;
-
-    for (i = sh->heads[key->hash[0] & sh->mask]; i; i = node->next) {
-
-        node = &sh->cells[i].node;
-
-        if (node->key.hash[0] == key->hash[0]
-            && node->key.hash[1] == key->hash[1])
-        {
-            if (sh->cells[0].node.newer != i) {
-                ngx_http_ratelimit_zone_unlink(sh, node);
-                ngx_http_ratelimit_zone_used(sh, i);
-            }
-
-            zone->held++;
-
-            return node;
-        }
-    }
-
-    return NULL;
-}
-
-
-ngx_http_ratelimit_node_t *
-ngx_http_ratelimit_zone_make(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_zone_key_t *key)
-{
-    uint32_t                       i, *head;
-    ngx_http_ratelimit_node_t     *node;
-    ngx_http_ratelimit_zone_sh_t  *sh;
-
-    node = ngx_http_ratelimit_zone_find(zone, key);
-    if (node) {
-        return node;
-    }
-
-    i = ngx_http_ratelimit_zone_alloc(zone);
-    if (i == 0) {
-        return NULL;
-    }
-
-    sh = zone->sh;
-    node = &sh->cells[i].node;
-    head = &sh->heads[key->hash[0] & sh->mask];
-
-    ngx_memzero(node, sizeof(ngx_http_ratelimit_node_t));
-
-    node->key = *key;
-    node->next = *head;
-    *head = i;
-
-    ngx_http_ratelimit_zone_used(sh, i);
-
-    sh->nodes++;
-    zone->held++;
-
-    return node;
-}
-
-
-void
-ngx_http_ratelimit_zone_load(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_log_t *log)
-{
-    uint32_t                     i, k;
-    ngx_http_ratelimit_chunk_t  *chunk;
-
-    log->n = 0;
-
-    for (i = node->chunks; i; i = chunk->next) {
-        chunk = &zone->sh->cells[i].chunk;
-
-        for (k = 0; k < chunk->n && log->n < NGX_HTTP_RATELIMIT_ENTRIES; k++) {
-            log->entries[log->n].time = chunk->time[k];
-            log->entries[log->n].cost = chunk->cost[k];
-            log->n++;
-        }
-    }
-}
-
-
-void
-ngx_http_ratelimit_zone_save(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_log_t *log)
-{
-    uint32_t                     i, k, have, *next;
-    ngx_http_ratelimit_chunk_t  *chunk;
-
-    have = 0;
-
-    for (next = &node->chunks; *next; next = &chunk->next) {
-        chunk = &zone->sh->cells[*next].chunk;
-        have += NGX_HTTP_RATELIMIT_ZONE_CHUNK;
-
-        if (have >= log->n) {
-            next = &chunk->next;
-            break;
-        }
-    }
-
-    ngx_http_ratelimit_zone_free_chunks(zone->sh, *next);
-    *next = 0;
-
-    while (have < log->n) {
-        i = ngx_http_ratelimit_zone_alloc(zone);
-
-        if (i == 0) {
-
-            /* nor is there anything to squeeze without a single chunk */
-
-            if (have == 0) {
-                log->n = 0;
-                break;
-            }
-
-            ngx_http_ratelimit_log_squeeze(log);
-            continue;
-        }
-
-        *next = i;
-        chunk = &zone->sh->cells[i].chunk;
-        chunk->next = 0;
-        next = &chunk->next;
-        have += NGX_HTTP_RATELIMIT_ZONE_CHUNK;
-    }
-
-    k = 0;
-
-    for (i = node->chunks; i; i = chunk->next) {
-        chunk = &zone->sh->cells[i].chunk;
-
-        for (chunk->n = 0;
-             chunk->n < NGX_HTTP_RATELIMIT_ZONE_CHUNK && k < log->n;
-             chunk->n++)
-        {
-            chunk->time[chunk->n] = log->entries[k].time;
-            chunk->cost[chunk->n] = (uint32_t) log->entries[k].cost;
-            k++;
-        }
-    }
-}
-
-
 void
 ngx_http_ratelimit_zone_usage(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_zone_usage_t *usage)
 {
-    ngx_http_ratelimit_zone_sh_t  *sh;
+    ngx_http_ratelimit_cells_t  *cells;
 
-    sh = zone->sh;
+    cells = zone->cells;
 
     ngx_http_ratelimit_zone_hold(zone);
 
     usage->size = zone->shm_zone->shm.size;
-    usage->used = usage->size
-                  - (sh->n - sh->used) * sizeof(ngx_http_ratelimit_cell_t);
-    usage->keys = sh->nodes;
-    usage->evictions = sh->evictions;
-    usage->resets = sh->resets;
+    usage->used = usage->size - (cells->n - cells->used)
+                                * sizeof(ngx_http_ratelimit_cell_t);
+    usage->keys = cells->nodes;
+    ngx_memcpy(usage->evictions, cells->evictions, sizeof(usage->evictions));
+    usage->resets = zone->sh->resets;
 
     ngx_http_ratelimit_zone_release(zone);
-}
-
-
-static uint32_t
-ngx_http_ratelimit_zone_alloc(ngx_http_ratelimit_zone_t *zone)
-{
-    uint32_t                       i;
-    ngx_http_ratelimit_zone_sh_t  *sh;
-
-    sh = zone->sh;
-
-    if (sh->free == 0) {
-
-        if (sh->fresh < sh->n) {
-            sh->used++;
-            return sh->fresh++;
-        }
-
-        /* those in use now are the newest ones */
-
-        if (sh->nodes <= zone->held) {
-            return 0;
-        }
-
-        ngx_http_ratelimit_zone_evict(sh);
-    }
-
-    i = sh->free;
-    sh->free = sh->cells[i].node.next;
-    sh->used++;
-
-    return i;
-}
-
-
-static void
-ngx_http_ratelimit_zone_evict(ngx_http_ratelimit_zone_sh_t *sh)
-{
-    uint32_t                    i, *link;
-    ngx_http_ratelimit_node_t  *node;
-
-    i = sh->cells[0].node.older;
-    node = &sh->cells[i].node;
-
-    for (link = &sh->heads[node->key.hash[0] & sh->mask];
-         *link != i;
-         link = &sh->cells[*link].node.next)
-    {
-        /* void */
-    }
-
-    *link = node->next;
-
-    ngx_http_ratelimit_zone_unlink(sh, node);
-    ngx_http_ratelimit_zone_free_chunks(sh, node->chunks);
-    ngx_http_ratelimit_zone_free(sh, i);
-
-    sh->nodes--;
-    sh->evictions++;
-}
-
-
-static void
-ngx_http_ratelimit_zone_free_chunks(ngx_http_ratelimit_zone_sh_t *sh,
-    uint32_t i)
-{
-    uint32_t  next;
-
-    while (i) {
-        next = sh->cells[i].chunk.next;
-        ngx_http_ratelimit_zone_free(sh, i);
-        i = next;
-    }
-}
-
-
-static void
-ngx_http_ratelimit_zone_free(ngx_http_ratelimit_zone_sh_t *sh, uint32_t i)
-{
-    sh->cells[i].node.next = sh->free;
-    sh->free = i;
-    sh->used--;
-}
-
-
-/* it is the newest one now; cell 0 is before it and behind the oldest */
-
-static void
-ngx_http_ratelimit_zone_used(ngx_http_ratelimit_zone_sh_t *sh, uint32_t i)
-{
-    ngx_http_ratelimit_node_t  *ends, *node;
-
-    ends = &sh->cells[0].node;
-    node = &sh->cells[i].node;
-
-    node->newer = 0;
-    node->older = ends->newer;
-
-    if (ends->newer) {
-        sh->cells[ends->newer].node.newer = i;
-
-    } else {
-        ends->older = i;
-    }
-
-    ends->newer = i;
-}
-
-
-static void
-ngx_http_ratelimit_zone_unlink(ngx_http_ratelimit_zone_sh_t *sh,
-    ngx_http_ratelimit_node_t *node)
-{
-    if (node->newer) {
-        sh->cells[node->newer].node.older = node->older;
-
-    } else {
-        sh->cells[0].node.newer = node->older;
-    }
-
-    if (node->older) {
-        sh->cells[node->older].node.newer = node->newer;
-
-    } else {
-        sh->cells[0].node.older = node->newer;
-    }
 }

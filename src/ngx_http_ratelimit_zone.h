@@ -12,7 +12,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "ngx_http_ratelimit_level.h"
+#include "ngx_http_ratelimit_cells.h"
 
 
 #define NGX_HTTP_RATELIMIT_ZONE_SIZE   (10 * 1024 * 1024)
@@ -26,70 +26,17 @@ typedef ngx_int_t (*ngx_http_ratelimit_zone_pt)(
     ngx_http_ratelimit_zone_t *zone, void *data);
 
 
-/* what may be kept about a key, each under a name of its own */
-
-typedef enum {
-    NGX_HTTP_RATELIMIT_KEEP_LEVEL = 1,  /* of this machine's own limit */
-    NGX_HTTP_RATELIMIT_KEEP_LOG,
-    NGX_HTTP_RATELIMIT_KEEP_PREVIEW,
-    NGX_HTTP_RATELIMIT_KEEP_BOUND       /* of what a shard has */
-} ngx_http_ratelimit_keep_e;
-
-
-/* stands for a key; the hash depends on a secret of the zone */
-
-typedef struct {
-    uint64_t                        hash[2];
-} ngx_http_ratelimit_zone_key_t;
-
-
-/* one key: a line of the processor's cache */
-
-typedef struct {
-    ngx_http_ratelimit_zone_key_t   key;
-    uint32_t                        next;      /* of the same chain */
-    uint32_t                        newer;     /* in the order of use */
-    uint32_t                        older;
-    uint32_t                        chunks;    /* of a log; 0: none */
-
-    union {
-        ngx_http_ratelimit_level_t  level;
-
-        struct {
-            uint64_t                time;      /* ms: when it was like this */
-            int64_t                 state[NGX_HTTP_RATELIMIT_STATES];
-        } preview;
-
-        /*
-         * A shard's bucket holds at most this; of a window that is full,
-         * "last" is when the cost fits again, and "tokens" when its oldest
-         * entry leaves.  "held" tokens have been taken from it in advance.
-         */
-        struct {
-            ngx_http_ratelimit_level_t  level;
-            uint32_t                    until;     /* ms, cut to 32 bits:
-                                                      of no use then */
-            uint32_t                    held;      /* or the window's rest */
-            uint32_t                    gone;      /* of all held so far */
-            uint32_t                    wanted;    /* by the next lease; or
-                                                      the cost that does not
-                                                      fit the window */
-        } bound;
-    } u;
-} ngx_http_ratelimit_node_t;
-
-
 struct ngx_http_ratelimit_zone_s {
     ngx_shm_zone_t                 *shm_zone;
     ngx_slab_pool_t                *shpool;
     ngx_http_ratelimit_zone_sh_t   *sh;        /* shared memory */
+    ngx_http_ratelimit_cells_t     *cells;     /* in it */
 
     /* makes or finds the records that the configuration needs */
     ngx_http_ratelimit_zone_pt      attach;
     void                           *data;
 
-    uint32_t                        held;      /* nodes, since it is locked */
-    unsigned                        lost:1;    /* and still to be told */
+    unsigned                        lost:1;    /* keys: still to be told */
 };
 
 
@@ -97,7 +44,7 @@ typedef struct {
     size_t                          size;
     size_t                          used;
     ngx_uint_t                      keys;
-    ngx_uint_t                      evictions;
+    uint64_t                        evictions[NGX_HTTP_RATELIMIT_HELDS];
     ngx_uint_t                      resets;
 } ngx_http_ratelimit_zone_usage_t;
 
@@ -135,9 +82,10 @@ void *ngx_http_ratelimit_zone_record(ngx_http_ratelimit_zone_t *zone,
 void *ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone,
     ngx_uint_t kind, void *record, ngx_str_t *name);
 
+/* the hash depends on a secret of the zone */
 void ngx_http_ratelimit_zone_key(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_keep_e keep, const void *data, size_t len,
-    ngx_http_ratelimit_zone_key_t *key);
+    ngx_http_ratelimit_cell_key_t *key);
 
 /*
  * Whether anything may be known about what shards have: a look without a lock.
@@ -149,8 +97,8 @@ void ngx_http_ratelimit_zone_learned(ngx_http_ratelimit_zone_t *zone,
     uint64_t until);
 
 /*
- * All the rest is done between these two.  Between them nothing is logged,
- * evaluated or allocated.
+ * All that is done with the cells is done between these two.  Between them
+ * nothing is logged, evaluated or allocated.
  */
 void ngx_http_ratelimit_zone_lock(ngx_http_ratelimit_zone_t *zone);
 void ngx_http_ratelimit_zone_unlock(ngx_http_ratelimit_zone_t *zone);
@@ -158,20 +106,6 @@ void ngx_http_ratelimit_zone_unlock(ngx_http_ratelimit_zone_t *zone);
 /* the lock alone, for what is in records */
 void ngx_http_ratelimit_zone_hold(ngx_http_ratelimit_zone_t *zone);
 void ngx_http_ratelimit_zone_release(ngx_http_ratelimit_zone_t *zone);
-
-/* NULL: nothing is known; nodes are valid until the zone is unlocked */
-ngx_http_ratelimit_node_t *ngx_http_ratelimit_zone_find(
-    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_zone_key_t *key);
-
-/* the same, or a new one, zeroed; NULL: all others are in use right now */
-ngx_http_ratelimit_node_t *ngx_http_ratelimit_zone_make(
-    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_zone_key_t *key);
-
-/* the entries of a window; where memory lacks, fewer and coarser ones */
-void ngx_http_ratelimit_zone_load(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_log_t *log);
-void ngx_http_ratelimit_zone_save(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_log_t *log);
 
 /* locks by itself */
 void ngx_http_ratelimit_zone_usage(ngx_http_ratelimit_zone_t *zone,

@@ -2469,9 +2469,9 @@ subtest 'one machine' => sub {
     is $load->count(200), 9000, 'more than fit';
 
     my %zone = RateLimit::Load::get($nginx->port, '/metrics')->{body}
-               =~ /^nginx_ratelimit_zone_(\w+) (\d+)$/mg;
+               =~ /^nginx_ratelimit_zone_(\S+) (\d+)$/mg;
 
-    cmp_ok $zone{evictions_total}, '>', 0, 'some had to go';
+    cmp_ok $zone{'evictions_total{held="much"}'}, '>', 0, 'some had to go';
     cmp_ok abs($zone{keys} / ($fit / 2) - 1), '<', 0.1, "half of $fit are left"
         or diag $zone{keys};
 
@@ -2594,12 +2594,27 @@ subtest 'numbers' => sub {
 
     # 64 bytes a key, and as many for a chunk of a window
 
-    my $chunks = define('ENTRIES') / define('ZONE_CHUNK');
+    my $chunks = define('ENTRIES') / define('CHUNK');
 
     ok index($text{ratelimit_zone}, 'for each four requests') >= 0
-       && define('ZONE_CHUNK') == 4, 'ratelimit_zone: a chunk';
+       && define('CHUNK') == 4, 'ratelimit_zone: a chunk';
     ok index($text{ratelimit_zone}, 'up to ' . ($chunks + 1) . ' times') >= 0,
        'ratelimit_zone: the largest window';
+
+    # who goes when the zone is full
+
+    for (['next %d places', 'CELLS_SWEEP'], ['at %d more', 'CELLS_SEARCH'],
+         ['counts %d times', 'WEIGHT_KNOWN'])
+    {
+        my ($format, $name) = @$_;
+        my $words = $format =~ s/%d/define($name)/er;
+
+        ok index($text{ratelimit_zone}, $words) >= 0, "ratelimit_zone: $words";
+    }
+
+    ok index($text{ratelimit_zone}, 'count four times') >= 0
+       && define('WEIGHT_LITTLE') == 4 * define('WEIGHT_MUCH'),
+       'ratelimit_zone: what little counts';
 
     my $bits = $directive{ratelimit_ipv6_prefix}{default};
 

@@ -81,6 +81,10 @@ sub metrics {
     my $text = RateLimit::Load::get($nginx->port, '/metrics')->{body};
     my %metrics = $text =~ /^nginx_ratelimit_(\S+) (\S+)$/mg;
 
+    $metrics{zone_evictions_total} = sum0 map { $metrics{$_} }
+                                          grep { /^zone_evictions_total/ }
+                                          keys %metrics;
+
     return \%metrics;
 }
 
