@@ -19,6 +19,7 @@
 
 
 #include "ngx_http_ratelimit_conf.h"
+#include "ngx_http_ratelimit_place.h"
 
 
 static char *ngx_http_ratelimit_merge_limit(ngx_conf_t *cf,
@@ -41,8 +42,14 @@ static char *ngx_http_ratelimit_access_given(
     ngx_http_ratelimit_access_t *access);
 static ngx_int_t ngx_http_ratelimit_access_tls(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *conf);
-static ngx_int_t ngx_http_ratelimit_access_user(ngx_conf_t *cf, char *who,
-    ngx_str_t *user, ngx_str_t *password);
+static ngx_int_t ngx_http_ratelimit_access_user(ngx_conf_t *cf,
+    ngx_http_ratelimit_loc_conf_t *conf, char *directive, ngx_str_t *user,
+    ngx_str_t *password);
+
+
+/* the one that is being read: a conf that is made has no way to it */
+
+static ngx_http_ratelimit_main_conf_t  *ngx_http_ratelimit_loading;
 
 
 const ngx_http_ratelimit_breaker_conf_t  ngx_http_ratelimit_breaker_default =
@@ -75,7 +82,16 @@ ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf)
         return NULL;
     }
 
+    if (ngx_array_init(&rmcf->confs, cf->pool, 16,
+                       sizeof(ngx_http_ratelimit_loc_conf_t *))
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
     rmcf->zone_size = NGX_CONF_UNSET_SIZE;
+
+    ngx_http_ratelimit_loading = rmcf;
 
     return rmcf;
 }
@@ -84,7 +100,7 @@ ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf)
 void *
 ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
 {
-    ngx_http_ratelimit_loc_conf_t  *conf;
+    ngx_http_ratelimit_loc_conf_t  *conf, **confp;
 
     /*
      * set by ngx_pcalloc():
@@ -93,7 +109,7 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
      *     conf->terms but the algorithm
      *     conf->headers, limit, named, prefix, where, off
      *     conf->access.user, password, sentinel_..., breaker
-     *     conf->local_share, lease
+     *     conf->local_share, lease, silence, block
      */
 
     conf = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_loc_conf_t));
@@ -119,6 +135,16 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
     conf->access.connect_timeout = NGX_CONF_UNSET_MSEC;
 
     ngx_http_ratelimit_tls_conf_init(&conf->access.tls);
+
+    confp = ngx_array_push(&ngx_http_ratelimit_loading->confs);
+    if (confp == NULL) {
+        return NULL;
+    }
+
+    *confp = conf;
+
+    conf->file = cf->conf_file->file.name;
+    conf->line = cf->conf_file->line;
 
     return conf;
 }
@@ -195,13 +221,15 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->local_share.den = 1;
     }
 
+    conf->silence |= prev->silence;
+
     own = ngx_http_ratelimit_merge_access(prev, conf);
 
     if ((conf->headers & NGX_HTTP_RATELIMIT_HEADERS_OFF)
         && (conf->headers & (NGX_HTTP_RATELIMIT_HEADERS_LEGACY
                              |NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8)))
     {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+        ngx_http_ratelimit_place_error(cf, conf, "ratelimit_headers",
                       "\"off\" stands beside other families in "
                       "\"ratelimit_headers\"");
         return NGX_CONF_ERROR;
@@ -242,6 +270,7 @@ static char *
 ngx_http_ratelimit_merge_limit(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *prev, ngx_http_ratelimit_loc_conf_t *conf)
 {
+    char                             *given;
     ngx_uint_t                        own;
     ngx_http_core_srv_conf_t         *cscf;
     ngx_http_core_loc_conf_t         *clcf;
@@ -285,14 +314,15 @@ ngx_http_ratelimit_merge_limit(ngx_conf_t *cf,
             return NGX_CONF_OK;
         }
 
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+        given = conf->terms.capacity.value ? "ratelimit_capacity"
+                : conf->terms.key ? "ratelimit_key"
+                : conf->terms.window.value ? "ratelimit_window"
+                : conf->terms.step.value ? "ratelimit_refill_interval"
+                : "ratelimit_algorithm";
+
+        ngx_http_ratelimit_place_error(cf, conf, given,
                       "\"%s\" without \"%s\" in %s \"%V\": "
-                      "nothing would be limited",
-                      conf->terms.capacity.value ? "ratelimit_capacity"
-                      : conf->terms.key ? "ratelimit_key"
-                      : conf->terms.window.value ? "ratelimit_window"
-                      : conf->terms.step.value ? "ratelimit_refill_interval"
-                      : "ratelimit_algorithm",
+                      "nothing would be limited", given,
                       conf->terms.algorithm
                       == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG
                       ? "ratelimit_capacity" : "ratelimit_rate",
@@ -381,7 +411,7 @@ ngx_http_ratelimit_merge_guards(ngx_conf_t *cf,
     n = (conf->limit ? 1 : 0) + (conf->named ? conf->named->nelts : 0);
 
     if (n > NGX_HTTP_RATELIMIT_CLAIMS) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+        ngx_http_ratelimit_place_error(cf, conf, "ratelimit",
                       "%ui limits in one place, at most %d are possible",
                       n, NGX_HTTP_RATELIMIT_CLAIMS);
         return NGX_CONF_ERROR;
@@ -411,7 +441,7 @@ ngx_http_ratelimit_merge_guards(ngx_conf_t *cf,
                 clcf = ngx_http_conf_get_module_loc_conf(cf,
                                                      ngx_http_core_module);
 
-                ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                ngx_http_ratelimit_place_error(cf, conf, "ratelimit",
                               "unknown limit \"%V\" in \"ratelimit\": "
                               "there is no \"ratelimit_limit %V ...\", "
                               "server \"%V\", location \"%V\"",
@@ -437,15 +467,23 @@ ngx_http_ratelimit_guard(ngx_conf_t *cf, ngx_http_ratelimit_loc_conf_t *conf,
     ngx_http_ratelimit_limit_t *limit)
 {
     u_char                      *p;
+    u_char                       text[NGX_MAX_CONF_ERRSTR];
+    ngx_str_t                    error;
+    const char                  *directive;
     ngx_http_ratelimit_guard_t  *guard;
 
-    if (ngx_http_ratelimit_limit_check(cf, limit, limit->cost.value
-                                                  ? &limit->cost
-                                                  : &conf->cost)
-        != NGX_OK)
-    {
+    error.data = text;
+    error.len = NGX_MAX_CONF_ERRSTR;
+
+    directive = ngx_http_ratelimit_limit_check(limit, limit->cost.value
+                                                      ? &limit->cost
+                                                      : &conf->cost, &error);
+    if (directive) {
+        ngx_http_ratelimit_place_error(cf, conf, directive, "%V", &error);
         return NGX_ERROR;
     }
+
+    limit->used = 1;
 
     guard = &conf->guards[conf->n++];
     guard->limit = limit;
@@ -533,6 +571,7 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
     ngx_http_ratelimit_shards_t *shared, ngx_http_ratelimit_loc_conf_t *conf)
 {
     char                            *given;
+    ngx_conf_file_t                  file, *saved;
     ngx_http_core_loc_conf_t        *clcf;
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
@@ -548,34 +587,36 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
         given = ngx_http_ratelimit_access_given(&conf->access);
 
         if (given) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"ratelimit_%s\" without "
+            ngx_http_ratelimit_place_error(cf, conf, given,
+                          "\"%s\" without "
                           "\"ratelimit_shards\": limits would live in this "
                           "machine's memory alone", given);
             return NGX_CONF_ERROR;
         }
 
-        if (rmcf->local.data == NULL) {
-            clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
-            rmcf->local = clcf->name;
-
-            if (rmcf->local.data == NULL) {
-                ngx_str_set(&rmcf->local, "/");
-            }
-        }
-
         return NGX_CONF_OK;
     }
 
-    if (ngx_http_ratelimit_access_user(cf, "redis", &conf->access.user,
+    if (ngx_http_ratelimit_access_user(cf, conf, "ratelimit_redis_user",
+                                       &conf->access.user,
                                        &conf->access.password)
         != NGX_OK
-        || ngx_http_ratelimit_access_user(cf, "sentinel",
+        || ngx_http_ratelimit_access_user(cf, conf, "ratelimit_sentinel_user",
                                           &conf->access.sentinel_user,
                                           &conf->access.sentinel_password)
            != NGX_OK
         || ngx_http_ratelimit_access_tls(cf, conf) != NGX_OK)
     {
+        return NGX_CONF_ERROR;
+    }
+
+    if (conf->where->kind == NGX_HTTP_RATELIMIT_CLUSTER
+        && conf->access.database)
+    {
+        ngx_http_ratelimit_place_error(cf, conf, "ratelimit_redis_database",
+                      "\"ratelimit_redis_database\" %i with "
+                      "\"ratelimit_shards cluster\": a cluster has no "
+                      "databases", conf->access.database);
         return NGX_CONF_ERROR;
     }
 
@@ -588,9 +629,16 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
         conf->access.resolver_timeout = clcf->resolver_timeout;
     }
 
+    /* errors of the servers are shown there */
+
+    saved = cf->conf_file;
+    ngx_http_ratelimit_place_set(cf, conf, "ratelimit_shards", &file);
+
     conf->shards = ngx_http_ratelimit_shards_create(cf, conf->where,
                                                     &conf->access,
                                                     &rmcf->peers);
+    cf->conf_file = saved;
+
     if (conf->shards == NULL) {
         return NGX_CONF_ERROR;
     }
@@ -604,12 +652,12 @@ ngx_http_ratelimit_make_shards(ngx_conf_t *cf,
 static char *
 ngx_http_ratelimit_access_given(ngx_http_ratelimit_access_t *access)
 {
-    return access->password.len ? "redis_password"
-           : access->user.len ? "redis_user"
-           : access->database ? "redis_database"
-           : access->sentinel_password.len ? "sentinel_password"
-           : access->sentinel_user.len ? "sentinel_user"
-           : access->tls.enable == 1 ? "redis_ssl"
+    return access->password.len ? "ratelimit_redis_password"
+           : access->user.len ? "ratelimit_redis_user"
+           : access->database ? "ratelimit_redis_database"
+           : access->sentinel_password.len ? "ratelimit_sentinel_password"
+           : access->sentinel_user.len ? "ratelimit_sentinel_user"
+           : access->tls.enable == 1 ? "ratelimit_redis_ssl"
            : ngx_http_ratelimit_tls_conf_given(&access->tls);
 }
 
@@ -638,8 +686,8 @@ ngx_http_ratelimit_access_tls(ngx_conf_t *cf,
         }
     }
 
-    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                  "\"ratelimit_%s\" without TLS: write "
+    ngx_http_ratelimit_place_error(cf, conf, given,
+                  "\"%s\" without TLS: write "
                   "\"ratelimit_redis_ssl on\", or \"rediss://\" in front of "
                   "addresses, or \"ratelimit_redis_ssl off\"", given);
 
@@ -648,17 +696,22 @@ ngx_http_ratelimit_access_tls(ngx_conf_t *cf,
 
 
 static ngx_int_t
-ngx_http_ratelimit_access_user(ngx_conf_t *cf, char *who, ngx_str_t *user,
+ngx_http_ratelimit_access_user(ngx_conf_t *cf,
+    ngx_http_ratelimit_loc_conf_t *conf, char *directive, ngx_str_t *user,
     ngx_str_t *password)
 {
+    size_t  len;
+
     if (user->len == 0 || password->len) {
         return NGX_OK;
     }
 
-    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                  "\"ratelimit_%s_user\" \"%V\" needs "
-                  "\"ratelimit_%s_password\" or "
-                  "\"ratelimit_%s_password_file\"", who, user, who, who);
+    len = ngx_strlen(directive) - (sizeof("user") - 1);
+
+    ngx_http_ratelimit_place_error(cf, conf, directive,
+                  "\"%s\" \"%V\" needs \"%*spassword\" or "
+                  "\"%*spassword_file\"", directive, user,
+                  len, directive, len, directive);
 
     return NGX_ERROR;
 }
@@ -673,13 +726,6 @@ ngx_http_ratelimit_conf_zone(ngx_conf_t *cf)
 
     if (!rmcf->used && rmcf->zone_size == NGX_CONF_UNSET_SIZE) {
         return NGX_OK;
-    }
-
-    if (rmcf->local.data && rmcf->peers.nelts) {
-        ngx_log_error(NGX_LOG_WARN, cf->log, 0,
-                      "limits of location \"%V\" live in this machine's memory "
-                      "alone, others in Redis: there is no "
-                      "\"ratelimit_shards\" for that place", &rmcf->local);
     }
 
     ngx_conf_init_size_value(rmcf->zone_size, NGX_HTTP_RATELIMIT_ZONE_SIZE);

@@ -14,6 +14,7 @@
 #include <ngx_http.h>
 
 #include "ngx_http_ratelimit_limit.h"
+#include "ngx_http_ratelimit_scan.h"
 #include "ngx_http_ratelimit_script.h"
 #include "ngx_http_ratelimit_shards.h"
 #include "ngx_http_ratelimit_stats.h"
@@ -48,8 +49,13 @@ typedef struct {
     size_t                             zone_size;
     ngx_http_ratelimit_zone_t         *zone;     /* NULL: nobody needs it */
     ngx_http_ratelimit_stats_t        *stats;    /* shared memory */
-    ngx_str_t                          local;    /* a place without shards */
     unsigned                           used:1;   /* somebody does */
+
+    /* for messages, while the configuration is loaded */
+
+    ngx_array_t                        confs;    /* ..._loc_conf_t *, all */
+    ngx_http_ratelimit_statement_t    *text;     /* NULL: not known */
+    unsigned                           scanned:1;
 } ngx_http_ratelimit_main_conf_t;
 
 
@@ -104,6 +110,13 @@ typedef struct {
     ngx_http_ratelimit_where_t        *where;        /* shards */
     ngx_http_ratelimit_access_t        access;
     unsigned                           off:1;        /* nothing inherited */
+
+    /* for messages, while the configuration is loaded */
+
+    ngx_uint_t                         silence;      /* bits of warnings */
+    ngx_str_t                          file;         /* where the block is */
+    ngx_uint_t                         line;
+    ngx_http_ratelimit_statement_t    *block;        /* NULL: not known */
 } ngx_http_ratelimit_loc_conf_t;
 
 

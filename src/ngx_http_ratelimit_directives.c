@@ -272,6 +272,35 @@ ngx_http_ratelimit_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
 }
 
 
+/* may stand in several lines: what is named anywhere is silent */
+
+char *
+ngx_http_ratelimit_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    char        *rv;
+    ngx_str_t   *value;
+    ngx_uint_t   i, bit;
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        rv = ngx_http_ratelimit_directive_choice(cf, &value[i], cmd->post,
+                                                 &bit);
+        if (rv != NGX_CONF_OK) {
+            return rv;
+        }
+
+        rlcf->silence |= bit;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
 static char *
 ngx_http_ratelimit_directive_choice(ngx_conf_t *cf, ngx_str_t *word,
     ngx_conf_enum_t *e, ngx_uint_t *np)

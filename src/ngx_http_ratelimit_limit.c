@@ -146,20 +146,22 @@ ngx_http_ratelimit_terms_complete(ngx_http_ratelimit_terms_t *terms)
 }
 
 
-ngx_int_t
-ngx_http_ratelimit_limit_check(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_param_t *cost)
+const char *
+ngx_http_ratelimit_limit_check(ngx_http_ratelimit_limit_t *limit,
+    ngx_http_ratelimit_param_t *cost, ngx_str_t *error)
 {
+    u_char                      *last;
     uint64_t                     capacity;
     const char                  *err;
     ngx_http_ratelimit_terms_t  *terms;
 
     terms = &limit->terms;
+    last = error->data + error->len;
 
     if (terms->capacity.value) {
 
         if (terms->capacity.dynamic) {
-            return NGX_OK;
+            return NULL;
         }
 
         capacity = terms->capacity.u.number;
@@ -167,17 +169,20 @@ ngx_http_ratelimit_limit_check(ngx_conf_t *cf,
     } else {
 
         if (terms->rate.dynamic) {
-            return NGX_OK;
+            return NULL;
         }
 
         capacity = terms->rate.u.rate.count;
 
         if (capacity == 0) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
-                          "never refills and needs \"ratelimit_capacity\"",
-                          &terms->rate.value->value, &limit->name);
-            return NGX_ERROR;
+            last = ngx_slprintf(error->data, last,
+                                "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
+                                "never refills and needs "
+                                "\"ratelimit_capacity\"",
+                                &terms->rate.value->value, &limit->name);
+            error->len = last - error->data;
+
+            return "ratelimit_rate";
         }
     }
 
@@ -188,24 +193,29 @@ ngx_http_ratelimit_limit_check(ngx_conf_t *cf,
                                               &terms->rate.u.rate, capacity);
 
         if (err) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"ratelimit_rate\" \"%V\" of limit \"%V\" does "
-                          "not fit capacity %uL: %s",
-                          &terms->rate.value->value, &limit->name,
-                          capacity, err);
-            return NGX_ERROR;
+            last = ngx_slprintf(error->data, last,
+                                "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
+                                "does not fit capacity %uL: %s",
+                                &terms->rate.value->value, &limit->name,
+                                capacity, err);
+            error->len = last - error->data;
+
+            return "ratelimit_rate";
         }
     }
 
     if (cost->value && !cost->dynamic && cost->u.number > capacity) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"ratelimit_cost\" \"%V\" is above capacity %uL of "
-                      "limit \"%V\": no request could ever pass",
-                      &cost->value->value, capacity, &limit->name);
-        return NGX_ERROR;
+        last = ngx_slprintf(error->data, last,
+                            "\"ratelimit_cost\" \"%V\" is above capacity "
+                            "%uL of limit \"%V\": no request could ever "
+                            "pass; raise the capacity or lower the cost",
+                            &cost->value->value, capacity, &limit->name);
+        error->len = last - error->data;
+
+        return "ratelimit_cost";
     }
 
-    return NGX_OK;
+    return NULL;
 }
 
 
@@ -317,7 +327,8 @@ ngx_http_ratelimit_limit_find(ngx_array_t *limits, ngx_str_t *name)
 char *
 ngx_http_ratelimit_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
 {
-    ngx_str_t                    *value;
+    u_char                        text[NGX_MAX_CONF_ERRSTR];
+    ngx_str_t                    *value, error;
     ngx_uint_t                    i, window;
     ngx_http_ratelimit_limit_t   *limit, **limitp;
 
@@ -391,7 +402,11 @@ ngx_http_ratelimit_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
         return NGX_CONF_ERROR;
     }
 
-    if (ngx_http_ratelimit_limit_check(cf, limit, &limit->cost) != NGX_OK) {
+    error.data = text;
+    error.len = NGX_MAX_CONF_ERRSTR;
+
+    if (ngx_http_ratelimit_limit_check(limit, &limit->cost, &error)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%V", &error);
         return NGX_CONF_ERROR;
     }
 

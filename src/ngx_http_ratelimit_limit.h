@@ -13,6 +13,7 @@
 #include <ngx_http.h>
 
 #include "ngx_http_ratelimit_decision.h"
+#include "ngx_http_ratelimit_scan.h"
 #include "ngx_http_ratelimit_stats.h"
 
 
@@ -59,7 +60,9 @@ typedef struct {
     ngx_http_ratelimit_terms_t         terms;
     ngx_http_ratelimit_param_t         cost;     /* not set: the location's */
     ngx_http_ratelimit_limit_stats_t  *stats;    /* shared memory */
+    ngx_http_ratelimit_statement_t    *statement; /* while it is loaded */
     unsigned                           named:1;  /* by "ratelimit_limit" */
+    unsigned                           used:1;   /* somewhere */
     unsigned                           dry_run:1;
 } ngx_http_ratelimit_limit_t;
 
@@ -84,10 +87,11 @@ ngx_uint_t ngx_http_ratelimit_terms_complete(
 
 /*
  * Whether the numbers of a limit and a cost fit each other, as far as they are
- * known; errors are logged
+ * known.  NULL, or the directive to blame; "error", which comes with a buffer
+ * and its size, says what is wrong.
  */
-ngx_int_t ngx_http_ratelimit_limit_check(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_param_t *cost);
+const char *ngx_http_ratelimit_limit_check(ngx_http_ratelimit_limit_t *limit,
+    ngx_http_ratelimit_param_t *cost, ngx_str_t *error);
 
 /* whether such a bucket can be kept; NULL, or a sentence on what can */
 const char *ngx_http_ratelimit_bucket_check(ngx_uint_t algorithm,

@@ -4,6 +4,7 @@
  */
 
 
+#include "ngx_http_ratelimit_check.h"
 #include "ngx_http_ratelimit_conf.h"
 #include "ngx_http_ratelimit_directives.h"
 #include "ngx_http_ratelimit_handler.h"
@@ -315,6 +316,13 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       0,
       NULL },
 
+    { ngx_string("ratelimit_silence"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_ratelimit_directive_silence,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      &ngx_http_ratelimit_silences },
+
     { ngx_string("ratelimit_error_status"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_ratelimit_directive_status,
@@ -534,6 +542,8 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
     *h = ngx_http_ratelimit_precontent_handler;
 
     ngx_http_ratelimit_headers_init();
+
+    ngx_http_ratelimit_check(cf);
 
     /* nobody pays for a zone that nobody uses */
 

@@ -684,14 +684,6 @@ ngx_http_ratelimit_shards_cluster(ngx_conf_t *cf,
     ngx_http_ratelimit_peer_t   *peer;
     ngx_http_ratelimit_shard_t   all, *seed;
 
-    if (access->database) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"ratelimit_redis_database\" %i with "
-                      "\"ratelimit_shards cluster\": a cluster has no "
-                      "databases", access->database);
-        return NGX_ERROR;
-    }
-
     /* what the nodes have in common; a password is that of all of them */
 
     ngx_memzero(&all, sizeof(ngx_http_ratelimit_shard_t));
@@ -713,10 +705,11 @@ ngx_http_ratelimit_shards_cluster(ngx_conf_t *cf,
                        || ngx_memcmp(seed[i].password.data, all.password.data,
                                      all.password.len)))
         {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"%V\" in \"ratelimit_shards cluster\" has another "
-                          "password than a node before it: all nodes of a "
-                          "cluster have the same", &seed[i].name);
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"%V\" in \"ratelimit_shards cluster\" has "
+                               "another password than a node before it: all "
+                               "nodes of a cluster have the same",
+                               &seed[i].name);
             return NGX_ERROR;
         }
 

@@ -110,12 +110,13 @@ ngx_http_ratelimit_tls_merge_str(ngx_str_t *prev, ngx_str_t *conf, char *value)
 char *
 ngx_http_ratelimit_tls_conf_given(ngx_http_ratelimit_tls_conf_t *conf)
 {
-    return conf->certificate.len ? "redis_ssl_certificate"
-           : conf->certificate_key.len ? "redis_ssl_certificate_key"
-           : conf->trusted_certificate.len ? "redis_ssl_trusted_certificate"
-           : conf->crl.len ? "redis_ssl_crl"
-           : conf->name.len ? "redis_ssl_name"
-           : conf->passwords ? "redis_ssl_password_file" : NULL;
+    return conf->certificate.len ? "ratelimit_redis_ssl_certificate"
+           : conf->certificate_key.len ? "ratelimit_redis_ssl_certificate_key"
+           : conf->trusted_certificate.len
+             ? "ratelimit_redis_ssl_trusted_certificate"
+           : conf->crl.len ? "ratelimit_redis_ssl_crl"
+           : conf->name.len ? "ratelimit_redis_ssl_name"
+           : conf->passwords ? "ratelimit_redis_ssl_password_file" : NULL;
 }
 
 
@@ -299,18 +300,18 @@ ngx_http_ratelimit_tls_certificate(ngx_conf_t *cf,
     }
 
     if (conf->certificate_key.len == 0) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"ratelimit_redis_ssl_certificate\" \"%V\" needs "
-                      "\"ratelimit_redis_ssl_certificate_key\"",
-                      &conf->certificate);
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"ratelimit_redis_ssl_certificate\" \"%V\" needs "
+                           "\"ratelimit_redis_ssl_certificate_key\"",
+                           &conf->certificate);
         return NGX_ERROR;
     }
 
     if (conf->certificate.len == 0) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"ratelimit_redis_ssl_certificate_key\" \"%V\" needs "
-                      "\"ratelimit_redis_ssl_certificate\"",
-                      &conf->certificate_key);
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"ratelimit_redis_ssl_certificate_key\" \"%V\" "
+                           "needs \"ratelimit_redis_ssl_certificate\"",
+                           &conf->certificate_key);
         return NGX_ERROR;
     }
 
@@ -375,11 +376,11 @@ ngx_http_ratelimit_tls_verification(ngx_conf_t *cf,
 static void
 ngx_http_ratelimit_tls_wrong(ngx_conf_t *cf, char *directive, ngx_str_t *value)
 {
-    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                  "invalid value \"%V\" in \"ratelimit_redis_ssl_%s\"%s",
-                  value, directive,
-                  ngx_strcmp(directive, "certificate") == 0
-                  ? ", or \"ratelimit_redis_ssl_certificate_key\"" : "");
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"ratelimit_redis_ssl_%s\"%s",
+                       value, directive,
+                       ngx_strcmp(directive, "certificate") == 0
+                       ? ", or \"ratelimit_redis_ssl_certificate_key\"" : "");
 }
 
 
@@ -757,9 +758,10 @@ ngx_http_ratelimit_tls_t *
 ngx_http_ratelimit_tls_create(ngx_conf_t *cf,
     ngx_http_ratelimit_tls_conf_t *conf)
 {
-    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                  "\"ratelimit_redis_ssl on\" and \"rediss://\" need SSL, and "
-                  "nginx was built without --with-http_ssl_module");
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "\"ratelimit_redis_ssl on\" and \"rediss://\" need "
+                       "SSL, and nginx was built without "
+                       "--with-http_ssl_module");
     return NULL;
 }
 

@@ -73,7 +73,7 @@ ngx_uint_t ngx_http_ratelimit_tls_conf_set(ngx_http_ratelimit_tls_conf_t *conf);
 void ngx_http_ratelimit_tls_conf_merge(ngx_http_ratelimit_tls_conf_t *prev,
     ngx_http_ratelimit_tls_conf_t *conf);
 
-/* what is of no use without TLS, or NULL: "redis_ssl_..." */
+/* what is of no use without TLS, or NULL; the name of a directive */
 char *ngx_http_ratelimit_tls_conf_given(ngx_http_ratelimit_tls_conf_t *conf);
 
 /* whether two merged ones make the same connections */

@@ -131,6 +131,7 @@ sub save {
     open my $out, '>', "$dir/$name" or die "$dir/$name: $!\n";
     print $out $text;
     close $out;
+    chmod 0600, "$dir/$name";
 }
 
 save('password', "$SECRET\n");
@@ -359,13 +360,15 @@ sub warnings_of {
                                                         server => $server);
 
     return $code ? $output
-                 : join "\n", $output =~ /^nginx: \[(?:warn|error)\] (.*)$/mg;
+                 : join "\n", $output =~ /^nginx:\ \[(?:warn|error)\]
+                                         \ (.*)\ in\ \S+:\d+$/xmg;
 }
 
 my $WITH = "ratelimit_rate 1r/s; $SHARDS";
 my $WITHOUT = 'ratelimit_rate 1r/s;';
 my $ALONE = "live in this machine's memory alone, others in Redis: there is no "
-            . '"ratelimit_shards" for that place';
+            . '"ratelimit_shards" for that place '
+            . '(or "ratelimit_silence no_shards;" if this is meant)';
 
 is warnings_of('', "location /a { $WITH } location /b { $WITHOUT }"),
    "limits of location \"/b\" $ALONE",
@@ -545,12 +548,14 @@ refused('two words for the memory of denials', $SHARDS,
 refused('gcra without a rate', $SHARDS, 'ratelimit_algorithm gcra;',
         'ratelimit_algorithm', 'without "ratelimit_rate"', 'location "/t"');
 accepted('a lease of a window, or of several limits, which is of no use',
-         "$SHARDS ratelimit_lease 10%; ratelimit_limit a rate=1r/s; "
+         "$SHARDS ratelimit_lease 10%; ratelimit_silence useless_lease; "
+         . 'ratelimit_limit a rate=1r/s; '
          . 'ratelimit_limit b rate=1r/m; ratelimit_limit c capacity=5 '
          . 'algorithm=sliding_window_log; server { '
          . 'listen 127.0.0.1:%%PORT2%%; location /a { ratelimit c; } '
          . 'location /b { ratelimit a b; } }');
-accepted('leases and denials where there are no shards', '',
+accepted('leases and denials where there are no shards',
+         'ratelimit_silence useless_lease;',
          'ratelimit_rate 1r/s; ratelimit_lease 10%; ratelimit_deny_cache 1s;');
 accepted('a window log with a capacity', $SHARDS,
          'ratelimit_algorithm sliding_window_log; ratelimit_capacity 5;');
@@ -700,7 +705,7 @@ for my $case (@RIGHT) {
     my $capacity = $directive =~ /^ratelimit_(?:capacity|algorithm)$/
                    ? '' : 'ratelimit_capacity 100;';
 
-    accepted("$directive $_", $SHARDS,
+    accepted("$directive $_", "$SHARDS ratelimit_silence long_timeout;",
              companions($directive) . "$capacity $directive $_;") for @values;
 }
 

@@ -28,6 +28,7 @@ add_block_preprocessor(sub {
     $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
     ratelimit_shards $TEST_NGINX_REDIS_ADDR;
     ratelimit_redis_timeout 10s;
+    ratelimit_silence long_timeout;
     ratelimit_redis_connect_timeout 10s;
     add_header X-Name $ratelimit_name always;
     add_header X-Status $ratelimit_status always;
@@ -275,12 +276,13 @@ refused('a named limit in a location', $A, 'ratelimit_limit c rate=1r/s;',
         '"ratelimit_limit" directive is not allowed here');
 accepted('no shards', 'ratelimit_limit a rate=1r/s;', 'ratelimit a;');
 accepted('no shards, where nobody uses the limit',
-         'ratelimit_limit a rate=1r/s;', '');
+         'ratelimit_limit a rate=1r/s; ratelimit_silence unused_limit;', '');
 
 my $many = join ' ', map { "ratelimit_limit l$_ rate=1r/s;" } 1 .. 17;
 my $list = join ' ', map { "l$_" } 1 .. 16;
 
-accepted('16 limits', "$SHARDS $many", "ratelimit $list;");
+accepted('16 limits', "$SHARDS $many ratelimit_silence unused_limit;",
+         "ratelimit $list;");
 refused('17 limits', "$SHARDS $many", "ratelimit $list l17;",
         '17 limits in one place', 'at most 16');
 refused('16 limits and one of the place itself', "$SHARDS $many",
@@ -616,6 +618,7 @@ map $arg_plan $burst  { default 1; pro 50; }
 map $arg_plan $strict { pro 50; }
 ratelimit_limit known  key=$arg_u capacity=$burst  rate=1r/d;
 ratelimit_limit strict key=$arg_u capacity=$strict rate=1r/d;
+ratelimit_silence map_default;
 --- config
 location /known  { ratelimit known; empty_gif; }
 location /open   { ratelimit strict; empty_gif; }

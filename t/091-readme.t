@@ -38,6 +38,8 @@ for (['redis-password', 'wonderland'], ['sentinel-password', 'looking-glass']) {
     open my $out, '>', $certs->dir . "/$name" or die "$name: $!\n";
     print $out "$text\n";
     close $out;
+
+    chmod 0600, $certs->dir . "/$name";
 }
 
 my %file = (
@@ -225,7 +227,8 @@ sub directives {
             context => join(', ', grep { defined } @CONTEXT{@flags}),
             words   => $type =~ /NGX_CONF_FLAG/ ? 'on | off'
                      : $words ? join(' | ', map { $_->[0] } @$words)
-                                . ($handler =~ /bitmask/ ? ' ...' : '') : undef,
+                                . ($handler =~ /bitmask|silence/ ? ' ...' : '')
+                     : undef,
             default => $value,
         };
     }
@@ -364,6 +367,10 @@ subtest 'each configuration is taken by nginx' => sub {
                                   conf => http_of($text)
                                           =~ s/($any)(?=[ :;])/$host{$1}/gr);
         is $code, 0, ($text =~ /(\S[^\n]*)/)[0] or diag $output;
+
+        # a part of a configuration may leave out who uses a limit
+
+        unlike $output, qr/\[warn\] (?!.*unused_limit)/, 'without a warning';
     }
 };
 
@@ -476,6 +483,7 @@ subtest 'directives' => sub {
         ratelimit_local_share => '1', ratelimit_metrics => 'none',
         ratelimit_breaker => breaker_default(), ratelimit_lease => 'off',
         ratelimit_sentinel_password_file => 'none',
+        ratelimit_silence => 'none',
         ratelimit_redis_ssl => 'off',
         ratelimit_redis_ssl_verify => 'on',
         ratelimit_redis_ssl_verify_depth => '1',
@@ -1981,8 +1989,19 @@ sub log_calls {
     my @calls;
 
     for my $file (sort keys %source) {
-        while ($source{$file} =~ /\bngx_log_error\((.*?)\);/sg) {
-            my ($level, $rest) = $1 =~ /^\s*(\w+),\s*(.*)/s;
+        while ($source{$file} =~ /\b(ngx_log_error|
+                                     ngx_http_ratelimit_check_warn)
+                                  \((.*?)\);/sgx)
+        {
+            my ($function, $call) = ($1, $2);
+
+            # a declaration, and the line that logs what others say
+
+            next if $call =~ /const char \*fmt|"%\*s"/;
+
+            $call =~ s/^.*?(?=NGX_LOG_)//s if $function ne 'ngx_log_error';
+
+            my ($level, $rest) = $call =~ /^\s*(\w+),\s*(.*)/s;
 
             # the latter says that this is no usual machine
 
@@ -1993,6 +2012,9 @@ sub log_calls {
 
             $format = join '', $format =~ /"((?:[^"\\]|\\.)*)"/g;
             $format =~ s/\\"/"/g;
+
+            $format .= ' (or "ratelimit_silence %V;" if this is meant) in %V:%ui'
+                if $function ne 'ngx_log_error';
 
             my @words = $args =~ /[?:]\s*"([a-z](?:[^"\\]|\\.)*)"/g;
 
@@ -2994,7 +3016,8 @@ server {
     ratelimit_key  $arg_k;
 }
 EOC
-        '10.0.0.1 10.0.0.2 10.0.0.3' => $all->addrs);
+        '10.0.0.1 10.0.0.2 10.0.0.3' => $all->addrs,
+        'ratelimit_redis_ssl              on;' => '');
 
     my %shard;
 

@@ -28,6 +28,7 @@ add_block_preprocessor(sub {
     $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
     ratelimit_shards $TEST_NGINX_REDIS_ADDR;
     ratelimit_redis_timeout 10s;
+    ratelimit_silence long_timeout;
     ratelimit_redis_connect_timeout 10s;
     add_header X-Name $ratelimit_name always;
     add_header X-Status $ratelimit_status always;
@@ -94,6 +95,7 @@ subtest 'on several shards: what a shadow took is given back' => sub {
         conf    => <<"EOC",
             ratelimit_shards $ENV{TEST_NGINX_SHARDS};
             ratelimit_redis_timeout 10s;
+            ratelimit_silence long_timeout;
             ratelimit_redis_connect_timeout 10s;
             ratelimit_limit enforced key=\$arg_e rate=1r/d capacity=2;
             ratelimit_limit shadow   key=\$arg_s rate=1r/d capacity=\$arg_c

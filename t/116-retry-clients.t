@@ -26,6 +26,7 @@ my $nginx = RateLimit::Nginx->start(
     conf    => <<"EOC",
         ratelimit_shards $addr;
         ratelimit_redis_timeout 10s;
+        ratelimit_silence long_timeout;
         ratelimit_redis_connect_timeout 10s;
         log_format retry '\$msec \$arg_k \$status \$sent_http_retry_after';
 EOC

@@ -436,6 +436,7 @@ sub degraded_tests {
     $TELL
     ratelimit_shards $addresses;
     ratelimit_redis_timeout 10s;
+    ratelimit_silence long_timeout;
     ratelimit_redis_connect_timeout 10s;
     ratelimit_local_share 1/4;
 

@@ -894,6 +894,7 @@ subtest 'places that differ' => sub {
                                         conf => <<"EOC", server => <<'EOS');
     ratelimit_shards rediss://$addr;
     ratelimit_redis_timeout 10s;
+    ratelimit_silence long_timeout;
     ratelimit_redis_connect_timeout 10s;
     $CA
     ratelimit_rate 0r/s;

@@ -12,6 +12,7 @@ package RateLimit::Nginx;
 #       master  => 0,                                # default 1
 #       log     => 'debug',                          # default info
 #       load    => ['other.so'],    # default: RATELIMIT_MODULE, if set
+#       warnings => 1,              # also about the long timeouts of tests
 #   );
 #
 # Texts may hold %%PORT%% (the listening port; %%PORT2%%, %%PORT3%%, ... are
@@ -428,6 +429,12 @@ $opt->{server}
     }
 EOC
 
+    # on a busy machine tests are patient on purpose
+
+    my $silence = !$opt->{warnings}
+                  && "$opt->{http}$server" =~ /\bratelimit_redis_timeout\s+\d+s/
+                  ? 'ratelimit_silence long_timeout;' : '';
+
     my $text = <<"EOC";
 $load
 daemon off;
@@ -452,6 +459,7 @@ http {
     fastcgi_temp_path %%DIR%%/fastcgi_temp;
     uwsgi_temp_path %%DIR%%/uwsgi_temp;
     scgi_temp_path %%DIR%%/scgi_temp;
+    $silence
 
 $opt->{http}
 

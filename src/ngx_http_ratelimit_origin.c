@@ -1,0 +1,271 @@
+
+#include "ngx_http_ratelimit_origin.h"
+
+
+#define NGX_HTTP_RATELIMIT_ORIGIN_DEPTH  8             /* maps of maps */
+
+
+/* whether a variable is one of those that are looked for */
+
+typedef ngx_uint_t (*ngx_http_ratelimit_origin_pt)(
+    ngx_http_ratelimit_statement_t *block, ngx_str_t *name);
+
+
+static ngx_uint_t ngx_http_ratelimit_origin_uses(
+    ngx_http_ratelimit_statement_t *block, ngx_str_t *text,
+    ngx_http_ratelimit_origin_pt handler, ngx_uint_t sources, ngx_uint_t depth,
+    ngx_str_t *found);
+static ngx_uint_t ngx_http_ratelimit_origin_made(
+    ngx_http_ratelimit_statement_t *block, ngx_str_t *name,
+    ngx_http_ratelimit_origin_pt handler, ngx_uint_t sources,
+    ngx_uint_t depth);
+static ngx_uint_t ngx_http_ratelimit_origin_authorized(
+    ngx_http_ratelimit_statement_t *block, ngx_str_t *name);
+static ngx_uint_t ngx_http_ratelimit_origin_partial(
+    ngx_http_ratelimit_statement_t *block, ngx_str_t *name);
+static ngx_uint_t ngx_http_ratelimit_origin_is(ngx_str_t *word,
+    ngx_str_t *name);
+
+
+ngx_uint_t
+ngx_http_ratelimit_origin_auth(ngx_http_ratelimit_statement_t *block,
+    ngx_str_t *text, ngx_str_t *name)
+{
+    return ngx_http_ratelimit_origin_uses(block, text,
+                                       ngx_http_ratelimit_origin_authorized, 1,
+                                       0, name);
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_origin_map(ngx_http_ratelimit_statement_t *block,
+    ngx_str_t *text, ngx_str_t *name)
+{
+    return ngx_http_ratelimit_origin_uses(block, text,
+                                          ngx_http_ratelimit_origin_partial, 0,
+                                          0, name);
+}
+
+
+/*
+ * Whether a text has a variable that the handler knows, or one that is made of
+ * such: by "map", or by "set" in this block or around it.  What a map chooses
+ * by is followed if "sources" is set.  "found" is the variable in the text.
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_origin_uses(ngx_http_ratelimit_statement_t *block,
+    ngx_str_t *text, ngx_http_ratelimit_origin_pt handler, ngx_uint_t sources,
+    ngx_uint_t depth, ngx_str_t *found)
+{
+    u_char     *p, *last;
+    ngx_str_t   name;
+
+    if (depth > NGX_HTTP_RATELIMIT_ORIGIN_DEPTH) {
+        return 0;
+    }
+
+    p = text->data;
+    last = text->data + text->len;
+
+    while (p < last) {
+
+        if (*p++ != '$') {
+            continue;
+        }
+
+        if (p < last && *p == '{') {
+            p++;
+        }
+
+        name.data = p;
+
+        while (p < last
+               && ((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z')
+                   || (*p >= '0' && *p <= '9') || *p == '_'))
+        {
+            p++;
+        }
+
+        name.len = p - name.data;
+
+        if (name.len
+            && (handler(block, &name)
+                || ngx_http_ratelimit_origin_made(block, &name, handler,
+                                                 sources, depth + 1)))
+        {
+            if (found) {
+                *found = name;
+            }
+
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_origin_made(ngx_http_ratelimit_statement_t *block,
+    ngx_str_t *name, ngx_http_ratelimit_origin_pt handler, ngx_uint_t sources,
+    ngx_uint_t depth)
+{
+    ngx_http_ratelimit_statement_t  *b, *s, *entry;
+
+    for (b = block; b->parent->parent; b = b->parent) {
+
+        for (s = b->child; s; s = s->next) {
+
+            if (s->n == 3 && ngx_http_ratelimit_statement_is(s, "set")
+                && ngx_http_ratelimit_origin_is(&s->words[1], name)
+                && ngx_http_ratelimit_origin_uses(block, &s->words[2],
+                                                 handler, sources, depth,
+                                                 NULL))
+            {
+                return 1;
+            }
+        }
+    }
+
+    for (s = b->child; ngx_http_ratelimit_statement_maps(s); s = s->next) {
+
+        if (s->n != 3
+            || !ngx_http_ratelimit_origin_is(&s->words[2], name))
+        {
+            continue;
+        }
+
+        if (sources
+            && ngx_http_ratelimit_origin_uses(block, &s->words[1],
+                                             handler, sources, depth, NULL))
+        {
+            return 1;
+        }
+
+        for (entry = s->child; entry; entry = entry->next) {
+
+            if (ngx_http_ratelimit_origin_uses(block, &entry->words[1],
+                                              handler, sources, depth, NULL))
+            {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+/* those that "auth_request" sets in this block */
+
+static ngx_uint_t
+ngx_http_ratelimit_origin_authorized(ngx_http_ratelimit_statement_t *block,
+    ngx_str_t *name)
+{
+    ngx_http_ratelimit_statement_t  *s;
+
+    s = ngx_http_ratelimit_statement_find(block, "auth_request");
+
+    if (s == NULL || s->n != 2 || ngx_strcmp(s->words[1].data, "off") == 0) {
+        return 0;
+    }
+
+    /* a block that sets any inherits none */
+
+    s = ngx_http_ratelimit_statement_find(block, "auth_request_set");
+
+    for ( /* void */ ; s; s = s->next) {
+
+        if (s->n == 3 && ngx_http_ratelimit_statement_is(s, "auth_request_set")
+            && ngx_http_ratelimit_origin_is(&s->words[1], name))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* those of a map, or a geo, that does not know every value */
+
+static ngx_uint_t
+ngx_http_ratelimit_origin_partial(ngx_http_ratelimit_statement_t *block,
+    ngx_str_t *name)
+{
+    ngx_str_t                       *word;
+    ngx_uint_t                       geo, unknown;
+    ngx_http_ratelimit_statement_t  *s, *entry;
+
+    while (block->parent->parent) {
+        block = block->parent;
+    }
+
+    unknown = 0;
+
+    for (s = block->child; ngx_http_ratelimit_statement_maps(s); s = s->next) {
+
+        geo = ngx_http_ratelimit_statement_is(s, "geo");
+
+        if (s->n < 2
+            || !ngx_http_ratelimit_origin_is(&s->words[s->n - 1], name))
+        {
+            continue;
+        }
+
+        unknown = 1;
+
+        for (entry = s->child; entry; entry = entry->next) {
+
+            word = entry->words;
+
+            if (ngx_strcmp(word->data, "default") == 0
+                || (geo ? ngx_strcmp(word->data, "include") == 0
+                        : ngx_http_ratelimit_regex_any(word)))
+            {
+                unknown = 0;
+            }
+        }
+    }
+
+    return unknown;
+}
+
+
+/* $NAME */
+
+static ngx_uint_t
+ngx_http_ratelimit_origin_is(ngx_str_t *word, ngx_str_t *name)
+{
+    return word->len == name->len + 1
+           && ngx_strncasecmp(word->data + 1, name->data, name->len) == 0;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_regex_any(ngx_str_t *regex)
+{
+    u_char       *p;
+    const char  **any;
+
+    static const char  *all[] = {
+        "^", "$", ".*", "^.*", ".*$", "^.*$", "(.*)", "^(.*)", "(.*)$",
+        "^(.*)$", NULL
+    };
+
+    p = regex->data;
+
+    if (*p == '~') {
+        p++;
+        p += (*p == '*');
+    }
+
+    for (any = all; *any; any++) {
+        if (ngx_strcmp(p, *any) == 0) {
+            return 1;
+        }
+    }
+
+    return 0;
+}

@@ -1,0 +1,33 @@
+
+/*
+ * Where the value of a variable comes from, as far as the text of the
+ * configuration says so.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_ORIGIN_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_ORIGIN_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "ngx_http_ratelimit_scan.h"
+
+
+/*
+ * Whether a text has a variable that "auth_request_set" sets in this block, or
+ * one that is made of such by "map" or "set"; "name" is the one in the text
+ */
+ngx_uint_t ngx_http_ratelimit_origin_auth(
+    ngx_http_ratelimit_statement_t *block, ngx_str_t *text, ngx_str_t *name);
+
+/* whether it has one of a "map" or a "geo" that has no value for everything */
+ngx_uint_t ngx_http_ratelimit_origin_map(
+    ngx_http_ratelimit_statement_t *block, ngx_str_t *text, ngx_str_t *name);
+
+/* a regex that is known to match anything; in a map, after "~" or "~*" */
+ngx_uint_t ngx_http_ratelimit_regex_any(ngx_str_t *regex);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_ORIGIN_H_INCLUDED_ */
