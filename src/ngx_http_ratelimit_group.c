@@ -77,6 +77,7 @@ static void ngx_http_ratelimit_group_go(ngx_http_ratelimit_group_t *group);
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_ride_start(
     ngx_http_ratelimit_ride_t *ride, ngx_http_ratelimit_take_t *take,
     ngx_uint_t n);
+static void ngx_http_ratelimit_ride_small(ngx_http_ratelimit_ride_t *ride);
 static void ngx_http_ratelimit_ride_over(ngx_http_ratelimit_errand_t *errand,
     ngx_http_ratelimit_failure_e failure);
 static void ngx_http_ratelimit_ride_serve(ngx_http_ratelimit_ride_t *ride);
@@ -429,6 +430,11 @@ ngx_http_ratelimit_ride_start(ngx_http_ratelimit_ride_t *ride,
                 / ride->claim.bucket.cost;
     }
 
+    if (extra && !ngx_http_ratelimit_lease_room(take->trust.lease)) {
+        extra = 0;
+        ngx_http_ratelimit_ride_small(ride);
+    }
+
     script = &ride->errand.script;
 
     script->times = (uint32_t) (n + extra);
@@ -443,6 +449,17 @@ ngx_http_ratelimit_ride_start(ngx_http_ratelimit_ride_t *ride,
     }
 
     return failure;
+}
+
+
+/* the next lease of this bucket is as small as the first */
+
+static void
+ngx_http_ratelimit_ride_small(ngx_http_ratelimit_ride_t *ride)
+{
+    (void) ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_group_zone,
+                                           &ride->claim, &ride->trust, 0,
+                                           ngx_http_ratelimit_local_clock());
 }
 
 
@@ -471,10 +488,7 @@ ngx_http_ratelimit_ride_over(ngx_http_ratelimit_errand_t *errand,
         /* what it took in advance may be lost: the next one begins small */
 
         if (ride->trust.lease) {
-            (void) ngx_http_ratelimit_local_wanted(
-                                            ngx_http_ratelimit_group_zone,
-                                            &ride->claim, &ride->trust, 0,
-                                            ngx_http_ratelimit_local_clock());
+            ngx_http_ratelimit_ride_small(ride);
         }
 
         ngx_http_ratelimit_ride_fail(ride, failure);

@@ -9,6 +9,12 @@
  * there is a line for each time to live, with one timer, whatever the number of
  * keys.  It ends a bit late, to end many at once.
  *
+ * The number of notes is bounded, by a part of what the zone holds, as a lease
+ * whose key is evicted is lost.  At the bound no new lease is taken, and Redis
+ * is asked for each request.  Whenever a lease is wanted some notes are looked
+ * at, in turn, and go if their tokens have been spent: a busy key takes many
+ * leases within the time of one.
+ *
  * A worker that dies takes its notes with it.  Its tokens are spent, or given
  * back with those of later leases; if there are none, nobody gets them.
  */
@@ -23,6 +29,12 @@
 
 /* in one turn of the event loop */
 #define NGX_HTTP_RATELIMIT_LEASE_ENDS  512
+
+/* of one worker, about 200 bytes each */
+#define NGX_HTTP_RATELIMIT_LEASE_NOTES  65536
+
+/* looked at for each that is wanted */
+#define NGX_HTTP_RATELIMIT_LEASE_LOOKS  2
 
 
 typedef struct {
@@ -46,6 +58,8 @@ typedef struct {
     ngx_socket_t                     ident;
 
     ngx_queue_t                      notes;      /* the first to end first */
+    ngx_queue_t                     *look;       /* the next to be looked at;
+                                                    or the sentinel */
     ngx_event_t                      timer;
 } ngx_http_ratelimit_line_t;
 
@@ -53,19 +67,42 @@ typedef struct {
 static ngx_http_ratelimit_line_t *ngx_http_ratelimit_lease_line(
     ngx_msec_t ttl);
 static void ngx_http_ratelimit_lease_timer(ngx_event_t *ev);
-static void ngx_http_ratelimit_lease_end(ngx_http_ratelimit_note_t *note);
+static void ngx_http_ratelimit_lease_look(ngx_http_ratelimit_line_t *line);
+static void ngx_http_ratelimit_lease_end(ngx_http_ratelimit_line_t *line,
+    ngx_http_ratelimit_note_t *note);
+static void ngx_http_ratelimit_note_claim(ngx_http_ratelimit_note_t *note,
+    ngx_http_ratelimit_claim_t *claim);
+static void ngx_http_ratelimit_note_free(ngx_http_ratelimit_line_t *line,
+    ngx_http_ratelimit_note_t *note);
 
 
 static ngx_queue_t                  ngx_http_ratelimit_lines;
 static ngx_http_ratelimit_zone_t   *ngx_http_ratelimit_lease_zone;
+static ngx_http_ratelimit_stats_t  *ngx_http_ratelimit_lease_stats;
+static ngx_uint_t                   ngx_http_ratelimit_lease_notes;
+static ngx_uint_t                   ngx_http_ratelimit_lease_max;
 
 
 void
-ngx_http_ratelimit_lease_init(ngx_http_ratelimit_zone_t *zone)
+ngx_http_ratelimit_lease_init(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_stats_t *stats)
 {
+    ngx_core_conf_t  *ccf;
+
     ngx_http_ratelimit_lease_zone = zone;
+    ngx_http_ratelimit_lease_stats = stats;
+    ngx_http_ratelimit_lease_notes = 0;
 
     ngx_queue_init(&ngx_http_ratelimit_lines);
+
+    /* of half of the keys, a part for each worker */
+
+    ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
+
+    ngx_http_ratelimit_lease_max =
+                               ngx_min((ngx_uint_t) zone->cells->n / 2
+                                       / ngx_max(ccf->worker_processes, 1),
+                                       NGX_HTTP_RATELIMIT_LEASE_NOTES);
 }
 
 
@@ -90,7 +127,7 @@ ngx_http_ratelimit_lease_exit(void)
             after = ngx_queue_next(n);
             note = ngx_queue_data(n, ngx_http_ratelimit_note_t, queue);
 
-            ngx_http_ratelimit_lease_end(note);
+            ngx_http_ratelimit_lease_end(line, note);
         }
 
         if (line->timer.timer_set) {
@@ -105,6 +142,31 @@ ngx_http_ratelimit_lease_exit(void)
     }
 
     ngx_queue_init(&ngx_http_ratelimit_lines);
+
+    /* calls that are still answered get none */
+
+    ngx_http_ratelimit_lease_max = 0;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_lease_room(ngx_msec_t ttl)
+{
+    ngx_http_ratelimit_line_t  *line;
+
+    line = ngx_http_ratelimit_lease_line(ttl);
+
+    if (line) {
+        ngx_http_ratelimit_lease_look(line);
+    }
+
+    if (ngx_http_ratelimit_lease_notes < ngx_http_ratelimit_lease_max) {
+        return 1;
+    }
+
+    ngx_http_ratelimit_count(ngx_http_ratelimit_lease_stats->leases_refused);
+
+    return 0;
 }
 
 
@@ -115,6 +177,10 @@ ngx_http_ratelimit_lease(ngx_http_ratelimit_link_t *link,
 {
     ngx_http_ratelimit_line_t  *line;
     ngx_http_ratelimit_note_t  *note;
+
+    if (ngx_http_ratelimit_lease_notes >= ngx_http_ratelimit_lease_max) {
+        return NGX_DECLINED;
+    }
 
     line = ngx_http_ratelimit_lease_line(trust->lease);
     if (line == NULL) {
@@ -146,6 +212,7 @@ ngx_http_ratelimit_lease(ngx_http_ratelimit_link_t *link,
     ngx_memcpy(note->key, claim->key, claim->len);
 
     ngx_queue_insert_tail(&line->notes, &note->queue);
+    ngx_http_ratelimit_lease_notes++;
 
     if (!line->timer.timer_set && !line->timer.posted) {
         ngx_add_timer(&line->timer,
@@ -192,9 +259,41 @@ ngx_http_ratelimit_lease_line(ngx_msec_t ttl)
     line->timer.cancelable = 1;
 
     ngx_queue_init(&line->notes);
+    line->look = &line->notes;
+
     ngx_queue_insert_tail(&ngx_http_ratelimit_lines, &line->queue);
 
     return line;
+}
+
+
+static void
+ngx_http_ratelimit_lease_look(ngx_http_ratelimit_line_t *line)
+{
+    ngx_uint_t                  n;
+    ngx_queue_t                *q;
+    ngx_http_ratelimit_note_t  *note;
+    ngx_http_ratelimit_claim_t  claim;
+
+    for (n = 0; n < NGX_HTTP_RATELIMIT_LEASE_LOOKS; n++) {
+
+        q = line->look;
+        line->look = ngx_queue_next(q);
+
+        if (q == ngx_queue_sentinel(&line->notes)) {
+            continue;
+        }
+
+        note = ngx_queue_data(q, ngx_http_ratelimit_note_t, queue);
+
+        ngx_http_ratelimit_note_claim(note, &claim);
+
+        if (ngx_http_ratelimit_local_spent(ngx_http_ratelimit_lease_zone,
+                                           &claim, note->mark))
+        {
+            ngx_http_ratelimit_note_free(line, note);
+        }
+    }
 }
 
 
@@ -226,20 +325,19 @@ ngx_http_ratelimit_lease_timer(ngx_event_t *ev)
             return;
         }
 
-        ngx_http_ratelimit_lease_end(note);
+        ngx_http_ratelimit_lease_end(line, note);
     }
 }
 
 
 static void
-ngx_http_ratelimit_lease_end(ngx_http_ratelimit_note_t *note)
+ngx_http_ratelimit_lease_end(ngx_http_ratelimit_line_t *line,
+    ngx_http_ratelimit_note_t *note)
 {
     ngx_http_ratelimit_claim_t   claim;
     ngx_http_ratelimit_refund_t  refund;
 
-    claim.bucket = note->bucket;
-    claim.hash[0] = note->hash[0];
-    claim.hash[1] = note->hash[1];
+    ngx_http_ratelimit_note_claim(note, &claim);
 
     refund.tokens = ngx_http_ratelimit_local_end(ngx_http_ratelimit_lease_zone,
                                                  &claim, note->mark);
@@ -254,8 +352,34 @@ ngx_http_ratelimit_lease_end(ngx_http_ratelimit_note_t *note)
         ngx_http_ratelimit_refund(note->link, &refund, note->timeout);
     }
 
+    ngx_http_ratelimit_note_free(line, note);
+}
+
+
+/* as much of it as shared memory knows a claim by */
+
+static void
+ngx_http_ratelimit_note_claim(ngx_http_ratelimit_note_t *note,
+    ngx_http_ratelimit_claim_t *claim)
+{
+    claim->bucket = note->bucket;
+    claim->hash[0] = note->hash[0];
+    claim->hash[1] = note->hash[1];
+}
+
+
+static void
+ngx_http_ratelimit_note_free(ngx_http_ratelimit_line_t *line,
+    ngx_http_ratelimit_note_t *note)
+{
     ngx_http_ratelimit_link_release(note->link);
+
+    if (line->look == &note->queue) {
+        line->look = ngx_queue_next(&note->queue);
+    }
 
     ngx_queue_remove(&note->queue);
     ngx_free(note);
+
+    ngx_http_ratelimit_lease_notes--;
 }

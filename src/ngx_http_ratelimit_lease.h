@@ -16,10 +16,14 @@
 #include "ngx_http_ratelimit_script.h"
 
 
-void ngx_http_ratelimit_lease_init(ngx_http_ratelimit_zone_t *zone);
+void ngx_http_ratelimit_lease_init(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_stats_t *stats);
 
 /* gives back what is held, while there still are connections */
 void ngx_http_ratelimit_lease_exit(void);
+
+/* whether one more of this time to live may be taken; else that is counted */
+ngx_uint_t ngx_http_ratelimit_lease_room(ngx_msec_t ttl);
 
 /*
  * The claim's limit is learned, with tokens that were taken by a call that was

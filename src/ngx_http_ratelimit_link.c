@@ -47,6 +47,7 @@ struct ngx_http_ratelimit_link_s {
     ngx_http_ratelimit_redis_owner_t     owner;
     ngx_http_ratelimit_guide_t           guide;
     void                                *lane;
+    void                                *refunds;
     ngx_http_ratelimit_shard_stats_t    *stats;
     ngx_http_ratelimit_stats_t          *all;
     ngx_log_t                           *log;
@@ -220,6 +221,13 @@ void **
 ngx_http_ratelimit_link_lane(ngx_http_ratelimit_link_t *link)
 {
     return &link->lane;
+}
+
+
+void **
+ngx_http_ratelimit_link_refunds(ngx_http_ratelimit_link_t *link)
+{
+    return &link->refunds;
 }
 
 
@@ -460,6 +468,13 @@ void
 ngx_http_ratelimit_link_refund(ngx_http_ratelimit_link_t *link)
 {
     ngx_http_ratelimit_count(link->stats->refunds);
+}
+
+
+void
+ngx_http_ratelimit_link_refund_lost(ngx_http_ratelimit_link_t *link)
+{
+    ngx_http_ratelimit_count(link->stats->refunds_lost);
 }
 
 

@@ -67,8 +67,9 @@ ngx_http_ratelimit_peer_t *ngx_http_ratelimit_link_peer(
 ngx_http_ratelimit_redis_t *ngx_http_ratelimit_link_redis(
     ngx_http_ratelimit_link_t *link);
 
-/* a place for what batches keep of it, NULL at first */
+/* places for what batches and refunds keep of it, NULL at first */
 void **ngx_http_ratelimit_link_lane(ngx_http_ratelimit_link_t *link);
+void **ngx_http_ratelimit_link_refunds(ngx_http_ratelimit_link_t *link);
 
 /* keeps where the peer is; returns whether other workers don't know that yet */
 ngx_uint_t ngx_http_ratelimit_link_found(ngx_http_ratelimit_link_t *link,
@@ -127,8 +128,12 @@ void ngx_http_ratelimit_link_failed(ngx_http_ratelimit_link_t *link,
 void ngx_http_ratelimit_link_unsent(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_failure_e failure);
 
-/* what else is counted: calls that give back, and scripts sent again */
+/*
+ * What else is counted: calls that give back, refunds that nobody knows to have
+ * arrived, and scripts sent again
+ */
 void ngx_http_ratelimit_link_refund(ngx_http_ratelimit_link_t *link);
+void ngx_http_ratelimit_link_refund_lost(ngx_http_ratelimit_link_t *link);
 void ngx_http_ratelimit_link_reload(ngx_http_ratelimit_link_t *link);
 
 /* see ngx_http_ratelimit_redis_keep() */

@@ -688,6 +688,28 @@ ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_zone_t *zone,
 }
 
 
+ngx_uint_t
+ngx_http_ratelimit_local_spent(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, uint32_t mark)
+{
+    ngx_uint_t                      spent;
+    ngx_http_ratelimit_node_t      *node;
+    ngx_http_ratelimit_cell_key_t   key;
+
+    ngx_http_ratelimit_local_bound(claim, &key);
+
+    ngx_http_ratelimit_zone_lock(zone);
+
+    node = ngx_http_ratelimit_cells_find(zone->cells, &key);
+
+    spent = node == NULL || (int32_t) (mark - node->u.bound.gone) <= 0;
+
+    ngx_http_ratelimit_zone_unlock(zone);
+
+    return spent;
+}
+
+
 uint64_t
 ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, uint32_t mark)

@@ -89,6 +89,10 @@ uint64_t ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
     uint64_t max, uint64_t now);
 
+/* whether nothing is left of a lease, and of all before it */
+ngx_uint_t ngx_http_ratelimit_local_spent(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_claim_t *claim, uint32_t mark);
+
 /* a lease is over: takes back what is left of it, and says how much it was */
 uint64_t ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, uint32_t mark);

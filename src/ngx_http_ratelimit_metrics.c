@@ -593,6 +593,10 @@ ngx_http_ratelimit_metrics_shards(ngx_http_ratelimit_metrics_t *m)
           offsetof(ngx_http_ratelimit_shard_stats_t, refunds),
           "Calls that gave back what other limits' denials made useless." },
 
+        { "nginx_ratelimit_redis_refunds_lost_total",
+          offsetof(ngx_http_ratelimit_shard_stats_t, refunds_lost),
+          "Refunds that did not arrive, as far as nginx knows." },
+
         { "nginx_ratelimit_redis_sent_bytes_total",
           offsetof(ngx_http_ratelimit_shard_stats_t, sent),
           "Bytes sent to Redis." },
@@ -953,7 +957,10 @@ ngx_http_ratelimit_metrics_zone(ngx_http_ratelimit_metrics_t *m)
           "Keys that this machine knows something about.", 0 },
 
         { "nginx_ratelimit_zone_resets_total", "counter",
-          "Times all keys were forgotten, after a worker had died.", 0 }
+          "Times all keys were forgotten, after a worker had died.", 0 },
+
+        { "nginx_ratelimit_leases_refused_total", "counter",
+          "Leases not taken as a worker had too many: Redis was asked.", 0 }
     };
 
     ngx_http_ratelimit_zone_usage(m->rmcf->zone, &usage);
@@ -962,6 +969,7 @@ ngx_http_ratelimit_metrics_zone(ngx_http_ratelimit_metrics_t *m)
     samples[1].value = usage.used;
     samples[2].value = usage.keys;
     samples[3].value = usage.resets;
+    samples[4].value = m->rmcf->stats->leases_refused;
 
     for (i = 0; i < sizeof(samples) / sizeof(samples[0]); i++) {
         ngx_http_ratelimit_metrics_family(m, samples[i].name, samples[i].type,

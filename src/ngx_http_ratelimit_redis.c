@@ -28,7 +28,6 @@
 
 
 #define NGX_HTTP_RATELIMIT_REDIS_STABLE  1000           /* ms */
-#define NGX_HTTP_RATELIMIT_REDIS_DRAIN   2000           /* ms, of all */
 
 
 static void ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis);
@@ -38,11 +37,6 @@ static ngx_addr_t *ngx_http_ratelimit_redis_copy(ngx_addr_t *addrs,
 static void ngx_http_ratelimit_redis_disconnect(
     ngx_http_ratelimit_redis_t *redis);
 static void ngx_http_ratelimit_redis_destroy(ngx_event_t *ev);
-static ngx_msec_t ngx_http_ratelimit_redis_clock(void);
-static ngx_uint_t ngx_http_ratelimit_redis_push(
-    ngx_http_ratelimit_redis_t *redis);
-static ngx_int_t ngx_http_ratelimit_redis_discard(
-    ngx_http_ratelimit_redis_t *redis);
 static u_char *ngx_http_ratelimit_redis_log_error(ngx_log_t *log, u_char *buf,
     size_t len);
 
@@ -705,23 +699,38 @@ ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis)
 
 
 /*
- * The process ends, and refunds are still to be sent: maybe more than a socket
- * takes at once.  Nobody waits for the replies, but the servers have to get rid
- * of them, and a socket closed with unread ones would throw away what it has
- * not sent.  All servers are waited for together: those that don't answer cost
- * no more time than one of them.
+ * Refunds that are sent when the process ends may be more than a socket takes
+ * at once, and their replies have to be read.  All servers are waited for
+ * together: those that don't answer cost no more time than one of them.
  */
 
-void
-ngx_http_ratelimit_redis_drain(void)
+ngx_int_t
+ngx_http_ratelimit_redis_turn(ngx_msec_t timeout)
 {
-    int                           n;
-    ngx_msec_t                    begin, spent;
-    ngx_uint_t                    i, live;
+    int                           rc;
+    ngx_uint_t                    i, n;
     ngx_queue_t                  *q;
     struct pollfd                *pfds;
-    ngx_http_ratelimit_redis_t   *redis, **drained;
+    ngx_connection_t             *c;
+    ngx_http_ratelimit_redis_t   *redis, **all;
 
+    n = 0;
+
+    for (q = ngx_queue_head(&ngx_http_ratelimit_redis_all);
+         q != ngx_queue_sentinel(&ngx_http_ratelimit_redis_all);
+         q = ngx_queue_next(q))
+    {
+        n++;
+    }
+
+    all = ngx_alloc(n * (sizeof(ngx_http_ratelimit_redis_t *)
+                         + sizeof(struct pollfd)),
+                    ngx_cycle->log);
+    if (all == NULL) {
+        return NGX_DECLINED;
+    }
+
+    pfds = (struct pollfd *) &all[n];
     n = 0;
 
     for (q = ngx_queue_head(&ngx_http_ratelimit_redis_all);
@@ -730,143 +739,48 @@ ngx_http_ratelimit_redis_drain(void)
     {
         redis = ngx_queue_data(q, ngx_http_ratelimit_redis_t, queue);
 
-        redis->draining = redis->state == NGX_HTTP_RATELIMIT_REDIS_READY
-                          && redis->out_pos < redis->out_last;
-        n += redis->draining;
-    }
-
-    if (n == 0) {
-        return;
-    }
-
-    drained = ngx_alloc(n * (sizeof(ngx_http_ratelimit_redis_t *)
-                             + sizeof(struct pollfd)),
-                        ngx_cycle->log);
-    if (drained == NULL) {
-        return;
-    }
-
-    pfds = (struct pollfd *) &drained[n];
-    begin = ngx_http_ratelimit_redis_clock();
-
-    for ( ;; ) {
-        live = 0;
-
-        for (q = ngx_queue_head(&ngx_http_ratelimit_redis_all);
-             q != ngx_queue_sentinel(&ngx_http_ratelimit_redis_all);
-             q = ngx_queue_next(q))
-        {
-            redis = ngx_queue_data(q, ngx_http_ratelimit_redis_t, queue);
-
-            if (redis->draining && ngx_http_ratelimit_redis_push(redis)) {
-                pfds[live].fd = redis->connection->fd;
-                pfds[live].events = (redis->out_pos < redis->out_last)
-                                    ? POLLIN|POLLOUT : POLLIN;
-                drained[live++] = redis;
-            }
-        }
-
-        spent = ngx_http_ratelimit_redis_clock() - begin;
-
-        if (live == 0 || spent >= NGX_HTTP_RATELIMIT_REDIS_DRAIN) {
-            break;
-        }
-
-        n = poll(pfds, live, ngx_min(NGX_HTTP_RATELIMIT_REDIS_STALL,
-                                     NGX_HTTP_RATELIMIT_REDIS_DRAIN - spent));
-
-        if (n == -1 && ngx_errno == NGX_EINTR) {
+        if (redis->connection == NULL || redis->slots == 0) {
             continue;
         }
 
-        if (n <= 0) {
-            break;
-        }
-
-        for (i = 0; i < live; i++) {
-
-            if ((pfds[i].revents & ~POLLOUT)
-                && ngx_http_ratelimit_redis_discard(drained[i]) != NGX_AGAIN)
-            {
-                drained[i]->draining = 0;
-            }
-        }
+        pfds[n].fd = redis->connection->fd;
+        pfds[n].events = (redis->out_pos < redis->out_last
+                          || redis->state
+                             == NGX_HTTP_RATELIMIT_REDIS_CONNECTING)
+                         ? POLLIN|POLLOUT : POLLIN;
+        all[n++] = redis;
     }
 
-    ngx_free(drained);
-}
+    rc = n ? poll(pfds, n, (int) timeout) : 0;
 
-
-static ngx_msec_t
-ngx_http_ratelimit_redis_clock(void)
-{
-    struct timespec  ts;
-
-    (void) clock_gettime(CLOCK_MONOTONIC, &ts);
-
-    return (ngx_msec_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
-
-/* as much as the socket takes; whether there is anything left to wait for */
-
-static ngx_uint_t
-ngx_http_ratelimit_redis_push(ngx_http_ratelimit_redis_t *redis)
-{
-    ssize_t            n;
-    ngx_connection_t  *c;
-
-    c = redis->connection;
-
-    if (redis->out_pos == redis->out_last) {
-        return 1;
-    }
-
-    n = c->send(c, redis->out_pos, redis->out_last - redis->out_pos);
-
-    if (n == NGX_ERROR) {
-        redis->draining = 0;
-        return 0;
-    }
-
-    redis->out_pos += (n > 0) ? n : 0;
-
-    if (redis->out_pos == redis->out_last && shutdown(c->fd, SHUT_WR) == -1) {
-        redis->draining = 0;
-    }
-
-    return redis->draining;
-}
-
-
-/* NGX_AGAIN: all that there is has been read; NGX_OK: there will be no more */
-
-static ngx_int_t
-ngx_http_ratelimit_redis_discard(ngx_http_ratelimit_redis_t *redis)
-{
-    u_char             buf[4096];
-    ssize_t            n;
-    ngx_connection_t  *c;
-
-    c = redis->connection;
-
-    for ( ;; ) {
-
-        /* c->recv() of a plain one waits for events, which are over */
-
-        n = redis->conf->tls ? c->recv(c, buf, sizeof(buf))
-                             : recv(c->fd, buf, sizeof(buf), 0);
-
-        if (n > 0) {
-            continue;
-        }
-
-        if (n == NGX_AGAIN || (n == -1 && ngx_errno == NGX_EAGAIN)) {
-            return NGX_AGAIN;
-        }
-
+    if (rc == -1 && ngx_errno == NGX_EINTR) {
+        ngx_free(all);
         return NGX_OK;
     }
+
+    for (i = 0; rc > 0 && i < n; i++) {
+
+        /* what one of them is told may end the connection of another */
+
+        c = all[i]->connection;
+
+        if (c && c->fd == pfds[i].fd && (pfds[i].revents & POLLOUT)) {
+            c->write->ready = 1;
+            c->write->handler(c->write);
+
+            c = all[i]->connection;
+        }
+
+        if (c && c->fd == pfds[i].fd && (pfds[i].revents & ~POLLOUT)) {
+            c->read->ready = 1;
+            c->read->available = -1;
+            c->read->handler(c->read);
+        }
+    }
+
+    ngx_free(all);
+
+    return (rc > 0) ? NGX_OK : NGX_DECLINED;
 }
 
 

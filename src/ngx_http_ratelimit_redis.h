@@ -230,12 +230,13 @@ void ngx_http_ratelimit_redis_keep(ngx_http_ratelimit_redis_t *redis);
 void ngx_http_ratelimit_redis_release(ngx_http_ratelimit_redis_t *redis);
 
 /*
- * For the end of the process: what is still to be written is, to all servers
- * together, as far as they take it in time
+ * For the end of the process, where there are no events any more: writes what
+ * waits, and hands over what has been answered.  NGX_OK: something happened;
+ * NGX_DECLINED: nothing did, for so many ms, or nothing is under way
  */
-void ngx_http_ratelimit_redis_drain(void);
+ngx_int_t ngx_http_ratelimit_redis_turn(ngx_msec_t timeout);
 
-/* and then: closes the socket, calls no handlers */
+/* for the end of the process: closes the socket, calls no handlers */
 void ngx_http_ratelimit_redis_exit(ngx_http_ratelimit_redis_t *redis);
 
 /* and then, once: those that have retired, and the memory of all */

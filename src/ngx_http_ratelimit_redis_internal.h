@@ -99,7 +99,6 @@ struct ngx_http_ratelimit_redis_s {
     ngx_log_t                          *cycle_log;
     unsigned                            moved:1;  /* addrs are malloc()ed */
     unsigned                            retired:1;
-    unsigned                            draining:1;   /* at the very end */
     unsigned                            known:1;  /* was ready once */
 };
 

@@ -1,55 +1,118 @@
 
 /*
- * Refunds to one server are collected in parcels, which leave at the end of the
- * event-loop turn, each as one command.  A parcel that is under way keeps all
- * that is needed to send it once more, should the server not know the script.
+ * Refunds wait in a line for each server, and leave at the end of the
+ * event-loop turn, up to 32 in one command; in a cluster, where the keys of a
+ * command have to be of one slot, one.  So many commands are under way to a
+ * server, and no more: each reply lets the next one go, and calls of requests
+ * always find room in the connection.
+ *
+ * A command that is under way, a parcel, keeps its refunds, to send them once
+ * more if the server does not know the script.
+ *
+ * Nobody waits for a refund.  One that fails, waits for too long, or is one too
+ * many, is lost: its tokens stay taken until they are refilled.  It is not made
+ * again, as it may have run.  All that is lost is counted.
+ *
+ * When the process ends there are no events any more, and all that is left goes
+ * the same way, as long as servers answer, for some seconds at most.
  */
 
 
 #include "ngx_http_ratelimit_refund.h"
+#include "ngx_http_ratelimit_local.h"
 
 
-#define NGX_HTTP_RATELIMIT_PARCEL_POOL  2048
-#define NGX_HTTP_RATELIMIT_PARCEL_LAST  1000        /* ms */
+#define NGX_HTTP_RATELIMIT_REFUND_COMMANDS  256     /* of a server, under way */
+#define NGX_HTTP_RATELIMIT_REFUND_MAX       65536   /* kept, of all servers */
+#define NGX_HTTP_RATELIMIT_REFUND_LATE      1000    /* ms that one may wait */
+#define NGX_HTTP_RATELIMIT_REFUND_EXIT      3000    /* ms for all at the end, */
+#define NGX_HTTP_RATELIMIT_REFUND_STALL     500     /* and without any answer */
+
+
+/* one refund; its key and id follow */
+
+typedef struct {
+    ngx_queue_t                   queue;     /* of a line, or a parcel */
+    ngx_msec_t                    made;
+    ngx_msec_t                    timeout;   /* of its command */
+    ngx_http_ratelimit_refund_t   refund;
+} ngx_http_ratelimit_due_t;
+
+
+/* what goes back to one server */
+
+typedef struct {
+    ngx_queue_t                   queue;     /* of all lines */
+    ngx_http_ratelimit_link_t    *link;
+    ngx_queue_t                   dues;      /* oldest first */
+    ngx_uint_t                    commands;  /* under way */
+} ngx_http_ratelimit_refunds_t;
 
 
 typedef struct {
-    ngx_queue_t                   queue;     /* open, or under way */
-    ngx_pool_t                   *pool;      /* its own memory */
-    ngx_http_ratelimit_link_t    *link;
-    ngx_msec_t                    timeout;
-    ngx_uint_t                    n;
-    ngx_http_ratelimit_refund_t   refunds[NGX_HTTP_RATELIMIT_REFUNDS];
-    unsigned                      eval:1;
+    ngx_queue_t                    queue;    /* of all under way */
+    ngx_http_ratelimit_refunds_t  *line;
+    ngx_queue_t                    dues;
+    ngx_uint_t                     n;
+    unsigned                       eval:1;
 } ngx_http_ratelimit_parcel_t;
 
 
-static ngx_http_ratelimit_parcel_t *ngx_http_ratelimit_parcel_open(
-    ngx_http_ratelimit_link_t *link, ngx_msec_t timeout);
-static void ngx_http_ratelimit_parcel_add(ngx_http_ratelimit_parcel_t *parcel,
-    const ngx_http_ratelimit_refund_t *refund);
-static void ngx_http_ratelimit_parcel_flush(ngx_event_t *ev);
+static ngx_http_ratelimit_refunds_t *ngx_http_ratelimit_refund_line(
+    ngx_http_ratelimit_link_t *link);
+static void ngx_http_ratelimit_refund_flush(ngx_event_t *ev);
+static void ngx_http_ratelimit_refund_flush_line(
+    ngx_http_ratelimit_refunds_t *line);
+static ngx_http_ratelimit_parcel_t *ngx_http_ratelimit_parcel_create(
+    ngx_http_ratelimit_refunds_t *line);
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_parcel_send(
-    ngx_http_ratelimit_parcel_t *parcel, ngx_http_ratelimit_redis_pt handler);
+    ngx_http_ratelimit_parcel_t *parcel);
 static ngx_int_t ngx_http_ratelimit_parcel_reply(void *data,
     ngx_http_ratelimit_reply_t *reply, ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_parcel_free(
+    ngx_http_ratelimit_parcel_t *parcel, ngx_uint_t lost);
+static void ngx_http_ratelimit_refund_free(ngx_queue_t *dues,
+    ngx_http_ratelimit_refunds_t *line, ngx_uint_t lost);
+static void ngx_http_ratelimit_due_free(ngx_http_ratelimit_due_t *due,
+    ngx_http_ratelimit_refunds_t *line, ngx_uint_t lost);
+static void ngx_http_ratelimit_refund_lost(ngx_http_ratelimit_link_t *link,
+    uint64_t tokens);
+static void ngx_http_ratelimit_refund_drain(void);
 
 
+static ngx_queue_t  ngx_http_ratelimit_refund_lines;
 static ngx_queue_t  ngx_http_ratelimit_parcels;
-static ngx_queue_t  ngx_http_ratelimit_parcels_sent;
-static ngx_event_t  ngx_http_ratelimit_parcels_event;
+static ngx_event_t  ngx_http_ratelimit_refund_event;
+static ngx_uint_t   ngx_http_ratelimit_refund_kept;
+
+/* when the process ends */
+static ngx_uint_t   ngx_http_ratelimit_refund_last;
+static ngx_uint_t   ngx_http_ratelimit_refunds_lost;
+static uint64_t     ngx_http_ratelimit_tokens_lost;
 
 
 void
 ngx_http_ratelimit_refund_init(void)
 {
+    ngx_queue_init(&ngx_http_ratelimit_refund_lines);
     ngx_queue_init(&ngx_http_ratelimit_parcels);
-    ngx_queue_init(&ngx_http_ratelimit_parcels_sent);
 
-    ngx_memzero(&ngx_http_ratelimit_parcels_event, sizeof(ngx_event_t));
+    ngx_memzero(&ngx_http_ratelimit_refund_event, sizeof(ngx_event_t));
 
-    ngx_http_ratelimit_parcels_event.handler = ngx_http_ratelimit_parcel_flush;
-    ngx_http_ratelimit_parcels_event.log = ngx_cycle->log;
+    ngx_http_ratelimit_refund_event.handler = ngx_http_ratelimit_refund_flush;
+    ngx_http_ratelimit_refund_event.log = ngx_cycle->log;
+
+    ngx_http_ratelimit_refund_kept = 0;
+    ngx_http_ratelimit_refund_last = 0;
+    ngx_http_ratelimit_refunds_lost = 0;
+    ngx_http_ratelimit_tokens_lost = 0;
+}
+
+
+void
+ngx_http_ratelimit_refund_end(void)
+{
+    ngx_http_ratelimit_refund_last = 1;
 }
 
 
@@ -57,132 +120,223 @@ void
 ngx_http_ratelimit_refund(ngx_http_ratelimit_link_t *link,
     const ngx_http_ratelimit_refund_t *refund, ngx_msec_t timeout)
 {
-    ngx_http_ratelimit_parcel_t  *parcel;
+    char                          *p;
+    ngx_http_ratelimit_due_t      *due;
+    ngx_http_ratelimit_refunds_t  *line;
 
-    parcel = ngx_http_ratelimit_parcel_open(link, timeout);
+    line = ngx_http_ratelimit_refund_line(link);
 
-    if (parcel) {
-        ngx_http_ratelimit_parcel_add(parcel, refund);
+    /* leases, which are given back at the end, have a bound of their own */
+
+    if (line == NULL
+        || (ngx_http_ratelimit_refund_kept >= NGX_HTTP_RATELIMIT_REFUND_MAX
+            && !ngx_http_ratelimit_refund_last))
+    {
+        ngx_http_ratelimit_refund_lost(link, refund->tokens);
+        return;
+    }
+
+    due = ngx_alloc(sizeof(ngx_http_ratelimit_due_t) + refund->len
+                    + refund->id_len, ngx_cycle->log);
+    if (due == NULL) {
+        ngx_http_ratelimit_refund_lost(link, refund->tokens);
+        return;
+    }
+
+    p = (char *) &due[1];
+
+    due->made = ngx_current_msec;
+    due->timeout = timeout;
+    due->refund = *refund;
+    due->refund.key = p;
+    due->refund.id = p + refund->len;
+
+    ngx_memcpy(p, refund->key, refund->len);
+    ngx_memcpy(p + refund->len, refund->id, refund->id_len);
+
+    ngx_queue_insert_tail(&line->dues, &due->queue);
+    ngx_http_ratelimit_refund_kept++;
+
+    ngx_post_event(&ngx_http_ratelimit_refund_event, &ngx_posted_events);
+}
+
+
+/* made with the first refund to a server; NULL: no memory */
+
+static ngx_http_ratelimit_refunds_t *
+ngx_http_ratelimit_refund_line(ngx_http_ratelimit_link_t *link)
+{
+    void                          **place;
+    ngx_http_ratelimit_refunds_t   *line;
+
+    place = ngx_http_ratelimit_link_refunds(link);
+    line = *place;
+
+    if (line) {
+        return line;
+    }
+
+    line = ngx_alloc(sizeof(ngx_http_ratelimit_refunds_t), ngx_cycle->log);
+    if (line == NULL) {
+        return NULL;
+    }
+
+    line->link = link;
+    line->commands = 0;
+
+    ngx_queue_init(&line->dues);
+    ngx_queue_insert_tail(&ngx_http_ratelimit_refund_lines, &line->queue);
+
+    *place = line;
+
+    return line;
+}
+
+
+static void
+ngx_http_ratelimit_refund_flush(ngx_event_t *ev)
+{
+    ngx_queue_t                   *q;
+    ngx_http_ratelimit_refunds_t  *line;
+
+    for (q = ngx_queue_head(&ngx_http_ratelimit_refund_lines);
+         q != ngx_queue_sentinel(&ngx_http_ratelimit_refund_lines);
+         q = ngx_queue_next(q))
+    {
+        line = ngx_queue_data(q, ngx_http_ratelimit_refunds_t, queue);
+
+        ngx_http_ratelimit_refund_flush_line(line);
     }
 }
 
 
-/* one for this server that has room, or a new one; NULL: no memory */
+static void
+ngx_http_ratelimit_refund_flush_line(ngx_http_ratelimit_refunds_t *line)
+{
+    ngx_http_ratelimit_parcel_t   *parcel;
+    ngx_http_ratelimit_failure_e   failure;
+
+    while (!ngx_queue_empty(&line->dues)
+           && line->commands < NGX_HTTP_RATELIMIT_REFUND_COMMANDS)
+    {
+        parcel = ngx_http_ratelimit_parcel_create(line);
+
+        if (parcel == NULL) {
+            ngx_http_ratelimit_refund_free(&line->dues, line, 1);
+            return;
+        }
+
+        if (parcel->n == 0) {
+            /* all that was there had waited for too long */
+            ngx_http_ratelimit_parcel_free(parcel, 0);
+            return;
+        }
+
+        failure = ngx_http_ratelimit_parcel_send(parcel);
+
+        if (failure != NGX_HTTP_RATELIMIT_OK) {
+            ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0,
+                          "a refund failed: %s",
+                          ngx_http_ratelimit_failure_name(failure));
+
+            /* nor would the others be sent */
+
+            ngx_http_ratelimit_parcel_free(parcel, 1);
+            ngx_http_ratelimit_refund_free(&line->dues, line, 1);
+            return;
+        }
+
+        ngx_http_ratelimit_link_refund(line->link);
+    }
+}
+
+
+/* of the oldest ones; NULL: no memory */
 
 static ngx_http_ratelimit_parcel_t *
-ngx_http_ratelimit_parcel_open(ngx_http_ratelimit_link_t *link,
-    ngx_msec_t timeout)
+ngx_http_ratelimit_parcel_create(ngx_http_ratelimit_refunds_t *line)
 {
-    ngx_pool_t                   *pool;
-    ngx_uint_t                    room;
+    ngx_msec_t                    timeout;
+    ngx_uint_t                    most;
     ngx_queue_t                  *q;
+    ngx_http_ratelimit_due_t     *due;
     ngx_http_ratelimit_parcel_t  *parcel;
 
-    /* keys of one command to a cluster have to be of one slot */
-
-    room = ngx_http_ratelimit_link_peer(link)->node
-           ? 1 : NGX_HTTP_RATELIMIT_REFUNDS;
-
-    for (q = ngx_queue_last(&ngx_http_ratelimit_parcels);
-         q != ngx_queue_sentinel(&ngx_http_ratelimit_parcels);
-         q = ngx_queue_prev(q))
-    {
-        parcel = ngx_queue_data(q, ngx_http_ratelimit_parcel_t, queue);
-
-        if (parcel->link == link && parcel->timeout == timeout) {
-
-            if (parcel->n < room) {
-                return parcel;
-            }
-
-            break;
-        }
-    }
-
-    pool = ngx_create_pool(sizeof(ngx_http_ratelimit_parcel_t)
-                           + NGX_HTTP_RATELIMIT_PARCEL_POOL, ngx_cycle->log);
-    if (pool == NULL) {
-        return NULL;
-    }
-
-    parcel = ngx_palloc(pool, sizeof(ngx_http_ratelimit_parcel_t));
+    parcel = ngx_alloc(sizeof(ngx_http_ratelimit_parcel_t), ngx_cycle->log);
     if (parcel == NULL) {
-        ngx_destroy_pool(pool);
         return NULL;
     }
 
-    parcel->pool = pool;
-    parcel->link = link;
-    parcel->timeout = timeout;
+    parcel->line = line;
     parcel->n = 0;
     parcel->eval = 0;
 
+    ngx_queue_init(&parcel->dues);
     ngx_queue_insert_tail(&ngx_http_ratelimit_parcels, &parcel->queue);
-    ngx_post_event(&ngx_http_ratelimit_parcels_event, &ngx_posted_events);
+    line->commands++;
+
+    /* keys of one command to a cluster have to be of one slot */
+
+    most = ngx_http_ratelimit_link_peer(line->link)->node
+           ? 1 : NGX_HTTP_RATELIMIT_REFUNDS;
+
+    timeout = 0;
+
+    while (!ngx_queue_empty(&line->dues) && parcel->n < most) {
+        q = ngx_queue_head(&line->dues);
+        due = ngx_queue_data(q, ngx_http_ratelimit_due_t, queue);
+
+        if (parcel->n && due->timeout != timeout) {
+            break;
+        }
+
+        ngx_queue_remove(q);
+
+        /* by now its bucket may be full without it */
+
+        if (ngx_current_msec - due->made > NGX_HTTP_RATELIMIT_REFUND_LATE) {
+            ngx_http_ratelimit_due_free(due, line, 1);
+            continue;
+        }
+
+        timeout = due->timeout;
+
+        ngx_queue_insert_tail(&parcel->dues, q);
+        parcel->n++;
+    }
 
     return parcel;
 }
 
 
-static void
-ngx_http_ratelimit_parcel_add(ngx_http_ratelimit_parcel_t *parcel,
-    const ngx_http_ratelimit_refund_t *refund)
-{
-    char  *p;
-
-    p = ngx_pnalloc(parcel->pool, refund->len + refund->id_len);
-    if (p == NULL) {
-        return;
-    }
-
-    parcel->refunds[parcel->n] = *refund;
-    parcel->refunds[parcel->n].key = p;
-    parcel->refunds[parcel->n].id = p + refund->len;
-    parcel->n++;
-
-    ngx_memcpy(p, refund->key, refund->len);
-    ngx_memcpy(p + refund->len, refund->id, refund->id_len);
-}
-
-
-static void
-ngx_http_ratelimit_parcel_flush(ngx_event_t *ev)
-{
-    ngx_queue_t                  *q;
-    ngx_http_ratelimit_parcel_t  *parcel;
-
-    while (!ngx_queue_empty(&ngx_http_ratelimit_parcels)) {
-        q = ngx_queue_head(&ngx_http_ratelimit_parcels);
-        ngx_queue_remove(q);
-
-        parcel = ngx_queue_data(q, ngx_http_ratelimit_parcel_t, queue);
-
-        if (ngx_http_ratelimit_parcel_send(parcel,
-                                           ngx_http_ratelimit_parcel_reply)
-            != NGX_HTTP_RATELIMIT_OK)
-        {
-            ngx_destroy_pool(parcel->pool);
-            continue;
-        }
-
-        ngx_queue_insert_tail(&ngx_http_ratelimit_parcels_sent, q);
-        ngx_http_ratelimit_link_refund(parcel->link);
-    }
-}
-
-
 static ngx_http_ratelimit_failure_e
-ngx_http_ratelimit_parcel_send(ngx_http_ratelimit_parcel_t *parcel,
-    ngx_http_ratelimit_redis_pt handler)
+ngx_http_ratelimit_parcel_send(ngx_http_ratelimit_parcel_t *parcel)
 {
     char                          *bytes;
     long long                      len;
     ngx_str_t                      command;
+    ngx_msec_t                     timeout;
+    ngx_uint_t                     n;
+    ngx_queue_t                   *q;
+    ngx_http_ratelimit_due_t      *due;
     ngx_http_ratelimit_slot_t     *slot;
+    ngx_http_ratelimit_refund_t    refunds[NGX_HTTP_RATELIMIT_REFUNDS];
     ngx_http_ratelimit_failure_e   failure;
 
-    len = ngx_http_ratelimit_script_refund(&bytes, parcel->refunds, parcel->n,
-                                           parcel->eval);
+    n = 0;
+    timeout = 0;
+
+    for (q = ngx_queue_head(&parcel->dues);
+         q != ngx_queue_sentinel(&parcel->dues);
+         q = ngx_queue_next(q))
+    {
+        due = ngx_queue_data(q, ngx_http_ratelimit_due_t, queue);
+
+        timeout = due->timeout;
+        refunds[n++] = due->refund;
+    }
+
+    len = ngx_http_ratelimit_script_refund(&bytes, refunds, n, parcel->eval);
     if (len < 0) {
         return NGX_HTTP_RATELIMIT_OVERLOAD;
     }
@@ -190,9 +344,10 @@ ngx_http_ratelimit_parcel_send(ngx_http_ratelimit_parcel_t *parcel,
     command.data = (u_char *) bytes;
     command.len = len;
 
-    failure = ngx_http_ratelimit_link_send(parcel->link, &command,
-                                           parcel->timeout, handler, parcel,
-                                           &slot);
+    failure = ngx_http_ratelimit_link_send(parcel->line->link, &command,
+                                           timeout,
+                                           ngx_http_ratelimit_parcel_reply,
+                                           parcel, &slot);
 
     if (failure == NGX_HTTP_RATELIMIT_OK) {
         ngx_http_ratelimit_redis_quiet(slot);
@@ -210,16 +365,19 @@ ngx_http_ratelimit_parcel_reply(void *data,
 {
     ngx_http_ratelimit_parcel_t *parcel = data;
 
+    ngx_http_ratelimit_link_t  *link;
+
+    link = parcel->line->link;
+
     if (failure == NGX_HTTP_RATELIMIT_OK && reply->type == REDIS_REPLY_ERROR) {
         failure = ngx_http_ratelimit_failure(reply->str, reply->len);
     }
 
     if (failure == NGX_HTTP_RATELIMIT_NOSCRIPT && !parcel->eval) {
-        ngx_http_ratelimit_link_reload(parcel->link);
+        ngx_http_ratelimit_link_reload(link);
 
         parcel->eval = 1;
-        failure = ngx_http_ratelimit_parcel_send(parcel,
-                                             ngx_http_ratelimit_parcel_reply);
+        failure = ngx_http_ratelimit_parcel_send(parcel);
 
         if (failure == NGX_HTTP_RATELIMIT_OK) {
             return NGX_OK;
@@ -227,52 +385,142 @@ ngx_http_ratelimit_parcel_reply(void *data,
     }
 
     if (failure != NGX_HTTP_RATELIMIT_OK) {
-        ngx_http_ratelimit_link_failed(parcel->link, failure, reply, 1);
+        ngx_http_ratelimit_link_failed(link, failure, reply, 1);
 
         ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0, "a refund failed: %s",
                       ngx_http_ratelimit_failure_name(failure));
     }
 
-    ngx_queue_remove(&parcel->queue);
-    ngx_destroy_pool(parcel->pool);
+    /* the next one may go */
+
+    if (!ngx_queue_empty(&parcel->line->dues)) {
+        ngx_post_event(&ngx_http_ratelimit_refund_event, &ngx_posted_events);
+    }
+
+    ngx_http_ratelimit_parcel_free(parcel, failure != NGX_HTTP_RATELIMIT_OK);
 
     return NGX_OK;
 }
 
 
-/* replies to those that are under way will not be read any more */
+static void
+ngx_http_ratelimit_parcel_free(ngx_http_ratelimit_parcel_t *parcel,
+    ngx_uint_t lost)
+{
+    parcel->line->commands--;
+
+    ngx_http_ratelimit_refund_free(&parcel->dues, parcel->line, lost);
+
+    ngx_queue_remove(&parcel->queue);
+    ngx_free(parcel);
+}
+
+
+static void
+ngx_http_ratelimit_refund_free(ngx_queue_t *dues,
+    ngx_http_ratelimit_refunds_t *line, ngx_uint_t lost)
+{
+    ngx_queue_t  *q, *next;
+
+    for (q = ngx_queue_head(dues); q != ngx_queue_sentinel(dues); q = next) {
+        next = ngx_queue_next(q);
+
+        ngx_http_ratelimit_due_free(ngx_queue_data(q, ngx_http_ratelimit_due_t,
+                                                   queue),
+                                    line, lost);
+    }
+
+    ngx_queue_init(dues);
+}
+
+
+static void
+ngx_http_ratelimit_due_free(ngx_http_ratelimit_due_t *due,
+    ngx_http_ratelimit_refunds_t *line, ngx_uint_t lost)
+{
+    if (lost) {
+        ngx_http_ratelimit_refund_lost(line->link, due->refund.tokens);
+    }
+
+    ngx_http_ratelimit_refund_kept--;
+    ngx_free(due);
+}
+
+
+static void
+ngx_http_ratelimit_refund_lost(ngx_http_ratelimit_link_t *link,
+    uint64_t tokens)
+{
+    ngx_http_ratelimit_link_refund_lost(link);
+
+    if (ngx_http_ratelimit_refund_last) {
+        ngx_http_ratelimit_refunds_lost++;
+        ngx_http_ratelimit_tokens_lost += tokens;
+    }
+}
+
+
+/* as much as can be answered in time, then there is an end of it */
 
 void
 ngx_http_ratelimit_refund_exit(void)
 {
-    ngx_queue_t                  *q;
-    ngx_http_ratelimit_parcel_t  *parcel;
+    ngx_queue_t                   *q;
+    ngx_http_ratelimit_parcel_t   *parcel;
+    ngx_http_ratelimit_refunds_t  *line;
 
-    for (q = ngx_queue_head(&ngx_http_ratelimit_parcels);
-         q != ngx_queue_sentinel(&ngx_http_ratelimit_parcels);
-         q = ngx_queue_next(q))
-    {
+    ngx_http_ratelimit_refund_drain();
+
+    while (!ngx_queue_empty(&ngx_http_ratelimit_parcels)) {
+        q = ngx_queue_head(&ngx_http_ratelimit_parcels);
         parcel = ngx_queue_data(q, ngx_http_ratelimit_parcel_t, queue);
-        parcel->timeout = NGX_HTTP_RATELIMIT_PARCEL_LAST;
 
-        (void) ngx_http_ratelimit_parcel_send(parcel, NULL);
+        ngx_http_ratelimit_parcel_free(parcel, 1);
     }
 
-    if (!ngx_queue_empty(&ngx_http_ratelimit_parcels)) {
-        ngx_queue_add(&ngx_http_ratelimit_parcels_sent,
-                      &ngx_http_ratelimit_parcels);
-        ngx_queue_init(&ngx_http_ratelimit_parcels);
-    }
-
-    while (!ngx_queue_empty(&ngx_http_ratelimit_parcels_sent)) {
-        q = ngx_queue_head(&ngx_http_ratelimit_parcels_sent);
+    while (!ngx_queue_empty(&ngx_http_ratelimit_refund_lines)) {
+        q = ngx_queue_head(&ngx_http_ratelimit_refund_lines);
         ngx_queue_remove(q);
 
-        parcel = ngx_queue_data(q, ngx_http_ratelimit_parcel_t, queue);
-        ngx_destroy_pool(parcel->pool);
+        line = ngx_queue_data(q, ngx_http_ratelimit_refunds_t, queue);
+
+        ngx_http_ratelimit_refund_free(&line->dues, line, 1);
+        *ngx_http_ratelimit_link_refunds(line->link) = NULL;
+        ngx_free(line);
     }
 
-    if (ngx_http_ratelimit_parcels_event.posted) {
-        ngx_delete_posted_event(&ngx_http_ratelimit_parcels_event);
+    if (ngx_http_ratelimit_refund_event.posted) {
+        ngx_delete_posted_event(&ngx_http_ratelimit_refund_event);
+    }
+
+    if (ngx_http_ratelimit_refunds_lost) {
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "%ui refunds of %uL tokens were lost when this worker "
+                      "left", ngx_http_ratelimit_refunds_lost,
+                      ngx_http_ratelimit_tokens_lost);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_refund_drain(void)
+{
+    uint64_t  end, now;
+
+    end = ngx_http_ratelimit_local_clock()
+          + NGX_HTTP_RATELIMIT_REFUND_EXIT * 1000;
+
+    while (ngx_http_ratelimit_refund_kept) {
+
+        ngx_http_ratelimit_refund_flush(&ngx_http_ratelimit_refund_event);
+
+        now = ngx_http_ratelimit_local_clock();
+
+        if (ngx_queue_empty(&ngx_http_ratelimit_parcels) || now >= end
+            || ngx_http_ratelimit_redis_turn(NGX_HTTP_RATELIMIT_REFUND_STALL)
+               != NGX_OK)
+        {
+            return;
+        }
     }
 }

@@ -17,13 +17,19 @@
 
 void ngx_http_ratelimit_refund_init(void);
 
-/* sends what has not been sent; nothing is done about the replies */
+/* the process ends: what comes from now on is all there is */
+void ngx_http_ratelimit_refund_end(void);
+
+/*
+ * Sends what has not been sent and waits for the answers, for some seconds at
+ * most, while there still are connections
+ */
 void ngx_http_ratelimit_refund_exit(void);
 
 /*
  * Gives back tokens, with others of the same event-loop turn.  What it points
  * to is copied.  Nobody waits for that: if it fails, tokens stay taken that
- * come back with time.
+ * come back with time, and the link has counted it.
  */
 void ngx_http_ratelimit_refund(ngx_http_ratelimit_link_t *link,
     const ngx_http_ratelimit_refund_t *refund, ngx_msec_t timeout);

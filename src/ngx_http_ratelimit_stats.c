@@ -97,6 +97,7 @@ static const uint32_t  ngx_http_ratelimit_stats_fields[] = {
     ngx_http_ratelimit_zone_field(shard_stats, reconnects),
     ngx_http_ratelimit_zone_field(shard_stats, script_reloads),
     ngx_http_ratelimit_zone_field(shard_stats, refunds),
+    ngx_http_ratelimit_zone_field(shard_stats, refunds_lost),
     ngx_http_ratelimit_zone_field(shard_stats, sent),
     ngx_http_ratelimit_zone_field(shard_stats, received),
     ngx_http_ratelimit_zone_field(shard_stats, transitions),
@@ -120,6 +121,7 @@ static const uint32_t  ngx_http_ratelimit_stats_fields[] = {
     ngx_http_ratelimit_zone_field(stats, decisions),
     ngx_http_ratelimit_zone_field(stats, fallback),
     ngx_http_ratelimit_zone_field(stats, latency),
+    ngx_http_ratelimit_zone_field(stats, leases_refused),
     ngx_http_ratelimit_zone_field(stats, pids)
 };
 

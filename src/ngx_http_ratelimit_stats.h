@@ -101,7 +101,8 @@ typedef struct {
     ngx_http_ratelimit_histogram_t  latency;       /* of a command's reply */
     ngx_atomic_t                    reconnects;
     ngx_atomic_t                    script_reloads;
-    ngx_atomic_t                    refunds;
+    ngx_atomic_t                    refunds;       /* commands */
+    ngx_atomic_t                    refunds_lost;  /* one by one */
     ngx_atomic_t                    sent;          /* bytes */
     ngx_atomic_t                    received;
     ngx_atomic_t                    transitions
@@ -139,6 +140,7 @@ typedef struct {
     ngx_atomic_t                    fallback[NGX_HTTP_RATELIMIT_SOURCES]
                                             [NGX_HTTP_RATELIMIT_REASONS];
     ngx_http_ratelimit_histogram_t  latency;       /* of a decision */
+    ngx_atomic_t                    leases_refused;
     ngx_atomic_t                    pids[NGX_HTTP_RATELIMIT_PROCESSES];
 } ngx_http_ratelimit_stats_t;
 

@@ -64,7 +64,7 @@ ngx_http_ratelimit_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
     ngx_queue_init(&ngx_http_ratelimit_store_orphans);
 
     ngx_http_ratelimit_batch_init(cycle);
-    ngx_http_ratelimit_lease_init(zone);
+    ngx_http_ratelimit_lease_init(cycle, zone, stats);
     ngx_http_ratelimit_refund_init();
 
     if (ngx_http_ratelimit_group_init(cycle, zone) != NGX_OK) {
@@ -85,9 +85,10 @@ ngx_http_ratelimit_store_exit(void)
         return;
     }
 
-    ngx_http_ratelimit_group_exit();
+    ngx_http_ratelimit_refund_end();
     ngx_http_ratelimit_lease_exit();
     ngx_http_ratelimit_refund_exit();
+    ngx_http_ratelimit_group_exit();
     ngx_http_ratelimit_topology_exit();
 
     ngx_http_ratelimit_store_zone = NULL;

@@ -204,8 +204,6 @@ ngx_http_ratelimit_topology_exit(void)
 
     way = ngx_http_ratelimit_ways;
 
-    ngx_http_ratelimit_redis_drain();
-
     for (i = 0; i < ngx_http_ratelimit_ways_n; i++) {
 
         if (way[i].name) {
