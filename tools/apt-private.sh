@@ -1,9 +1,28 @@
-# Sourced by setup.sh and nginx-source.sh.
+# Sourced by setup.sh, nginx-source.sh and chroot-test.sh.
 #
 # An apt of our own beside the system's: its sources list, its package lists
 # and its cache live in one temporary folder.  It reads packages of another
 # Debian release from the mirror that this machine already uses, and leaves
 # the system's own sources as they are.
+
+
+# prints the address of the main archive that this machine uses, neither its
+# security suite nor a third party's
+
+debian_archive()
+{
+    archive=$(apt-get indextargets \
+                  --format '$(LABEL) $(COMPONENT) $(REPO_URI)' \
+                  'Created-By: Packages' \
+              | awk '$1 == "Debian" && $2 == "main" { print $3; exit }')
+
+    if [ -z "$archive" ]; then
+        echo "no Debian archive among the sources of apt" >&2
+        return 1
+    fi
+
+    echo "$archive"
+}
 
 
 # private_apt_open DIR TYPE SUITE
@@ -14,16 +33,7 @@ private_apt_open()
 {
     private_apt_dir=$1
 
-    # the main archive, neither its security suite nor a third party's
-    private_apt_uri=$(apt-get indextargets \
-                          --format '$(LABEL) $(COMPONENT) $(REPO_URI)' \
-                          'Created-By: Packages' \
-                      | awk '$1 == "Debian" && $2 == "main" { print $3; exit }')
-
-    if [ -z "$private_apt_uri" ]; then
-        echo "no Debian archive among the sources of apt" >&2
-        return 1
-    fi
+    private_apt_uri=$(debian_archive) || return 1
 
     private_apt_key=/usr/share/keyrings/debian-archive-keyring.gpg
 
