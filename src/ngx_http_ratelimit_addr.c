@@ -105,3 +105,36 @@ ngx_http_ratelimit_addr_equal(ngx_addr_t *a, ngx_addr_t *b)
                             1)
            == NGX_OK;
 }
+
+
+/* ngx_cidr_match() compares addresses of that kind with IPv4 networks alone */
+
+void
+ngx_http_ratelimit_addr_unmap(ngx_cidr_t *cidr)
+{
+#if (NGX_HAVE_INET6)
+    u_char     *mask;
+    in_addr_t   addr4, mask4;
+
+    if (cidr->family != AF_INET6
+        || !IN6_IS_ADDR_V4MAPPED(&cidr->u.in6.addr))
+    {
+        return;
+    }
+
+    /* shorter ones hold more than IPv4 */
+
+    mask = cidr->u.in6.mask.s6_addr;
+
+    if (mask[10] != 0xff || mask[11] != 0xff) {
+        return;
+    }
+
+    ngx_memcpy(&addr4, &cidr->u.in6.addr.s6_addr[12], 4);
+    ngx_memcpy(&mask4, &mask[12], 4);
+
+    cidr->family = AF_INET;
+    cidr->u.in.addr = addr4;
+    cidr->u.in.mask = mask4;
+#endif
+}

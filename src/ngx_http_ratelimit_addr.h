@@ -33,6 +33,9 @@ void ngx_http_ratelimit_addr_copy(ngx_http_ratelimit_addr_t *to,
 /* of a set of addresses, in any order */
 uint64_t ngx_http_ratelimit_addr_hash(ngx_addr_t *addrs, ngx_uint_t n);
 
+/* IPv4 addresses that are written as IPv6 ones are IPv4 networks */
+void ngx_http_ratelimit_addr_unmap(ngx_cidr_t *cidr);
+
 ngx_uint_t ngx_http_ratelimit_addr_equal(ngx_addr_t *a, ngx_addr_t *b);
 
 

@@ -16,9 +16,16 @@
  * All of that in the time that the call has, and with a few hops at most.
  *
  * A node is a peer with a link of its own, breaker and counters included, made
- * when it is first heard of and kept for good, as calls may hold on to it: one
- * that leaves the map loses its connection.  The seeds are the first nodes; one
- * that is in the map under the same address is that node.
+ * when it is first heard of.  One that leaves the map loses its connection,
+ * and, as soon as nothing is under way, its record; then the next node that
+ * comes gets its place.  Whoever still holds on to its link, as leases do, is
+ * redirected by the new one.  The seeds are the first nodes, and stay; one that
+ * is in the map under the same address is that node.
+ *
+ * A node is found by its address, or, if the cluster announces names and there
+ * is a resolver, by its name, which is looked up again and again.  What is
+ * announced is input: nodes are bounded, and so is the work for a map; only
+ * what is in "ratelimit_redis_networks" is connected to.
  */
 
 
@@ -30,7 +37,9 @@
 #include "ngx_http_ratelimit_slot.h"
 
 
-#define NGX_HTTP_RATELIMIT_CLUSTER_NODES    1024
+#define NGX_HTTP_RATELIMIT_CLUSTER_NODES    1024    /* at a time */
+#define NGX_HTTP_RATELIMIT_CLUSTER_CHAINS   1024
+#define NGX_HTTP_RATELIMIT_CLUSTER_SCANS    1024    /* of all nodes, a map */
 #define NGX_HTTP_RATELIMIT_CLUSTER_HOPS     5
 #define NGX_HTTP_RATELIMIT_CLUSTER_REFRESH  1000    /* ms, between two */
 #define NGX_HTTP_RATELIMIT_CLUSTER_JITTER   50      /* ms */
@@ -49,10 +58,17 @@ typedef struct {
     ngx_str_t                       host;       /* that the cluster calls it
                                                    by; len 0: its address */
     u_char                         *called;     /* room for that */
+    u_char                         *label;      /* and for the label */
     in_port_t                       port;
+    uint16_t                        next;       /* of the same chain */
+    uint16_t                        chain;
+    ngx_http_ratelimit_shard_stats_t
+                                   *own;        /* without a record; NULL */
     ngx_msec_t                      asked;      /* when an ASK named it */
     uint16_t                        probe;      /* the slot of its probe */
     char                           *command;    /* that; malloc()ed */
+    unsigned                        lent:1;     /* has a record */
+    unsigned                        left:1;     /* may be another one */
     unsigned                        seed:1;
     unsigned                        mapped:1;
     unsigned                        seen:1;     /* in the map just read */
@@ -76,6 +92,11 @@ struct ngx_http_ratelimit_cluster_s {
     ngx_uint_t                      next;       /* to be asked for the map */
     ngx_uint_t                      served;     /* slots */
     uint16_t                        slots[NGX_HTTP_RATELIMIT_SLOTS];
+    uint16_t                        chains[NGX_HTTP_RATELIMIT_CLUSTER_CHAINS];
+    ngx_uint_t                      scans;      /* left, of this map */
+
+    /* of nodes that have left, which nobody asks */
+    ngx_http_ratelimit_shard_stats_t  gone;
 
     ngx_event_t                     refresh;
     ngx_msec_t                      refreshed;
@@ -86,7 +107,7 @@ struct ngx_http_ratelimit_cluster_s {
 
     ngx_http_ratelimit_link_t      *asking;
     unsigned                        asked:1;    /* a refresh is under way */
-    unsigned                        full:1;     /* of nodes, and told */
+    unsigned                        full:1;     /* of nodes, just now */
     unsigned                        ending:1;
 };
 
@@ -107,11 +128,37 @@ static ngx_uint_t ngx_http_ratelimit_cluster_renamed(void *data,
     ngx_addr_t *addrs, ngx_uint_t n);
 static ngx_int_t ngx_http_ratelimit_cluster_node(
     ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_link_t *from,
-    const char *host, size_t len, in_port_t port);
-static ngx_http_ratelimit_member_t *ngx_http_ratelimit_cluster_add(
-    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_addr_t *addr);
+    const ngx_http_ratelimit_slots_t *there);
+static ngx_int_t ngx_http_ratelimit_cluster_by_name(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_link_t *from,
+    const ngx_http_ratelimit_slots_t *there);
+static ngx_int_t ngx_http_ratelimit_cluster_called(
+    ngx_http_ratelimit_cluster_t *cluster,
+    const ngx_http_ratelimit_slots_t *there, ngx_uint_t chain);
+static ngx_int_t ngx_http_ratelimit_cluster_at(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_addr_t *addr);
+static ngx_int_t ngx_http_ratelimit_cluster_add(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_addr_t *addr,
+    ngx_str_t *host, in_port_t port);
+static ngx_http_ratelimit_member_t *ngx_http_ratelimit_cluster_place(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_int_t *n);
+static void ngx_http_ratelimit_cluster_leave(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node);
 static ngx_int_t ngx_http_ratelimit_cluster_attach(
     ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node);
+static ngx_int_t ngx_http_ratelimit_cluster_record(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node);
+static void ngx_http_ratelimit_cluster_share(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node);
+static ngx_int_t ngx_http_ratelimit_cluster_watch(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node);
+static void ngx_http_ratelimit_cluster_index(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node,
+    ngx_uint_t n);
+static void ngx_http_ratelimit_cluster_unindex(
+    ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node);
+static ngx_uint_t ngx_http_ratelimit_cluster_chain(const void *text,
+    size_t len, in_port_t port);
 static ngx_http_ratelimit_link_t *ngx_http_ratelimit_cluster_any(
     ngx_http_ratelimit_cluster_t *cluster);
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_cluster_greeted(
@@ -203,6 +250,10 @@ ngx_http_ratelimit_cluster_create(ngx_cycle_t *cycle,
 
     for (i = 0; i < NGX_HTTP_RATELIMIT_SLOTS; i++) {
         cluster->slots[i] = NGX_HTTP_RATELIMIT_CLUSTER_NOBODY;
+    }
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_CLUSTER_CHAINS; i++) {
+        cluster->chains[i] = NGX_HTTP_RATELIMIT_CLUSTER_NOBODY;
     }
 
     cluster->nodes = ngx_palloc(cycle->pool,
@@ -311,23 +362,30 @@ ngx_http_ratelimit_cluster_find(ngx_http_ratelimit_cluster_t *cluster,
 }
 
 
-/* one that answers, if there is any */
+/* one that answers, if there is any; else one that should */
 
 static ngx_http_ratelimit_link_t *
 ngx_http_ratelimit_cluster_any(ngx_http_ratelimit_cluster_t *cluster)
 {
-    ngx_uint_t                  i;
-    ngx_http_ratelimit_link_t  *link;
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_link_t    *link;
+    ngx_http_ratelimit_member_t  *node;
+
+    link = NULL;
 
     for (i = 0; i < cluster->n; i++) {
-        link = cluster->nodes[(cluster->next + i) % cluster->n]->link;
+        node = cluster->nodes[(cluster->next + i) % cluster->n];
 
-        if (ngx_http_ratelimit_link_usable(link)) {
-            return link;
+        if (ngx_http_ratelimit_link_usable(node->link)) {
+            return node->link;
+        }
+
+        if (link == NULL && (node->seed || node->mapped)) {
+            link = node->link;
         }
     }
 
-    return cluster->nodes[cluster->next % cluster->n]->link;
+    return link;
 }
 
 
@@ -335,11 +393,16 @@ static ngx_http_ratelimit_member_t *
 ngx_http_ratelimit_cluster_seed(ngx_http_ratelimit_cluster_t *cluster,
     ngx_http_ratelimit_shard_t *shard)
 {
-    ngx_http_ratelimit_peer_t    *peer;
     ngx_http_ratelimit_member_t  *node;
 
     node = ngx_pcalloc(cluster->pool, sizeof(ngx_http_ratelimit_member_t));
     if (node == NULL) {
+        return NULL;
+    }
+
+    node->label = ngx_pnalloc(cluster->pool,
+                              cluster->peer->user.len + 1 + shard->name.len);
+    if (node->label == NULL) {
         return NULL;
     }
 
@@ -353,44 +416,85 @@ ngx_http_ratelimit_cluster_seed(ngx_http_ratelimit_cluster_t *cluster,
     node->port = shard->port;
     node->seed = 1;
 
-    if (ngx_http_ratelimit_cluster_attach(cluster, node) != NGX_OK) {
+    if (ngx_http_ratelimit_cluster_attach(cluster, node) != NGX_OK
+        || ngx_http_ratelimit_cluster_watch(cluster, node) != NGX_OK)
+    {
         return NULL;
     }
 
-    peer = &node->peer;
-
-    if (ngx_http_ratelimit_name_check(peer->resolver, &shard->host) == NGX_OK)
-    {
-        node->name = ngx_http_ratelimit_name_watch(cluster->log,
-                                          peer->resolver,
-                                          peer->resolver_timeout, &peer->label,
-                                          &shard->host, shard->port,
-                                          shard->addrs, shard->naddrs,
-                                          ngx_http_ratelimit_cluster_renamed,
-                                          node);
-        if (node->name == NULL) {
-            return NULL;
-        }
-    }
+    cluster->nodes[cluster->n] = node;
+    ngx_http_ratelimit_cluster_index(cluster, node, cluster->n++);
 
     return node;
 }
 
 
-/* where a seed is now; the map has the other nodes */
+static ngx_int_t
+ngx_http_ratelimit_cluster_watch(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_member_t *node)
+{
+    ngx_http_ratelimit_peer_t  *peer;
+
+    peer = &node->peer;
+
+    if (ngx_http_ratelimit_name_check(peer->resolver, &node->host) != NGX_OK) {
+        return NGX_OK;
+    }
+
+    node->name = ngx_http_ratelimit_name_watch(cluster->log, peer->resolver,
+                                          peer->resolver_timeout, &peer->label,
+                                          &node->host, node->port,
+                                          peer->redis.addrs,
+                                          peer->redis.naddrs,
+                                          ngx_http_ratelimit_cluster_renamed,
+                                          node);
+
+    return node->name ? NGX_OK : NGX_ERROR;
+}
+
+
+/* where a node is now that has a name */
 
 static ngx_uint_t
 ngx_http_ratelimit_cluster_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
     ngx_http_ratelimit_member_t *node = data;
 
-    ngx_uint_t  news;
+    ngx_addr_t                     allowed[NGX_HTTP_RATELIMIT_NAME_ADDRS];
+    ngx_uint_t                     i, k, news;
+    ngx_http_ratelimit_cluster_t  *cluster;
+
+    cluster = node->cluster;
+
+    /* the configuration knows the name of a seed, but not those of others */
+
+    for (i = 0, k = 0; !node->seed && i < n; i++) {
+
+        if (ngx_http_ratelimit_peer_allows(cluster->peer, &addrs[i])) {
+            allowed[k++] = addrs[i];
+            continue;
+        }
+
+        ngx_http_ratelimit_peer_refused(cluster->peer->stats, cluster->log,
+                                        "cluster node", &node->peer.label,
+                                        &addrs[i]);
+    }
+
+    if (!node->seed && n) {
+
+        if (k == 0) {
+            return 0;
+        }
+
+        addrs = allowed;
+        n = k;
+    }
 
     news = ngx_http_ratelimit_link_renamed(node->link, addrs, n);
 
     /* it was moved to be there when it is needed */
 
-    if (n && !node->mapped && node->cluster->served) {
+    if (n && !node->mapped && cluster->served) {
         ngx_http_ratelimit_link_rest(node->link);
     }
 
@@ -398,88 +502,299 @@ ngx_http_ratelimit_cluster_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 }
 
 
-/* the number of the node with this address, or NGX_ERROR */
+/* the number of the node that is announced there, or NGX_ERROR */
 
 static ngx_int_t
 ngx_http_ratelimit_cluster_node(ngx_http_ratelimit_cluster_t *cluster,
-    ngx_http_ratelimit_link_t *from, const char *host, size_t len,
-    in_port_t port)
+    ngx_http_ratelimit_link_t *from, const ngx_http_ratelimit_slots_t *there)
 {
-    ngx_addr_t                   *addr;
-    ngx_uint_t                    i;
-    ngx_http_ratelimit_addr_t     there;
-    ngx_http_ratelimit_member_t  *node;
+    ngx_int_t                   n;
+    ngx_addr_t                 *addr;
+    ngx_http_ratelimit_addr_t   where;
 
-    if (len == 0) {
+    if (there->host_len == 0) {
         addr = ngx_http_ratelimit_redis_addr(
                                        ngx_http_ratelimit_link_redis(from));
         if (addr == NULL) {
             return NGX_ERROR;
         }
 
-        ngx_http_ratelimit_addr_port(&there, addr, port);
+        ngx_http_ratelimit_addr_port(&where, addr, there->port);
 
-    } else if (ngx_http_ratelimit_addr(&there, host, len, port) != NGX_OK) {
+    } else if (ngx_http_ratelimit_addr(&where, there->host, there->host_len,
+                                       there->port)
+               != NGX_OK)
+    {
+        n = ngx_http_ratelimit_cluster_by_name(cluster, from, there);
 
-        /* a name: that of a seed, or one that came with an address before */
+        if (n != NGX_DECLINED) {
+            return n;
+        }
 
-        for (i = 0; i < cluster->n; i++) {
-            node = cluster->nodes[i];
+        if (ngx_http_ratelimit_addr(&where, there->ip, there->ip_len,
+                                    there->port)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
 
-            if (node->host.len == len && node->port == port
-                && ngx_strncasecmp(node->host.data, (u_char *) host, len) == 0)
-            {
-                return i;
-            }
+    n = ngx_http_ratelimit_cluster_at(cluster, &where.addr);
+
+    if (n != NGX_ERROR) {
+        return n;
+    }
+
+    if (!ngx_http_ratelimit_peer_allows(cluster->peer, &where.addr)) {
+        ngx_http_ratelimit_peer_refused(cluster->peer->stats, cluster->log,
+                                  "redis",
+                                  &ngx_http_ratelimit_link_peer(from)->label,
+                                  &where.addr);
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_cluster_add(cluster, &where, NULL, there->port);
+}
+
+
+/* NGX_DECLINED: by the address that came with the name, as there is one */
+
+static ngx_int_t
+ngx_http_ratelimit_cluster_by_name(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_link_t *from, const ngx_http_ratelimit_slots_t *there)
+{
+    ngx_int_t                     n;
+    ngx_str_t                     host;
+    ngx_uint_t                    known;
+    ngx_addr_t                   *addr;
+    ngx_http_ratelimit_addr_t     where;
+    ngx_http_ratelimit_member_t  *node;
+
+    host.data = (u_char *) there->host;
+    host.len = there->host_len;
+
+    known = there->ip_len
+            && ngx_http_ratelimit_addr(&where, there->ip, there->ip_len,
+                                       there->port)
+               == NGX_OK;
+
+    n = ngx_http_ratelimit_cluster_called(cluster, there,
+                      ngx_http_ratelimit_cluster_chain(host.data, host.len,
+                                                       there->port));
+    if (n != NGX_ERROR) {
+        node = cluster->nodes[n];
+
+        if (node->name == NULL && known) {
+            return NGX_DECLINED;
+        }
+
+        /* the cluster may know that it has moved before DNS does */
+
+        addr = ngx_http_ratelimit_redis_addr(
+                                 ngx_http_ratelimit_link_redis(node->link));
+
+        if (node->name && known && addr
+            && !ngx_http_ratelimit_addr_equal(addr, &where.addr))
+        {
+            ngx_http_ratelimit_name_again(node->name);
+        }
+
+        return n;
+    }
+
+    if (ngx_http_ratelimit_name_check(cluster->peer->resolver, &host)
+        != NGX_OK
+        || !ngx_http_ratelimit_name_valid(host.data, host.len)
+        || (known && ngx_http_ratelimit_cluster_at(cluster, &where.addr)
+                     != NGX_ERROR))
+    {
+        if (known) {
+            return NGX_DECLINED;
         }
 
         if (ngx_http_ratelimit_link_loud(from, NGX_HTTP_RATELIMIT_CONFIG)) {
             ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
-                          "redis %V names a node of its cluster \"%*s\", and "
-                          "no address: have it announce addresses "
-                          "(cluster-preferred-endpoint-type ip), or name all "
-                          "nodes in \"ratelimit_shards\"",
-                          &ngx_http_ratelimit_link_peer(from)->label, len,
-                          host);
+                          "redis %V names a node of its cluster \"%V\", and "
+                          "no address: set \"resolver\" in nginx, or have the "
+                          "cluster announce addresses "
+                          "(cluster-preferred-endpoint-type ip)",
+                          &ngx_http_ratelimit_link_peer(from)->label, &host);
         }
 
         return NGX_ERROR;
     }
 
-    for (i = 0; i < cluster->n; i++) {
+    /* what DNS says counts, but until then it may be there */
+
+    known = known && ngx_http_ratelimit_peer_allows(cluster->peer,
+                                                    &where.addr);
+
+    return ngx_http_ratelimit_cluster_add(cluster, known ? &where : NULL,
+                                          &host, there->port);
+}
+
+
+/* by name, which may be that of a seed, or have come with an address before */
+
+static ngx_int_t
+ngx_http_ratelimit_cluster_called(ngx_http_ratelimit_cluster_t *cluster,
+    const ngx_http_ratelimit_slots_t *there, ngx_uint_t chain)
+{
+    ngx_uint_t                    i, scan;
+    ngx_http_ratelimit_member_t  *node;
+
+    i = cluster->chains[chain];
+
+    for (scan = 0; scan < 2; scan++) {
+
+        while (i < cluster->n) {
+            node = cluster->nodes[i];
+
+            if (node->host.len == there->host_len && node->port == there->port
+                && ngx_strncasecmp(node->host.data, (u_char *) there->host,
+                                   there->host_len)
+                   == 0)
+            {
+                return i;
+            }
+
+            i = scan ? i + 1 : node->next;
+        }
+
+        /* then all of them, which is bounded for a map */
+
+        if (cluster->scans == 0) {
+            break;
+        }
+
+        cluster->scans -= (scan == 0);
+        i = 0;
+    }
+
+    return NGX_ERROR;
+}
+
+
+/* by address; one with a name may be elsewhere by now */
+
+static ngx_int_t
+ngx_http_ratelimit_cluster_at(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_addr_t *addr)
+{
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_member_t  *node;
+
+    i = cluster->chains[ngx_http_ratelimit_cluster_chain(addr->name.data,
+                                                         addr->name.len, 0)];
+
+    for ( /* void */ ; i < cluster->n; i = node->next) {
         node = cluster->nodes[i];
 
-        /* one with a name may be elsewhere by now */
-
         if (node->name == NULL && node->peer.redis.naddrs == 1
-            && ngx_http_ratelimit_addr_equal(&node->peer.redis.addrs[0],
-                                             &there.addr))
+            && ngx_http_ratelimit_addr_equal(&node->peer.redis.addrs[0], addr))
         {
             return i;
         }
     }
 
-    node = ngx_http_ratelimit_cluster_add(cluster, &there);
-
-    return node ? (ngx_int_t) i : NGX_ERROR;
+    return NGX_ERROR;
 }
 
 
-static ngx_http_ratelimit_member_t *
+/* at an address, or by a name, or both */
+
+static ngx_int_t
 ngx_http_ratelimit_cluster_add(ngx_http_ratelimit_cluster_t *cluster,
-    ngx_http_ratelimit_addr_t *addr)
+    ngx_http_ratelimit_addr_t *addr, ngx_str_t *host, in_port_t port)
 {
-    ngx_addr_t                   *a;
+    u_char                        text[NGX_HTTP_RATELIMIT_PEER_NAME];
+    ngx_int_t                     n;
+    ngx_http_ratelimit_peer_t    *peer;
     ngx_http_ratelimit_member_t  *node;
 
-    if (cluster->n == NGX_HTTP_RATELIMIT_CLUSTER_NODES) {
+    node = ngx_http_ratelimit_cluster_place(cluster, &n);
+    if (node == NULL) {
+        return NGX_ERROR;
+    }
 
-        if (!cluster->full) {
-            cluster->full = 1;
+    peer = &node->peer;
+
+    peer->redis.addrs = NULL;
+    peer->redis.naddrs = 0;
+    ngx_str_null(&peer->redis.host);
+    ngx_str_null(&node->host);
+
+    if (addr) {
+        ngx_http_ratelimit_addr_copy(&node->addr, addr);
+        peer->redis.addrs = &node->addr.addr;
+        peer->redis.naddrs = 1;
+        peer->redis.name = node->addr.addr.name;
+    }
+
+    node->port = port;
+
+    if (host) {
+        ngx_memcpy(node->called, host->data, host->len);
+        node->host.data = node->called;
+        node->host.len = host->len;
+
+        peer->redis.host = node->host;
+        peer->redis.name.data = text;
+        peer->redis.name.len = ngx_sprintf(text, "%V:%ui", host,
+                                           (ngx_uint_t) port)
+                               - text;
+        ngx_strlow(text, text, peer->redis.name.len);
+    }
+
+    if (ngx_http_ratelimit_cluster_attach(cluster, node) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (host && ngx_http_ratelimit_cluster_watch(cluster, node) != NGX_OK) {
+        ngx_http_ratelimit_cluster_leave(cluster, node);
+        return NGX_ERROR;
+    }
+
+    node->left = 0;
+    node->asked = ngx_current_msec - NGX_HTTP_RATELIMIT_CLUSTER_ASKED;
+
+    ngx_http_ratelimit_cluster_index(cluster, node, n);
+
+    return n;
+}
+
+
+/* that of one that has left, or a new one, which is as one that has left */
+
+static ngx_http_ratelimit_member_t *
+ngx_http_ratelimit_cluster_place(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_int_t *n)
+{
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_member_t  *node;
+
+    if (cluster->full) {
+        return NULL;
+    }
+
+    for (i = 0; i < cluster->n; i++) {
+        node = cluster->nodes[i];
+
+        if (node->left && ngx_http_ratelimit_link_unused(node->link)) {
+            *n = i;
+            return node;
+        }
+    }
+
+    if (cluster->n == NGX_HTTP_RATELIMIT_CLUSTER_NODES) {
+        cluster->full = 1;
+
+        if (ngx_http_ratelimit_stats_loud(cluster->peer->stats,
+                                          NGX_HTTP_RATELIMIT_OVERLOAD))
+        {
             ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
-                          "%V has had more than %d nodes: those to come are "
-                          "not used until nginx is reloaded",
-                          &cluster->peer->label,
+                          "%V has more than %d nodes at a time: the others are "
+                          "not used", &cluster->peer->label,
                           NGX_HTTP_RATELIMIT_CLUSTER_NODES);
         }
 
@@ -491,21 +806,57 @@ ngx_http_ratelimit_cluster_add(ngx_http_ratelimit_cluster_t *cluster,
         return NULL;
     }
 
-    ngx_http_ratelimit_addr_copy(&node->addr, addr);
+    node->label = ngx_pnalloc(cluster->pool,
+                              cluster->peer->user.len
+                              + NGX_HTTP_RATELIMIT_PEER_NAME);
+    node->called = ngx_pnalloc(cluster->pool, NGX_HTTP_RATELIMIT_SLOT_HOST);
 
-    a = &node->addr.addr;
-
-    node->cluster = cluster;
-    node->peer = *cluster->peer;
-    node->peer.redis.name = a->name;
-    node->peer.redis.addrs = a;
-    node->peer.redis.naddrs = 1;
-
-    if (ngx_http_ratelimit_cluster_attach(cluster, node) != NGX_OK) {
+    if (node->label == NULL || node->called == NULL) {
         return NULL;
     }
 
+    node->cluster = cluster;
+    node->peer = *cluster->peer;
+    node->left = 1;
+    node->chain = NGX_HTTP_RATELIMIT_CLUSTER_NOBODY;
+
+    *n = cluster->n;
+    cluster->nodes[cluster->n] = node;
+
     return node;
+}
+
+
+/* of one that is not in the map any more, and has nothing under way */
+
+static void
+ngx_http_ratelimit_cluster_leave(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_member_t *node)
+{
+    ngx_http_ratelimit_shard_stats_t  *stats;
+
+    stats = node->peer.stats;
+    node->peer.stats = &cluster->gone;
+
+    if (ngx_http_ratelimit_link_reuse(node->link) != NGX_OK) {
+        node->peer.stats = stats;
+        return;
+    }
+
+    if (node->lent) {
+        ngx_http_ratelimit_stats_return(cluster->zone, cluster->stats, stats);
+    }
+
+    if (node->name) {
+        ngx_http_ratelimit_name_end(node->name);
+        node->name = NULL;
+    }
+
+    ngx_http_ratelimit_cluster_unindex(cluster, node);
+
+    node->host.len = 0;
+    node->lent = 0;
+    node->left = 1;
 }
 
 
@@ -516,61 +867,218 @@ ngx_http_ratelimit_cluster_attach(ngx_http_ratelimit_cluster_t *cluster,
     ngx_http_ratelimit_member_t *node)
 {
     void                       *greeting;
-    u_char                     *p;
     ngx_array_t                *all;
     ngx_http_ratelimit_peer_t  *peer;
 
     peer = &node->peer;
 
-    p = ngx_pnalloc(cluster->pool, peer->user.len + 1 + peer->redis.name.len);
+    ngx_http_ratelimit_peer_node(peer, &peer->redis.name, node->label,
+                                 &peer->label);
+
+    /* the label is there for good */
+
+    peer->redis.name.data = peer->label.data + peer->label.len
+                            - peer->redis.name.len;
+    peer->hash = ngx_http_ratelimit_hash(peer->label.data, peer->label.len);
+
+    if (ngx_http_ratelimit_cluster_record(cluster, node) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (node->link) {
+
+        if (ngx_http_ratelimit_link_reuse(node->link) == NGX_OK) {
+            return NGX_OK;
+        }
+
+        goto failed;
+    }
 
     /* its own, as it ends with a probe of its own */
 
     all = &cluster->peer->redis.greeting;
-    greeting = ngx_palloc(cluster->pool, all->nelts * all->size);
 
-    if (p == NULL || greeting == NULL) {
-        return NGX_ERROR;
+    greeting = ngx_palloc(cluster->pool, all->nelts * all->size);
+    if (greeting == NULL) {
+        goto failed;
     }
 
     ngx_memcpy(greeting, all->elts, all->nelts * all->size);
     peer->redis.greeting.elts = greeting;
-
-    peer->label.data = p;
-
-    if (peer->user.len) {
-        p = ngx_sprintf(p, "%V@", &peer->user);
-    }
-
-    p = ngx_cpymem(p, peer->redis.name.data, peer->redis.name.len);
-
-    peer->label.len = p - peer->label.data;
-    peer->hash = ngx_http_ratelimit_hash(peer->label.data, peer->label.len);
-
-    peer->stats = ngx_http_ratelimit_stats_shard(cluster->zone, &peer->label);
-
-    if (peer->stats == NULL) {
-
-        /* no room for it: then it counts, and breaks, with the others */
-
-        peer->stats = cluster->peer->stats;
-
-    } else {
-        peer->stats->role = peer->role;
-        peer->stats->set = cluster->peer->hash;
-    }
 
     node->link = ngx_http_ratelimit_link_create(cluster->pool, cluster->log,
                                                 peer, cluster->zone,
                                                 cluster->stats,
                                                 &cluster->guide);
     if (node->link == NULL) {
-        return NGX_ERROR;
+        goto failed;
     }
 
-    cluster->nodes[cluster->n++] = node;
+    if (!node->seed) {
+        cluster->n++;
+    }
 
     return NGX_OK;
+
+failed:
+
+    if (node->lent) {
+        node->lent = 0;
+        ngx_http_ratelimit_stats_return(cluster->zone, cluster->stats,
+                                        peer->stats);
+    }
+
+    peer->stats = &cluster->gone;
+
+    return NGX_ERROR;
+}
+
+
+/* if there is no room for it, this worker has a breaker for it by itself */
+
+static ngx_int_t
+ngx_http_ratelimit_cluster_record(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_member_t *node)
+{
+    ngx_http_ratelimit_peer_t  *peer;
+
+    peer = &node->peer;
+
+    peer->stats = ngx_http_ratelimit_stats_lend(cluster->zone, cluster->stats,
+                                                &peer->label);
+    node->lent = (peer->stats != NULL);
+
+    if (peer->stats == NULL) {
+
+        if (node->own == NULL) {
+            node->own = ngx_palloc(cluster->pool,
+                                   sizeof(ngx_http_ratelimit_shard_stats_t));
+            if (node->own == NULL) {
+                peer->stats = &cluster->gone;
+                return NGX_ERROR;
+            }
+        }
+
+        ngx_memzero(node->own, sizeof(ngx_http_ratelimit_shard_stats_t));
+        peer->stats = node->own;
+
+        if (ngx_http_ratelimit_stats_loud(cluster->peer->stats,
+                                          NGX_HTTP_RATELIMIT_OVERLOAD))
+        {
+            ngx_log_error(NGX_LOG_WARN, cluster->log, 0,
+                          "\"ratelimit_zone\" has no room for node %V of a "
+                          "cluster: each worker has a breaker of its own for "
+                          "it, and metrics lack it; make it larger",
+                          &peer->label);
+        }
+    }
+
+    peer->stats->role = peer->role;
+    peer->stats->set = cluster->peer->hash;
+
+    return NGX_OK;
+}
+
+
+/*
+ * There may be room now.  If it is in use, with the next map; and not for one
+ * that a name has moved, as a new connection would not know where to.
+ */
+
+static void
+ngx_http_ratelimit_cluster_share(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_member_t *node)
+{
+    ngx_http_ratelimit_shard_stats_t  *stats;
+
+    if (node->name || !ngx_http_ratelimit_link_unused(node->link)) {
+        return;
+    }
+
+    stats = ngx_http_ratelimit_stats_lend(cluster->zone, cluster->stats,
+                                          &node->peer.label);
+    if (stats == NULL) {
+        return;
+    }
+
+    node->peer.stats = stats;
+
+    if (ngx_http_ratelimit_link_reuse(node->link) != NGX_OK) {
+        node->peer.stats = node->own;
+        ngx_http_ratelimit_stats_return(cluster->zone, cluster->stats, stats);
+        return;
+    }
+
+    stats->role = node->peer.role;
+    stats->set = cluster->peer->hash;
+    stats->mapped = 1;
+
+    node->lent = 1;
+}
+
+
+/* each is in one chain: by name if it is followed, else by address */
+
+static void
+ngx_http_ratelimit_cluster_index(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_member_t *node, ngx_uint_t n)
+{
+    ngx_http_ratelimit_addr_t  addr;
+
+    if (node->name == NULL && node->peer.redis.naddrs == 1) {
+        ngx_http_ratelimit_addr_port(&addr, &node->peer.redis.addrs[0],
+                                     node->port);
+
+        node->chain = ngx_http_ratelimit_cluster_chain(addr.addr.name.data,
+                                                       addr.addr.name.len, 0);
+
+    } else {
+        node->chain = ngx_http_ratelimit_cluster_chain(node->host.data,
+                                                       node->host.len,
+                                                       node->port);
+    }
+
+    node->next = cluster->chains[node->chain];
+    cluster->chains[node->chain] = n;
+}
+
+
+static void
+ngx_http_ratelimit_cluster_unindex(ngx_http_ratelimit_cluster_t *cluster,
+    ngx_http_ratelimit_member_t *node)
+{
+    uint16_t  *n;
+
+    if (node->chain == NGX_HTTP_RATELIMIT_CLUSTER_NOBODY) {
+        return;
+    }
+
+    n = &cluster->chains[node->chain];
+
+    while (*n != NGX_HTTP_RATELIMIT_CLUSTER_NOBODY
+           && cluster->nodes[*n] != node)
+    {
+        n = &cluster->nodes[*n]->next;
+    }
+
+    if (*n != NGX_HTTP_RATELIMIT_CLUSTER_NOBODY) {
+        *n = node->next;
+    }
+
+    node->chain = NGX_HTTP_RATELIMIT_CLUSTER_NOBODY;
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_cluster_chain(const void *text, size_t len, in_port_t port)
+{
+    u_char  lower[NGX_HTTP_RATELIMIT_SLOT_HOST];
+
+    len = ngx_min(len, sizeof(lower));
+    ngx_strlow(lower, (u_char *) text, len);
+
+    return (ngx_http_ratelimit_hash(lower, len) + port)
+           % NGX_HTTP_RATELIMIT_CLUSTER_CHAINS;
 }
 
 
@@ -599,6 +1107,7 @@ ngx_http_ratelimit_cluster_redirect(void *data,
 
     ngx_int_t                      n;
     ngx_http_ratelimit_member_t   *node;
+    ngx_http_ratelimit_slots_t     where;
     ngx_http_ratelimit_redirect_t  there;
 
     (void) ngx_http_ratelimit_redirect_parse(reply->str, reply->len, &there);
@@ -637,8 +1146,16 @@ ngx_http_ratelimit_cluster_redirect(void *data,
 
     ngx_http_ratelimit_cluster_want(cluster);
 
-    n = ngx_http_ratelimit_cluster_node(cluster, link, there.host,
-                                        there.host_len, there.port);
+    ngx_memzero(&where, sizeof(ngx_http_ratelimit_slots_t));
+
+    where.host = there.host;
+    where.host_len = there.host_len;
+    where.port = there.port;
+
+    cluster->full = 0;
+    cluster->scans = 1;
+
+    n = ngx_http_ratelimit_cluster_node(cluster, link, &where);
     if (n == NGX_ERROR) {
         return NGX_DECLINED;
     }
@@ -690,8 +1207,20 @@ ngx_http_ratelimit_cluster_trouble(void *data, ngx_http_ratelimit_link_t *link,
 {
     ngx_http_ratelimit_cluster_t *cluster = data;
 
-    if (ngx_http_ratelimit_failure_breaks(failure)) {
-        ngx_http_ratelimit_cluster_want(cluster);
+    ngx_http_ratelimit_member_t  *node;
+
+    if (!ngx_http_ratelimit_failure_breaks(failure)) {
+        return;
+    }
+
+    ngx_http_ratelimit_cluster_want(cluster);
+
+    node = (ngx_http_ratelimit_member_t *)
+           ((u_char *) ngx_http_ratelimit_link_peer(link)
+            - offsetof(ngx_http_ratelimit_member_t, peer));
+
+    if (node->name) {
+        ngx_http_ratelimit_name_again(node->name);
     }
 }
 
@@ -708,6 +1237,9 @@ ngx_http_ratelimit_cluster_learn(ngx_http_ratelimit_cluster_t *cluster,
     map->cluster = cluster;
     map->from = from;
     map->served = 0;
+
+    cluster->full = 0;
+    cluster->scans = NGX_HTTP_RATELIMIT_CLUSTER_SCANS;
 
     for (i = 0; i < NGX_HTTP_RATELIMIT_SLOTS; i++) {
         map->slots[i] = NGX_HTTP_RATELIMIT_CLUSTER_NOBODY;
@@ -757,12 +1289,8 @@ ngx_http_ratelimit_cluster_range(void *data,
     ngx_uint_t                    i;
     ngx_http_ratelimit_member_t  *node;
 
-    n = range->ip_len
-        ? ngx_http_ratelimit_cluster_node(map->cluster, map->from, range->ip,
-                                          range->ip_len, range->port)
-        : ngx_http_ratelimit_cluster_node(map->cluster, map->from,
-                                          range->host, range->host_len,
-                                          range->port);
+    n = ngx_http_ratelimit_cluster_node(map->cluster, map->from, range);
+
     if (n == NGX_ERROR) {
         return;
     }
@@ -770,7 +1298,7 @@ ngx_http_ratelimit_cluster_range(void *data,
     node = map->cluster->nodes[n];
     node->seen = 1;
 
-    if (range->ip_len) {
+    if (range->ip_len && node->name == NULL) {
         ngx_http_ratelimit_cluster_call(map->cluster, node, range);
     }
 
@@ -947,7 +1475,11 @@ ngx_http_ratelimit_cluster_tidy(ngx_event_t *ev)
     for (i = 0; cluster->served && i < cluster->n; i++) {
         node = cluster->nodes[i];
 
-        if (node->mapped) {
+        if (node->mapped && !node->lent) {
+            ngx_http_ratelimit_cluster_share(cluster, node);
+        }
+
+        if (node->mapped || node->left) {
             continue;
         }
 
@@ -955,7 +1487,19 @@ ngx_http_ratelimit_cluster_tidy(ngx_event_t *ev)
 
         if (age >= NGX_HTTP_RATELIMIT_CLUSTER_ASKED) {
             ngx_http_ratelimit_link_rest(node->link);
-            continue;
+
+            if (node->seed) {
+                continue;
+            }
+
+            if (ngx_http_ratelimit_link_unused(node->link)) {
+                ngx_http_ratelimit_cluster_leave(cluster, node);
+                continue;
+            }
+
+            /* it has calls */
+
+            age = 0;
         }
 
         /* one that is about to get slots is not there in vain */
@@ -973,7 +1517,7 @@ ngx_http_ratelimit_cluster_map(ngx_http_ratelimit_cluster_t *cluster,
 {
     node->mapped = mapped;
 
-    if (node->peer.stats != cluster->peer->stats) {
+    if (!node->left) {
         node->peer.stats->mapped = mapped;
     }
 }

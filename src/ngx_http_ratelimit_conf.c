@@ -132,6 +132,7 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
     conf->timeout = NGX_CONF_UNSET_MSEC;
     conf->terms.algorithm = NGX_CONF_UNSET_UINT;
     conf->access.database = NGX_CONF_UNSET;
+    conf->access.networks = NGX_CONF_UNSET_PTR;
     conf->access.connect_timeout = NGX_CONF_UNSET_MSEC;
 
     ngx_http_ratelimit_tls_conf_init(&conf->access.tls);
@@ -531,6 +532,7 @@ ngx_http_ratelimit_merge_access(ngx_http_ratelimit_loc_conf_t *prev,
           || conf->access.sentinel_user.data
           || conf->access.sentinel_password.data
           || conf->access.breaker.failures
+          || conf->access.networks != NGX_CONF_UNSET_PTR
           || ngx_http_ratelimit_tls_conf_set(&conf->access.tls);
 
     if (conf->where == NULL) {
@@ -546,6 +548,8 @@ ngx_http_ratelimit_merge_access(ngx_http_ratelimit_loc_conf_t *prev,
                              prev->access.sentinel_user, "");
     ngx_conf_merge_str_value(conf->access.sentinel_password,
                              prev->access.sentinel_password, "");
+    ngx_conf_merge_ptr_value(conf->access.networks, prev->access.networks,
+                             NULL);
 
     ngx_http_ratelimit_tls_conf_merge(&prev->access.tls, &conf->access.tls);
 
@@ -657,6 +661,7 @@ ngx_http_ratelimit_access_given(ngx_http_ratelimit_access_t *access)
            : access->database ? "ratelimit_redis_database"
            : access->sentinel_password.len ? "ratelimit_sentinel_password"
            : access->sentinel_user.len ? "ratelimit_sentinel_user"
+           : access->networks ? "ratelimit_redis_networks"
            : access->tls.enable == 1 ? "ratelimit_redis_ssl"
            : ngx_http_ratelimit_tls_conf_given(&access->tls);
 }
@@ -765,5 +770,5 @@ ngx_http_ratelimit_conf_attach(ngx_http_ratelimit_zone_t *zone, void *data)
         }
     }
 
-    return ngx_http_ratelimit_peers_attach(zone, &rmcf->peers);
+    return ngx_http_ratelimit_peers_attach(zone, rmcf->stats, &rmcf->peers);
 }

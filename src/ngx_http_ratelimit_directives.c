@@ -9,6 +9,7 @@
 
 
 #include "ngx_http_ratelimit_directives.h"
+#include "ngx_http_ratelimit_addr.h"
 
 
 #define NGX_HTTP_RATELIMIT_PASSWORD_MAX  4096
@@ -803,6 +804,68 @@ ngx_http_ratelimit_directive_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
                            "no password in the first line of \"%V\" that "
                            "\"%V\" names", &value[1], &cmd->name);
         return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* "off": anywhere, where an outer block says otherwise */
+
+char *
+ngx_http_ratelimit_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    ngx_int_t    rc;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+    ngx_cidr_t  *cidr;
+
+    if (rlcf->access.networks != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
+        rlcf->access.networks = NULL;
+        return NGX_CONF_OK;
+    }
+
+    rlcf->access.networks = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                                             sizeof(ngx_cidr_t));
+    if (rlcf->access.networks == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        cidr = ngx_array_push(rlcf->access.networks);
+        if (cidr == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        rc = ngx_ptocidr(&value[i], cidr);
+
+        if (rc == NGX_ERROR) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid network \"%V\" in "
+                               "\"ratelimit_redis_networks\": write an "
+                               "address, or a CIDR as 10.0.0.0/8 or fd00::/8, "
+                               "or \"off\" alone", &value[i]);
+            return NGX_CONF_ERROR;
+        }
+
+        if (rc == NGX_DONE) {
+            ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                               "low address bits of \"%V\" in "
+                               "\"ratelimit_redis_networks\" are meaningless",
+                               &value[i]);
+        }
+
+        ngx_http_ratelimit_addr_unmap(cidr);
     }
 
     return NGX_CONF_OK;

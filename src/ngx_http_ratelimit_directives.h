@@ -60,6 +60,8 @@ char *ngx_http_ratelimit_directive_password(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_directive_password_file(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
+char *ngx_http_ratelimit_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_ratelimit_directive_ssl_passwords(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 

@@ -161,14 +161,50 @@ ngx_http_ratelimit_link_rest(ngx_http_ratelimit_link_t *link)
 }
 
 
-void
+ngx_uint_t
+ngx_http_ratelimit_link_unused(ngx_http_ratelimit_link_t *link)
+{
+    return ngx_http_ratelimit_redis_unused(link->redis);
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_link_reuse(ngx_http_ratelimit_link_t *link)
+{
+    ngx_http_ratelimit_redis_t  *redis;
+
+    link->owner.stats = link->peer->stats;
+
+    redis = ngx_http_ratelimit_redis_create(link->log, &link->peer->redis,
+                                            &link->owner);
+    if (redis == NULL) {
+        link->owner.stats = link->stats;
+        return NGX_ERROR;
+    }
+
+    if (link->probe.timer_set) {
+        ngx_del_timer(&link->probe);
+    }
+
+    ngx_http_ratelimit_redis_retire(link->redis, redis);
+
+    link->redis = redis;
+    link->stats = link->peer->stats;
+    link->attempt = 0;
+    link->closed = link->stats->breaker.closed;
+    link->connected = 0;
+    link->up = 0;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
 ngx_http_ratelimit_link_move(ngx_http_ratelimit_link_t *link,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop)
 {
     ngx_int_t                    rc;
     ngx_http_ratelimit_redis_t  *redis;
-
-    link->attempt = 0;
 
     rc = ngx_http_ratelimit_redis_move(link->redis, addrs, n, drop);
 
@@ -180,18 +216,22 @@ ngx_http_ratelimit_link_move(ngx_http_ratelimit_link_t *link,
             link->up = 0;
         }
 
-        return;
+        if (rc == NGX_OK) {
+            link->attempt = 0;
+        }
+
+        return rc;
     }
 
     redis = ngx_http_ratelimit_redis_create(link->log, &link->peer->redis,
                                             &link->owner);
     if (redis == NULL) {
-        return;
+        return NGX_ERROR;
     }
 
     if (ngx_http_ratelimit_redis_move(redis, addrs, n, 0) != NGX_OK) {
         ngx_http_ratelimit_redis_exit(redis);
-        return;
+        return NGX_ERROR;
     }
 
     /* which of the two an event is about, callbacks of the old one can't say */
@@ -199,7 +239,10 @@ ngx_http_ratelimit_link_move(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_redis_retire(link->redis, redis);
 
     link->redis = redis;
+    link->attempt = 0;
     link->up = 0;
+
+    return NGX_OK;
 }
 
 
@@ -254,7 +297,7 @@ ngx_http_ratelimit_link_renamed(ngx_http_ratelimit_link_t *link,
 
     /* calls under way are answered by where they went */
 
-    ngx_http_ratelimit_link_move(link, addrs, n, 0);
+    (void) ngx_http_ratelimit_link_move(link, addrs, n, 0);
 
     return ngx_http_ratelimit_stats_news(link->zone, link->stats,
                                       ngx_http_ratelimit_addr_hash(addrs, n));

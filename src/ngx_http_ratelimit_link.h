@@ -53,11 +53,22 @@ void ngx_http_ratelimit_link_wake(ngx_http_ratelimit_link_t *link);
 /* nobody needs it for now */
 void ngx_http_ratelimit_link_rest(ngx_http_ratelimit_link_t *link);
 
+/* whether it rests, and no call is under way */
+ngx_uint_t ngx_http_ratelimit_link_unused(ngx_http_ratelimit_link_t *link);
+
+/*
+ * The peer of an unused link is another server now, with its own counters.
+ * NGX_ERROR: no memory, all is as before but for the peer
+ */
+ngx_int_t ngx_http_ratelimit_link_reuse(ngx_http_ratelimit_link_t *link);
+
 /*
  * The peer has other addresses.  Calls under way end as failures if "drop" is
- * set: nothing more shall get to where it was.
+ * set: nothing more shall get to where it was.  No addresses (n is 0, with
+ * "drop"): calls wait until they are known.  NGX_ERROR: no memory, it is where
+ * it was.
  */
-void ngx_http_ratelimit_link_move(ngx_http_ratelimit_link_t *link,
+ngx_int_t ngx_http_ratelimit_link_move(ngx_http_ratelimit_link_t *link,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop);
 
 ngx_http_ratelimit_peer_t *ngx_http_ratelimit_link_peer(

@@ -66,6 +66,7 @@ typedef struct {
     ngx_http_ratelimit_main_conf_t  *rmcf;
     ngx_array_t                      servers;  /* keep limits */
     ngx_array_t                      guides;   /* know where those are */
+    ngx_array_t                      clusters; /* that those are nodes of */
     ngx_chain_t                     *out;
     ngx_chain_t                    **last;
     ngx_buf_t                       *buf;
@@ -468,6 +469,9 @@ ngx_http_ratelimit_metrics_find(ngx_http_ratelimit_metrics_t *m)
         != NGX_OK
         || ngx_array_init(&m->guides, m->request->pool, 1,
                           sizeof(ngx_http_ratelimit_server_t))
+           != NGX_OK
+        || ngx_array_init(&m->clusters, m->request->pool, 1,
+                          sizeof(ngx_http_ratelimit_server_t))
            != NGX_OK)
     {
         m->failed = 1;
@@ -478,6 +482,8 @@ ngx_http_ratelimit_metrics_find(ngx_http_ratelimit_metrics_t *m)
 
         if (peer[i]->kind == NGX_HTTP_RATELIMIT_CLUSTER) {
             ngx_http_ratelimit_metrics_nodes(m, peer[i]);
+            ngx_http_ratelimit_metrics_add(m, &m->clusters, &peer[i]->label,
+                                           peer[i]->stats);
             continue;
         }
 
@@ -501,14 +507,27 @@ static void
 ngx_http_ratelimit_metrics_nodes(ngx_http_ratelimit_metrics_t *m,
     ngx_http_ratelimit_peer_t *cluster)
 {
+    size_t                             room;
     ngx_str_t                          name;
     ngx_http_ratelimit_shard_stats_t  *stats;
 
     stats = NULL;
+    room = 0;
 
     for ( ;; ) {
-        stats = ngx_http_ratelimit_stats_next(m->rmcf->zone, stats, &name);
 
+        if (room == 0) {
+            room = cluster->user.len + NGX_HTTP_RATELIMIT_PEER_NAME;
+
+            name.data = ngx_pnalloc(m->request->pool, room);
+            if (name.data == NULL) {
+                m->failed = 1;
+                return;
+            }
+        }
+
+        stats = ngx_http_ratelimit_stats_next(m->rmcf->zone, stats, &name,
+                                              room);
         if (stats == NULL) {
             return;
         }
@@ -517,6 +536,7 @@ ngx_http_ratelimit_metrics_nodes(ngx_http_ratelimit_metrics_t *m,
             && stats->set == cluster->hash)
         {
             ngx_http_ratelimit_metrics_add(m, &m->servers, &name, stats);
+            room = 0;
         }
     }
 }
@@ -927,6 +947,20 @@ ngx_http_ratelimit_metrics_topology(ngx_http_ratelimit_metrics_t *m)
             ngx_http_ratelimit_metrics_sample(m, events, labels, 2,
                                               server->stats->events[k]);
         }
+    }
+
+    /* a node that is refused is none, and so may be who has named it */
+
+    i = 0;
+    k = NGX_HTTP_RATELIMIT_EVENT_REFUSED;
+
+    while ((server = ngx_http_ratelimit_metrics_next(&m->clusters, &i))) {
+
+        labels[0].value = server->label;
+        ngx_http_ratelimit_metrics_set(&labels[1], "event",
+                                       ngx_http_ratelimit_event_name(k));
+        ngx_http_ratelimit_metrics_sample(m, events, labels, 2,
+                                          server->stats->events[k]);
     }
 }
 

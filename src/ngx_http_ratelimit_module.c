@@ -463,6 +463,13 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       ngx_http_ratelimit_offset(access.tls.session_reuse),
       NULL },
 
+    { ngx_string("ratelimit_redis_networks"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
+      ngx_http_ratelimit_directive_networks,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("ratelimit_sentinel_user"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
       ngx_conf_set_str_slot,

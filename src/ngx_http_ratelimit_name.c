@@ -31,6 +31,9 @@
 
 #define NGX_HTTP_RATELIMIT_NAME_TEXT    1024       /* of addresses, logged */
 
+#define NGX_HTTP_RATELIMIT_NAME_LEN     253
+#define NGX_HTTP_RATELIMIT_NAME_LABEL   63
+
 /* the first of those attempts of ngx_http_ratelimit_backoff() that take 1 s */
 #define NGX_HTTP_RATELIMIT_NAME_ATTEMPT  5
 
@@ -117,6 +120,41 @@ ngx_http_ratelimit_name_check(ngx_resolver_t *resolver, ngx_str_t *host)
 }
 
 
+ngx_uint_t
+ngx_http_ratelimit_name_valid(const u_char *host, size_t len)
+{
+    size_t  i, label;
+
+    if (len > NGX_HTTP_RATELIMIT_NAME_LEN) {
+        return 0;
+    }
+
+    for (label = 0, i = 0; i < len; i++) {
+
+        if (host[i] == '.') {
+
+            if (label == 0) {
+                return 0;
+            }
+
+            label = 0;
+            continue;
+        }
+
+        if (++label > NGX_HTTP_RATELIMIT_NAME_LABEL
+            || !((host[i] >= 'a' && host[i] <= 'z')
+                 || (host[i] >= 'A' && host[i] <= 'Z')
+                 || (host[i] >= '0' && host[i] <= '9')
+                 || host[i] == '-' || host[i] == '_'))
+        {
+            return 0;
+        }
+    }
+
+    return label > 0;
+}
+
+
 ngx_http_ratelimit_name_t *
 ngx_http_ratelimit_name_watch(ngx_log_t *log, ngx_resolver_t *resolver,
     ngx_msec_t timeout, ngx_str_t *label, ngx_str_t *host, in_port_t port,
@@ -160,8 +198,11 @@ ngx_http_ratelimit_name_watch(ngx_log_t *log, ngx_resolver_t *resolver,
         ngx_http_ratelimit_name_add(&name->set, addrs[i].sockaddr, port);
     }
 
-    ngx_http_ratelimit_name_plan(name, ngx_random()
-                                       % NGX_HTTP_RATELIMIT_NAME_FIRST + 1);
+    /* who knows no address is waited for */
+
+    ngx_http_ratelimit_name_plan(name, n ? ngx_random()
+                                           % NGX_HTTP_RATELIMIT_NAME_FIRST + 1
+                                         : 1);
 
     return name;
 }

@@ -40,6 +40,9 @@ typedef ngx_uint_t (*ngx_http_ratelimit_name_pt)(void *data, ngx_addr_t *addrs,
 ngx_int_t ngx_http_ratelimit_name_check(ngx_resolver_t *resolver,
     ngx_str_t *host);
 
+/* whether DNS can have such a name: one that was announced may be anything */
+ngx_uint_t ngx_http_ratelimit_name_valid(const u_char *host, size_t len);
+
 /*
  * Looks "host" up from now on, the first time after a moment.  "addrs" are
  * those known so far, "port" that of all addresses; "timeout" is for one

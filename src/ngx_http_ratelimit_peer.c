@@ -1,5 +1,6 @@
 
 #include "ngx_http_ratelimit_peer.h"
+#include "ngx_http_ratelimit_addr.h"
 #include "ngx_http_ratelimit_hash.h"
 #include "ngx_http_ratelimit_script.h"
 
@@ -12,6 +13,8 @@ static ngx_int_t ngx_http_ratelimit_peer_label(ngx_conf_t *cf,
     ngx_http_ratelimit_peer_t *peer, ngx_uint_t named, ngx_array_t *peers);
 static ngx_int_t ngx_http_ratelimit_peer_probe(ngx_conf_t *cf,
     ngx_http_ratelimit_peer_t *peer, ngx_str_t *prefix);
+static ngx_int_t ngx_http_ratelimit_peer_seeds(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_stats_t *stats, ngx_http_ratelimit_peer_t *cluster);
 static ngx_int_t ngx_http_ratelimit_peer_greeting(ngx_conf_t *cf,
     ngx_http_ratelimit_peer_t *peer);
 static ngx_int_t ngx_http_ratelimit_peer_auth(ngx_conf_t *cf,
@@ -50,6 +53,7 @@ ngx_http_ratelimit_peer(ngx_conf_t *cf, ngx_http_ratelimit_shard_t *shard,
     peer->port = shard->port;
     peer->resolver = access->resolver;
     peer->resolver_timeout = access->resolver_timeout;
+    peer->networks = access->networks;
     peer->sentinels = sentinels;
     peer->seeds = seeds;
     peer->breaker = access->breaker;
@@ -133,7 +137,8 @@ ngx_http_ratelimit_peer_same(ngx_http_ratelimit_peer_t *peer,
         || peer->breaker.failures != other->breaker.failures
         || peer->breaker.window != other->breaker.window
         || peer->breaker.probe != other->breaker.probe
-        || peer->resolver != other->resolver)
+        || peer->resolver != other->resolver
+        || peer->networks != other->networks)
     {
         return 0;
     }
@@ -367,9 +372,70 @@ ngx_http_ratelimit_peer_probe(ngx_conf_t *cf, ngx_http_ratelimit_peer_t *peer,
 }
 
 
+void
+ngx_http_ratelimit_peer_node(ngx_http_ratelimit_peer_t *cluster,
+    ngx_str_t *name, u_char *p, ngx_str_t *label)
+{
+    label->data = p;
+
+    if (cluster->user.len) {
+        p = ngx_sprintf(p, "%V@", &cluster->user);
+    }
+
+    p = ngx_cpymem(p, name->data, name->len);
+
+    label->len = p - label->data;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_peer_allows(ngx_http_ratelimit_peer_t *peer,
+    ngx_addr_t *addr)
+{
+    ngx_uint_t                   i, k;
+    ngx_array_t                 *named;
+    ngx_http_ratelimit_shard_t  *shard;
+
+    if (peer->networks == NULL
+        || ngx_cidr_match(addr->sockaddr, peer->networks) == NGX_OK)
+    {
+        return 1;
+    }
+
+    named = peer->sentinels ? peer->sentinels->addresses : peer->seeds;
+    shard = named->elts;
+
+    for (i = 0; i < named->nelts; i++) {
+        for (k = 0; k < shard[i].naddrs; k++) {
+
+            if (ngx_http_ratelimit_addr_equal(&shard[i].addrs[k], addr)) {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+void
+ngx_http_ratelimit_peer_refused(ngx_http_ratelimit_shard_stats_t *stats,
+    ngx_log_t *log, const char *who, ngx_str_t *name, ngx_addr_t *addr)
+{
+    ngx_http_ratelimit_count(stats->events[NGX_HTTP_RATELIMIT_EVENT_REFUSED]);
+
+    if (ngx_http_ratelimit_stats_loud(stats, NGX_HTTP_RATELIMIT_CONFIG)) {
+        ngx_log_error(NGX_LOG_ERR, log, 0,
+                      "%s %V announces %V, which is in none of "
+                      "\"ratelimit_redis_networks\": it is not used", who,
+                      name, &addr->name);
+    }
+}
+
+
 ngx_int_t
 ngx_http_ratelimit_peers_attach(ngx_http_ratelimit_zone_t *zone,
-    ngx_array_t *peers)
+    ngx_http_ratelimit_stats_t *stats, ngx_array_t *peers)
 {
     ngx_uint_t                       i;
     ngx_http_ratelimit_peer_t      **peer;
@@ -378,7 +444,7 @@ ngx_http_ratelimit_peers_attach(ngx_http_ratelimit_zone_t *zone,
     peer = peers->elts;
 
     for (i = 0; i < peers->nelts; i++) {
-        peer[i]->stats = ngx_http_ratelimit_stats_shard(zone,
+        peer[i]->stats = ngx_http_ratelimit_stats_shard(zone, stats,
                                                         &peer[i]->label);
         if (peer[i]->stats == NULL) {
             return NGX_ERROR;
@@ -393,7 +459,7 @@ ngx_http_ratelimit_peers_attach(ngx_http_ratelimit_zone_t *zone,
         sentinels = peer[i]->sentinels;
 
         if (sentinels) {
-            sentinels->peer->stats = ngx_http_ratelimit_stats_shard(zone,
+            sentinels->peer->stats = ngx_http_ratelimit_stats_shard(zone, stats,
                                                    &sentinels->peer->label);
             if (sentinels->peer->stats == NULL) {
                 return NGX_ERROR;
@@ -401,9 +467,71 @@ ngx_http_ratelimit_peers_attach(ngx_http_ratelimit_zone_t *zone,
 
             sentinels->peer->stats->role = sentinels->peer->role;
         }
+
+        if (peer[i]->seeds
+            && ngx_http_ratelimit_peer_seeds(zone, stats, peer[i]) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
     }
 
     return NGX_OK;
+}
+
+
+/* they have their place before any other node */
+
+static ngx_int_t
+ngx_http_ratelimit_peer_seeds(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_stats_t *stats, ngx_http_ratelimit_peer_t *cluster)
+{
+    u_char                            *p;
+    ngx_str_t                          label;
+    ngx_uint_t                         i;
+    ngx_http_ratelimit_shard_t        *seed;
+    ngx_http_ratelimit_shard_stats_t  *shard;
+
+    seed = cluster->seeds->elts;
+
+    for (i = 0; i < cluster->seeds->nelts; i++) {
+
+        p = ngx_alloc(cluster->user.len + 1 + seed[i].name.len,
+                      zone->shm_zone->shm.log);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_http_ratelimit_peer_node(cluster, &seed[i].name, p, &label);
+        shard = ngx_http_ratelimit_stats_shard(zone, stats, &label);
+
+        ngx_free(p);
+
+        if (shard == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_ratelimit_peers_use(ngx_http_ratelimit_zone_t *zone,
+    ngx_array_t *peers)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_peer_t  **peer;
+
+    peer = peers->elts;
+
+    for (i = 0; i < peers->nelts; i++) {
+        ngx_http_ratelimit_stats_use(zone, peer[i]->stats);
+
+        if (peer[i]->sentinels) {
+            ngx_http_ratelimit_stats_use(zone,
+                                         peer[i]->sentinels->peer->stats);
+        }
+    }
 }
 
 

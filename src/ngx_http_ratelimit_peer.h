@@ -16,6 +16,7 @@
 
 #include "ngx_http_ratelimit_breaker.h"
 #include "ngx_http_ratelimit_redis.h"
+#include "ngx_http_ratelimit_slot.h"
 #include "ngx_http_ratelimit_stats.h"
 #include "ngx_http_ratelimit_tls.h"
 #include "ngx_http_ratelimit_zone.h"
@@ -25,6 +26,10 @@
 
 #define NGX_HTTP_RATELIMIT_TELL_ROLE   1
 #define NGX_HTTP_RATELIMIT_TELL_SLOTS  2
+
+/* what a server is called at most, without its user: @host:port */
+#define NGX_HTTP_RATELIMIT_PEER_NAME                                          \
+    (NGX_HTTP_RATELIMIT_SLOT_HOST + sizeof("@[]:65535"))
 
 
 typedef enum {
@@ -64,6 +69,7 @@ typedef struct {
     ngx_str_t                          prefix;    /* of keys */
     ngx_resolver_t                    *resolver;  /* NULL: none */
     ngx_msec_t                         resolver_timeout;
+    ngx_array_t                       *networks;  /* ngx_cidr_t; NULL: all */
 } ngx_http_ratelimit_access_t;
 
 
@@ -92,6 +98,7 @@ struct ngx_http_ratelimit_peer_s {
     in_port_t                          port;
     ngx_resolver_t                    *resolver;
     ngx_msec_t                         resolver_timeout;
+    ngx_array_t                       *networks;  /* see above */
     ngx_str_t                          user;
     ngx_str_t                          password;
     ngx_int_t                          database;
@@ -122,8 +129,26 @@ ngx_int_t ngx_http_ratelimit_peer_sentinel(ngx_conf_t *cf,
     ngx_http_ratelimit_sentinels_t *sentinels,
     ngx_http_ratelimit_access_t *access);
 
+/* the label of a node of that cluster, at "p", where there is room for it */
+void ngx_http_ratelimit_peer_node(ngx_http_ratelimit_peer_t *cluster,
+    ngx_str_t *name, u_char *p, ngx_str_t *label);
+
+/*
+ * Of a master or a cluster: whether it may be, or have a node, at an address
+ * that was announced: one of "ratelimit_redis_networks", or one that the
+ * configuration names itself.  And what is said of one where it may not be.
+ */
+ngx_uint_t ngx_http_ratelimit_peer_allows(ngx_http_ratelimit_peer_t *peer,
+    ngx_addr_t *addr);
+void ngx_http_ratelimit_peer_refused(ngx_http_ratelimit_shard_stats_t *stats,
+    ngx_log_t *log, const char *who, ngx_str_t *name, ngx_addr_t *addr);
+
 /* finds or makes the peers' counters in the zone */
 ngx_int_t ngx_http_ratelimit_peers_attach(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_stats_t *stats, ngx_array_t *peers);
+
+/* this process uses them */
+void ngx_http_ratelimit_peers_use(ngx_http_ratelimit_zone_t *zone,
     ngx_array_t *peers);
 
 

@@ -391,6 +391,31 @@ ngx_http_ratelimit_redis_rest(ngx_http_ratelimit_redis_t *redis)
 }
 
 
+ngx_uint_t
+ngx_http_ratelimit_redis_unused(ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_queue_t                 *q;
+    ngx_http_ratelimit_redis_t  *other;
+
+    if (redis->slots || redis->connection || redis->timer.timer_set) {
+        return 0;
+    }
+
+    for (q = ngx_queue_head(&ngx_http_ratelimit_redis_all);
+         q != ngx_queue_sentinel(&ngx_http_ratelimit_redis_all);
+         q = ngx_queue_next(q))
+    {
+        other = ngx_queue_data(q, ngx_http_ratelimit_redis_t, queue);
+
+        if (other != redis && other->owner == redis->owner) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
 ngx_int_t
 ngx_http_ratelimit_redis_move(ngx_http_ratelimit_redis_t *redis,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop)
@@ -416,8 +441,8 @@ ngx_http_ratelimit_redis_move(ngx_http_ratelimit_redis_t *redis,
         return NGX_DECLINED;
     }
 
-    copy = ngx_http_ratelimit_redis_copy(addrs, n, redis->cycle_log);
-    if (copy == NULL) {
+    copy = n ? ngx_http_ratelimit_redis_copy(addrs, n, redis->cycle_log) : NULL;
+    if (copy == NULL && n) {
         return NGX_ERROR;
     }
 
@@ -427,7 +452,7 @@ ngx_http_ratelimit_redis_move(ngx_http_ratelimit_redis_t *redis,
 
     redis->addrs = copy;
     redis->naddrs = n;
-    redis->moved = 1;
+    redis->moved = (n != 0);
     redis->address = stays ? i : 0;
 
     if (stays) {
@@ -445,6 +470,16 @@ ngx_http_ratelimit_redis_move(ngx_http_ratelimit_redis_t *redis,
         }
 
         redis->state = NGX_HTTP_RATELIMIT_REDIS_IDLE;
+    }
+
+    if (n == 0) {
+
+        if (redis->timer.timer_set) {
+            ngx_del_timer(&redis->timer);
+        }
+
+        redis->state = NGX_HTTP_RATELIMIT_REDIS_IDLE;
+        redis->created = ngx_current_msec;
     }
 
     /* what waits for a connection has one in a moment */

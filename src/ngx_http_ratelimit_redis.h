@@ -128,6 +128,7 @@ ngx_http_ratelimit_redis_t *ngx_http_ratelimit_redis_create(ngx_log_t *log,
  * The server has other addresses now, which are copied.  If the connection is
  * to none of them it ends: at once, with its calls, if "drop" is set; else by
  * and by, see ngx_http_ratelimit_redis_retire().
+ * No addresses (n is 0): calls wait for some, as long as a connect may take.
  * NGX_DECLINED: it can't stay, and "drop" is not set; NGX_ERROR: no memory
  */
 ngx_int_t ngx_http_ratelimit_redis_move(ngx_http_ratelimit_redis_t *redis,
@@ -145,6 +146,9 @@ ngx_addr_t *ngx_http_ratelimit_redis_addr(ngx_http_ratelimit_redis_t *redis);
 
 /* nobody needs it for now: an idle connection is closed, and none is made */
 void ngx_http_ratelimit_redis_rest(ngx_http_ratelimit_redis_t *redis);
+
+/* it rests, no call is under way, nor on one that has retired for it */
+ngx_uint_t ngx_http_ratelimit_redis_unused(ngx_http_ratelimit_redis_t *redis);
 
 /* one that rests connects as soon as its owner lets it */
 void ngx_http_ratelimit_redis_plan(ngx_http_ratelimit_redis_t *redis);

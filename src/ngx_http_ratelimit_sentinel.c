@@ -11,6 +11,10 @@
  * however alive it may be.  For a while after a switch a sentinel that has not
  * heard of it is not believed if it names the old master.
  *
+ * A sentinel may announce a name instead of an address.  It is looked up by
+ * nginx's resolver, again and again; until it is known where the master is, its
+ * calls wait.
+ *
  * Where a master was last is kept in shared memory, so that workers that start
  * while no sentinel answers find it.  Every connection to a master checks its
  * ROLE.
@@ -32,11 +36,23 @@
 #define NGX_HTTP_RATELIMIT_SENTINEL_TEXT    64
 
 
+/* where a sentinel says that a master is: host:port, in lower case */
+
 typedef struct {
-    ngx_http_ratelimit_peer_t           *peer;
+    ngx_str_t                            text;      /* len 0: not known */
+    ngx_str_t                            host;
+    in_port_t                            port;
+    u_char                               data[NGX_HTTP_RATELIMIT_PEER_NAME];
+} ngx_http_ratelimit_place_t;
+
+
+typedef struct {
+    ngx_http_ratelimit_sentinel_t       *sentinel;
+    ngx_http_ratelimit_peer_t            peer;      /* a copy: it has a host */
     ngx_http_ratelimit_link_t           *link;
-    ngx_http_ratelimit_addr_t            addr;      /* socklen 0: not known */
-    ngx_http_ratelimit_addr_t            old;       /* before the switch */
+    ngx_http_ratelimit_place_t           place;
+    ngx_http_ratelimit_place_t           old;       /* before the switch */
+    ngx_http_ratelimit_name_t           *name;      /* NULL: is an address */
     ngx_msec_t                           switched;
 } ngx_http_ratelimit_master_t;
 
@@ -103,9 +119,23 @@ static ngx_int_t ngx_http_ratelimit_sentinel_learn(
     ngx_http_ratelimit_sentinel_t *sentinel,
     ngx_http_ratelimit_master_t *master, ngx_str_t *host, ngx_str_t *port,
     ngx_uint_t switched);
+static ngx_int_t ngx_http_ratelimit_sentinel_place(
+    ngx_http_ratelimit_master_t *master, ngx_http_ratelimit_place_t *place,
+    ngx_str_t *host, ngx_int_t port, ngx_http_ratelimit_addr_t *addr);
+static ngx_uint_t ngx_http_ratelimit_sentinel_same(
+    ngx_http_ratelimit_place_t *a, ngx_http_ratelimit_place_t *b);
+static ngx_int_t ngx_http_ratelimit_sentinel_move(
+    ngx_http_ratelimit_master_t *master, ngx_http_ratelimit_place_t *place,
+    ngx_addr_t *addr);
+static void ngx_http_ratelimit_sentinel_copy(ngx_http_ratelimit_place_t *to,
+    ngx_http_ratelimit_place_t *from);
+static ngx_uint_t ngx_http_ratelimit_sentinel_found(void *data,
+    ngx_addr_t *addrs, ngx_uint_t n);
+static void ngx_http_ratelimit_sentinel_again(
+    ngx_http_ratelimit_sentinel_t *sentinel);
 static void ngx_http_ratelimit_sentinel_tell(
     ngx_http_ratelimit_sentinel_t *sentinel,
-    ngx_http_ratelimit_master_t *master, ngx_http_ratelimit_addr_t *old,
+    ngx_http_ratelimit_master_t *master, ngx_uint_t switched,
     ngx_addr_t *from);
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_sentinel_role(
     void *data, ngx_http_ratelimit_link_t *link, ngx_uint_t tell,
@@ -166,7 +196,8 @@ ngx_http_ratelimit_sentinel_create(ngx_cycle_t *cycle,
     peer = sentinels->masters.elts;
 
     for (i = 0; i < sentinel->n; i++) {
-        sentinel->masters[i].peer = peer[i];
+        sentinel->masters[i].sentinel = sentinel;
+        sentinel->masters[i].peer = *peer[i];
 
         if (ngx_http_ratelimit_sentinel_master(sentinel, cycle,
                                                &sentinel->masters[i], stats)
@@ -287,20 +318,24 @@ ngx_http_ratelimit_sentinel_master(ngx_http_ratelimit_sentinel_t *sentinel,
 {
     u_char                             text[NGX_SOCKADDR_STRLEN];
     uint64_t                           hash;
+    ngx_int_t                          rc;
     ngx_str_t                          host, port;
+    ngx_http_ratelimit_addr_t          addr;
+    ngx_http_ratelimit_place_t         place;
     ngx_http_ratelimit_shard_stats_t  *known;
 
     master->link = ngx_http_ratelimit_link_create(cycle->pool, cycle->log,
-                                                  master->peer, sentinel->zone,
-                                                  stats, &sentinel->guide);
+                                                  &master->peer,
+                                                  sentinel->zone, stats,
+                                                  &sentinel->guide);
     if (master->link == NULL) {
         return NGX_ERROR;
     }
 
-    known = master->peer->stats;
+    known = master->peer.stats;
 
-    hash = ngx_http_ratelimit_hash(master->peer->sentinels->name.data,
-                                   master->peer->sentinels->name.len);
+    hash = ngx_http_ratelimit_hash(master->peer.sentinels->name.data,
+                                   master->peer.sentinels->name.len);
 
     ngx_http_ratelimit_zone_hold(sentinel->zone);
 
@@ -326,7 +361,9 @@ ngx_http_ratelimit_sentinel_master(ngx_http_ratelimit_sentinel_t *sentinel,
         /* void */
     }
 
-    if (port.data == text) {
+    /* nor one that was too long to be kept */
+
+    if (port.data == text || host.len == NGX_SOCKADDR_STRLEN) {
         return NGX_OK;
     }
 
@@ -338,15 +375,18 @@ ngx_http_ratelimit_sentinel_master(ngx_http_ratelimit_sentinel_t *sentinel,
         host.len -= 2;
     }
 
-    if (ngx_http_ratelimit_addr(&master->addr, host.data, host.len,
-                                (in_port_t) ngx_atoi(port.data, port.len))
-        != NGX_OK)
-    {
-        master->addr.addr.socklen = 0;
-        return NGX_OK;
-    }
+    rc = ngx_http_ratelimit_sentinel_place(master, &place, &host,
+                                           ngx_atoi(port.data, port.len),
+                                           &addr);
 
-    ngx_http_ratelimit_link_move(master->link, &master->addr.addr, 1, 1);
+    if (rc == NGX_DECLINED
+        || (rc == NGX_OK
+            && ngx_http_ratelimit_peer_allows(&master->peer, &addr.addr)))
+    {
+        (void) ngx_http_ratelimit_sentinel_move(master, &place,
+                                                rc == NGX_OK ? &addr.addr
+                                                             : NULL);
+    }
 
     return NGX_OK;
 }
@@ -375,6 +415,12 @@ ngx_http_ratelimit_sentinel_exit(ngx_http_ratelimit_sentinel_t *sentinel)
 
     if (sentinel->ping.timer_set) {
         ngx_del_timer(&sentinel->ping);
+    }
+
+    for (i = 0; i < sentinel->n; i++) {
+        if (sentinel->masters[i].name) {
+            ngx_http_ratelimit_name_end(sentinel->masters[i].name);
+        }
     }
 
     for (i = 0; i < sentinel->nposts; i++) {
@@ -523,7 +569,7 @@ ngx_http_ratelimit_sentinel_greeted(void *data, ngx_uint_t tell,
             ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
                           "sentinel %V knows no master \"%V\": check the name "
                           "in \"ratelimit_shards sentinel=...\"",
-                          &addr->name, &master->peer->redis.name);
+                          &addr->name, &master->peer.redis.name);
         }
 
         return NGX_HTTP_RATELIMIT_CONFIG;
@@ -610,7 +656,7 @@ ngx_http_ratelimit_sentinel_switch(ngx_http_ratelimit_sentinel_t *sentinel,
     ngx_uint_t   i;
 
     for (i = 0; i < sentinel->n; i++) {
-        name = &sentinel->masters[i].peer->redis.name;
+        name = &sentinel->masters[i].peer.redis.name;
 
         if (name->len == word[0].len
             && ngx_memcmp(name->data, word[0].data, name->len) == 0)
@@ -629,21 +675,22 @@ ngx_http_ratelimit_sentinel_learn(ngx_http_ratelimit_sentinel_t *sentinel,
     ngx_http_ratelimit_master_t *master, ngx_str_t *host, ngx_str_t *port,
     ngx_uint_t switched)
 {
-    size_t                      len;
-    u_char                      text[ngx_http_ratelimit_escape_size(
-                                         NGX_HTTP_RATELIMIT_SENTINEL_TEXT)];
-    ngx_int_t                   n;
-    ngx_addr_t                 *from;
-    ngx_uint_t                  known;
-    ngx_http_ratelimit_addr_t   addr;
+    size_t                       len;
+    u_char                       text[ngx_http_ratelimit_escape_size(
+                                          NGX_HTTP_RATELIMIT_SENTINEL_TEXT)];
+    ngx_int_t                    rc;
+    ngx_addr_t                  *from;
+    ngx_uint_t                   known;
+    ngx_http_ratelimit_addr_t    addr;
+    ngx_http_ratelimit_place_t   place;
 
-    n = ngx_atoi(port->data, port->len);
     from = ngx_http_ratelimit_redis_addr(sentinel->post->redis);
 
-    if (n < 1 || n > 65535
-        || ngx_http_ratelimit_addr(&addr, host->data, host->len, (in_port_t) n)
-           != NGX_OK)
-    {
+    rc = ngx_http_ratelimit_sentinel_place(master, &place, host,
+                                           ngx_atoi(port->data, port->len),
+                                           &addr);
+    if (rc == NGX_ERROR) {
+
         if (ngx_http_ratelimit_sentinel_loud(sentinel->post,
                                              NGX_HTTP_RATELIMIT_CONFIG))
         {
@@ -653,18 +700,18 @@ ngx_http_ratelimit_sentinel_learn(ngx_http_ratelimit_sentinel_t *sentinel,
 
             ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
                           "sentinel %V names master \"%V\" as \"%*s\", which "
-                          "is no address: set \"SENTINEL announce-hostnames "
-                          "no\" there", &from->name,
-                          &master->peer->redis.name, len, text);
+                          "is no address: set \"resolver\" in nginx, or "
+                          "\"SENTINEL announce-hostnames no\" there",
+                          &from->name, &master->peer.redis.name, len, text);
         }
 
         return NGX_ERROR;
     }
 
-    known = (master->addr.addr.socklen != 0);
+    known = (master->place.text.len != 0);
 
-    if (known && ngx_http_ratelimit_addr_equal(&master->addr.addr, &addr.addr))
-    {
+    if (known && ngx_http_ratelimit_sentinel_same(&master->place, &place)) {
+
         /* others may have heard of a switch already: nothing is written */
 
         return NGX_OK;
@@ -672,33 +719,205 @@ ngx_http_ratelimit_sentinel_learn(ngx_http_ratelimit_sentinel_t *sentinel,
 
     /* one that has not heard of the switch: in a moment another one is asked */
 
-    if (!switched && master->old.addr.socklen
+    if (!switched && master->old.text.len
         && ngx_current_msec - master->switched
            < NGX_HTTP_RATELIMIT_SENTINEL_STALE
-        && ngx_http_ratelimit_addr_equal(&master->old.addr, &addr.addr))
+        && ngx_http_ratelimit_sentinel_same(&master->old, &place))
     {
-        if (!sentinel->ask.timer_set) {
-            ngx_add_timer(&sentinel->ask, NGX_HTTP_RATELIMIT_SENTINEL_ASK);
-        }
+        ngx_http_ratelimit_sentinel_again(sentinel);
 
         return NGX_OK;
     }
 
-    if (known) {
-        ngx_http_ratelimit_addr_copy(&master->old, &master->addr);
+    if (rc == NGX_OK
+        && !ngx_http_ratelimit_peer_allows(&master->peer, &addr.addr))
+    {
+        ngx_http_ratelimit_peer_refused(master->peer.stats, sentinel->log,
+                                        "sentinel", &from->name, &addr.addr);
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_ratelimit_sentinel_move(master, &place,
+                                         rc == NGX_OK ? &addr.addr : NULL)
+        != NGX_OK)
+    {
+        /* no memory: all is as before, until a sentinel says it again */
+
+        ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                      "ratelimit shard %V: no memory to follow the master to "
+                      "%V", &master->peer.label, &place.text);
+
+        ngx_http_ratelimit_sentinel_again(sentinel);
+
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_sentinel_tell(sentinel, master, known, from);
+
+    return NGX_OK;
+}
+
+
+/* NGX_OK: an address; NGX_DECLINED: a name; NGX_ERROR: neither of use */
+
+static ngx_int_t
+ngx_http_ratelimit_sentinel_place(ngx_http_ratelimit_master_t *master,
+    ngx_http_ratelimit_place_t *place, ngx_str_t *host, ngx_int_t port,
+    ngx_http_ratelimit_addr_t *addr)
+{
+    u_char  *p;
+
+    if (port < 1 || port > 65535) {
+        return NGX_ERROR;
+    }
+
+    place->port = (in_port_t) port;
+    place->text.data = place->data;
+    place->host.data = place->data;
+    place->host.len = 0;
+
+    if (ngx_http_ratelimit_addr(addr, host->data, host->len, place->port)
+        == NGX_OK)
+    {
+        place->text.len = addr->addr.name.len;
+        ngx_memcpy(place->data, addr->addr.name.data, addr->addr.name.len);
+
+        return NGX_OK;
+    }
+
+    if (ngx_http_ratelimit_name_check(master->peer.resolver, host) != NGX_OK
+        || !ngx_http_ratelimit_name_valid(host->data, host->len))
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_strlow(place->data, host->data, host->len);
+    p = ngx_sprintf(place->data + host->len, ":%i", port);
+
+    place->host.len = host->len;
+    place->text.len = p - place->data;
+
+    return NGX_DECLINED;
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_sentinel_same(ngx_http_ratelimit_place_t *a,
+    ngx_http_ratelimit_place_t *b)
+{
+    return a->text.len == b->text.len
+           && ngx_memcmp(a->text.data, b->text.data, a->text.len) == 0;
+}
+
+
+/* not one more call to the old one; NGX_ERROR: all is as it was */
+
+static ngx_int_t
+ngx_http_ratelimit_sentinel_move(ngx_http_ratelimit_master_t *master,
+    ngx_http_ratelimit_place_t *place, ngx_addr_t *addr)
+{
+    ngx_str_t                   host;
+    ngx_http_ratelimit_name_t  *name;
+
+    name = NULL;
+
+    if (addr == NULL) {
+        name = ngx_http_ratelimit_name_watch(master->sentinel->log,
+                                          master->peer.resolver,
+                                          master->peer.resolver_timeout,
+                                          &master->peer.label, &place->host,
+                                          place->port, NULL, 0,
+                                          ngx_http_ratelimit_sentinel_found,
+                                          master);
+        if (name == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    /* a certificate is for the name, or else for the address */
+
+    host = master->peer.redis.host;
+    master->peer.redis.host = place->host;
+
+    if (ngx_http_ratelimit_link_move(master->link, addr, addr ? 1 : 0, 1)
+        != NGX_OK)
+    {
+        master->peer.redis.host = host;
+
+        if (name) {
+            ngx_http_ratelimit_name_end(name);
+        }
+
+        return NGX_ERROR;
+    }
+
+    if (master->name) {
+        ngx_http_ratelimit_name_end(master->name);
+    }
+
+    master->name = name;
+
+    if (master->place.text.len) {
+        ngx_http_ratelimit_sentinel_copy(&master->old, &master->place);
         master->switched = ngx_current_msec;
     }
 
-    ngx_http_ratelimit_addr_copy(&master->addr, &addr);
-
-    ngx_http_ratelimit_sentinel_tell(sentinel, master,
-                                     known ? &master->old : NULL, from);
-
-    /* not one more call to the old one */
-
-    ngx_http_ratelimit_link_move(master->link, &master->addr.addr, 1, 1);
+    ngx_http_ratelimit_sentinel_copy(&master->place, place);
+    master->peer.redis.host = master->place.host;
 
     return NGX_OK;
+}
+
+
+static void
+ngx_http_ratelimit_sentinel_copy(ngx_http_ratelimit_place_t *to,
+    ngx_http_ratelimit_place_t *from)
+{
+    *to = *from;
+
+    to->text.data = to->data;
+    to->host.data = to->data;
+}
+
+
+/* where a master is that was announced by name */
+
+static ngx_uint_t
+ngx_http_ratelimit_sentinel_found(void *data, ngx_addr_t *addrs, ngx_uint_t n)
+{
+    ngx_http_ratelimit_master_t *master = data;
+
+    ngx_uint_t  i, k;
+    ngx_addr_t  allowed[NGX_HTTP_RATELIMIT_NAME_ADDRS];
+
+    for (i = 0, k = 0; i < n; i++) {
+
+        if (ngx_http_ratelimit_peer_allows(&master->peer, &addrs[i])) {
+            allowed[k++] = addrs[i];
+            continue;
+        }
+
+        ngx_http_ratelimit_peer_refused(master->peer.stats,
+                                        master->sentinel->log, "master",
+                                        &master->place.text, &addrs[i]);
+    }
+
+    if (n && k == 0) {
+        return 0;
+    }
+
+    return ngx_http_ratelimit_link_renamed(master->link, allowed, k);
+}
+
+
+/* in a moment another sentinel is asked */
+
+static void
+ngx_http_ratelimit_sentinel_again(ngx_http_ratelimit_sentinel_t *sentinel)
+{
+    if (!sentinel->ask.timer_set) {
+        ngx_add_timer(&sentinel->ask, NGX_HTTP_RATELIMIT_SENTINEL_ASK);
+    }
 }
 
 
@@ -706,31 +925,31 @@ ngx_http_ratelimit_sentinel_learn(ngx_http_ratelimit_sentinel_t *sentinel,
 
 static void
 ngx_http_ratelimit_sentinel_tell(ngx_http_ratelimit_sentinel_t *sentinel,
-    ngx_http_ratelimit_master_t *master, ngx_http_ratelimit_addr_t *old,
+    ngx_http_ratelimit_master_t *master, ngx_uint_t switched,
     ngx_addr_t *from)
 {
     ngx_str_t  *name;
 
-    name = &master->addr.addr.name;
+    name = &master->place.text;
 
     if (!ngx_http_ratelimit_link_found(master->link, name)) {
         return;
     }
 
-    if (old) {
+    if (switched) {
         ngx_http_ratelimit_link_event(master->link,
                                       NGX_HTTP_RATELIMIT_EVENT_FAILOVER);
 
         ngx_log_error(NGX_LOG_NOTICE, sentinel->log, 0,
                       "ratelimit shard %V: the master is %V now, and was %V, "
-                      "says sentinel %V", &master->peer->label, name,
-                      &old->addr.name, &from->name);
+                      "says sentinel %V", &master->peer.label, name,
+                      &master->old.text, &from->name);
         return;
     }
 
     ngx_log_error(NGX_LOG_NOTICE, sentinel->log, 0,
                   "ratelimit shard %V: the master is %V, says sentinel %V",
-                  &master->peer->label, name, &from->name);
+                  &master->peer.label, name, &from->name);
 }
 
 
@@ -767,11 +986,22 @@ ngx_http_ratelimit_sentinel_trouble(void *data,
 {
     ngx_http_ratelimit_sentinel_t *sentinel = data;
 
-    ngx_msec_t  age;
+    ngx_msec_t                    age;
+    ngx_http_ratelimit_master_t  *master;
 
-    if (!ngx_http_ratelimit_failure_breaks(failure)
-        || sentinel->ask.timer_set || ngx_exiting)
-    {
+    if (!ngx_http_ratelimit_failure_breaks(failure) || ngx_exiting) {
+        return;
+    }
+
+    master = (ngx_http_ratelimit_master_t *)
+             ((u_char *) ngx_http_ratelimit_link_peer(link)
+              - offsetof(ngx_http_ratelimit_master_t, peer));
+
+    if (master->name) {
+        ngx_http_ratelimit_name_again(master->name);
+    }
+
+    if (sentinel->ask.timer_set) {
         return;
     }
 

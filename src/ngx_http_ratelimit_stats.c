@@ -14,6 +14,13 @@
 #define NGX_HTTP_RATELIMIT_STATS_LINES   10         /* logged in that time */
 
 
+static void ngx_http_ratelimit_stats_mark(
+    ngx_http_ratelimit_shard_stats_t *shard, ngx_uint_t used);
+static void ngx_http_ratelimit_stats_ask(ngx_http_ratelimit_zone_ask_t *ask,
+    ngx_str_t *name, ngx_http_ratelimit_users_t living);
+static void ngx_http_ratelimit_stats_living(ngx_http_ratelimit_stats_t *stats,
+    ngx_http_ratelimit_users_t living);
+static ngx_uint_t ngx_http_ratelimit_stats_unused(void *record, void *data);
 static ngx_uint_t ngx_http_ratelimit_stats_alive(ngx_atomic_uint_t pid);
 
 
@@ -41,7 +48,8 @@ static const char  *ngx_http_ratelimit_event_names[] = {
     "clusterdown",
     "failover",
     "resolved",
-    "resolve_failed"
+    "resolve_failed",
+    "refused"
 };
 
 
@@ -115,6 +123,7 @@ static const uint32_t  ngx_http_ratelimit_stats_fields[] = {
     ngx_http_ratelimit_zone_field(shard_stats, lines),
     ngx_http_ratelimit_zone_field(shard_stats, untold),
     ngx_http_ratelimit_zone_field(shard_stats, logged),
+    ngx_http_ratelimit_zone_field(shard_stats, users),
     ngx_http_ratelimit_zone_field(shard_stats, gauges),
 
     sizeof(ngx_http_ratelimit_stats_t),
@@ -137,12 +146,22 @@ ngx_http_ratelimit_stats_layout(void)
 ngx_http_ratelimit_stats_t *
 ngx_http_ratelimit_stats(ngx_http_ratelimit_zone_t *zone)
 {
-    ngx_str_t  name = ngx_string("");
+    ngx_str_t                       name;
+    ngx_http_ratelimit_stats_t     *stats;
+    ngx_http_ratelimit_zone_ask_t   ask;
 
-    return ngx_http_ratelimit_zone_record(zone,
-                                          NGX_HTTP_RATELIMIT_RECORD_STATS,
-                                          &name,
-                                          sizeof(ngx_http_ratelimit_stats_t));
+    ngx_str_null(&name);
+    ngx_memzero(&ask, sizeof(ngx_http_ratelimit_zone_ask_t));
+
+    ask.kind = NGX_HTTP_RATELIMIT_RECORD_STATS;
+    ask.name = &name;
+    ask.size = sizeof(ngx_http_ratelimit_stats_t);
+
+    ngx_http_ratelimit_zone_hold(zone);
+    stats = ngx_http_ratelimit_zone_record(zone, &ask);
+    ngx_http_ratelimit_zone_release(zone);
+
+    return stats;
 }
 
 
@@ -150,28 +169,196 @@ ngx_http_ratelimit_limit_stats_t *
 ngx_http_ratelimit_stats_limit(ngx_http_ratelimit_zone_t *zone,
     ngx_str_t *name)
 {
-    return ngx_http_ratelimit_zone_record(zone,
-                                    NGX_HTTP_RATELIMIT_RECORD_LIMIT, name,
-                                    sizeof(ngx_http_ratelimit_limit_stats_t));
+    ngx_http_ratelimit_zone_ask_t      ask;
+    ngx_http_ratelimit_limit_stats_t  *limit;
+
+    ngx_memzero(&ask, sizeof(ngx_http_ratelimit_zone_ask_t));
+
+    ask.kind = NGX_HTTP_RATELIMIT_RECORD_LIMIT;
+    ask.name = name;
+    ask.size = sizeof(ngx_http_ratelimit_limit_stats_t);
+
+    ngx_http_ratelimit_zone_hold(zone);
+    limit = ngx_http_ratelimit_zone_record(zone, &ask);
+    ngx_http_ratelimit_zone_release(zone);
+
+    return limit;
 }
 
 
 ngx_http_ratelimit_shard_stats_t *
 ngx_http_ratelimit_stats_shard(ngx_http_ratelimit_zone_t *zone,
-    ngx_str_t *name)
+    ngx_http_ratelimit_stats_t *stats, ngx_str_t *name)
 {
-    return ngx_http_ratelimit_zone_record(zone,
-                                    NGX_HTTP_RATELIMIT_RECORD_SHARD, name,
-                                    sizeof(ngx_http_ratelimit_shard_stats_t));
+    ngx_http_ratelimit_users_t         living;
+    ngx_http_ratelimit_zone_ask_t      ask;
+    ngx_http_ratelimit_shard_stats_t  *shard;
+
+    ngx_http_ratelimit_stats_ask(&ask, name, living);
+
+    ngx_http_ratelimit_zone_hold(zone);
+
+    ngx_http_ratelimit_stats_living(stats, living);
+    shard = ngx_http_ratelimit_zone_record(zone, &ask);
+
+    ngx_http_ratelimit_zone_release(zone);
+
+    return shard;
+}
+
+
+ngx_http_ratelimit_shard_stats_t *
+ngx_http_ratelimit_stats_lend(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_stats_t *stats, ngx_str_t *name)
+{
+    ngx_http_ratelimit_users_t         living;
+    ngx_http_ratelimit_zone_ask_t      ask;
+    ngx_http_ratelimit_shard_stats_t  *shard;
+
+    if (ngx_http_ratelimit_stats_process == NGX_HTTP_RATELIMIT_PROCESSES) {
+        return NULL;
+    }
+
+    ngx_http_ratelimit_stats_ask(&ask, name, living);
+
+    ngx_http_ratelimit_zone_hold(zone);
+
+    ngx_http_ratelimit_stats_living(stats, living);
+    shard = ngx_http_ratelimit_zone_lend(zone, &ask);
+
+    if (shard) {
+        ngx_http_ratelimit_stats_mark(shard, 1);
+    }
+
+    ngx_http_ratelimit_zone_release(zone);
+
+    return shard;
+}
+
+
+void
+ngx_http_ratelimit_stats_use(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_shard_stats_t *shard)
+{
+    if (ngx_http_ratelimit_stats_process == NGX_HTTP_RATELIMIT_PROCESSES) {
+        return;
+    }
+
+    ngx_http_ratelimit_zone_hold(zone);
+    ngx_http_ratelimit_stats_mark(shard, 1);
+    ngx_http_ratelimit_zone_release(zone);
+}
+
+
+void
+ngx_http_ratelimit_stats_return(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_stats_t *stats, ngx_http_ratelimit_shard_stats_t *shard)
+{
+    ngx_http_ratelimit_users_t  living;
+
+    if (ngx_http_ratelimit_stats_process == NGX_HTTP_RATELIMIT_PROCESSES) {
+        return;
+    }
+
+    ngx_http_ratelimit_zone_hold(zone);
+
+    ngx_http_ratelimit_stats_living(stats, living);
+    ngx_http_ratelimit_stats_mark(shard, 0);
+
+    if (ngx_http_ratelimit_stats_unused(shard, living)) {
+        shard->mapped = 0;
+    }
+
+    ngx_http_ratelimit_zone_release(zone);
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_stats_room(ngx_http_ratelimit_zone_t *zone,
+    ngx_uint_t *wanted)
+{
+    return ngx_http_ratelimit_zone_room(zone,
+                                     sizeof(ngx_http_ratelimit_shard_stats_t),
+                                     wanted);
+}
+
+
+/* whether this process uses it */
+
+static void
+ngx_http_ratelimit_stats_mark(ngx_http_ratelimit_shard_stats_t *shard,
+    ngx_uint_t used)
+{
+    uint64_t    bit;
+    ngx_uint_t  i;
+
+    i = ngx_http_ratelimit_stats_process / 64;
+    bit = (uint64_t) 1 << ngx_http_ratelimit_stats_process % 64;
+
+    shard->users[i] = used ? shard->users[i] | bit : shard->users[i] & ~bit;
+}
+
+
+static void
+ngx_http_ratelimit_stats_ask(ngx_http_ratelimit_zone_ask_t *ask,
+    ngx_str_t *name, ngx_http_ratelimit_users_t living)
+{
+    ask->kind = NGX_HTTP_RATELIMIT_RECORD_SHARD;
+    ask->name = name;
+    ask->size = sizeof(ngx_http_ratelimit_shard_stats_t);
+    ask->unused = ngx_http_ratelimit_stats_unused;
+    ask->data = living;
+}
+
+
+/* while the zone is held: one that begins now may get a record next */
+
+static void
+ngx_http_ratelimit_stats_living(ngx_http_ratelimit_stats_t *stats,
+    ngx_http_ratelimit_users_t living)
+{
+    ngx_uint_t  i;
+
+    ngx_memzero(living, sizeof(ngx_http_ratelimit_users_t));
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_PROCESSES; i++) {
+
+        if (ngx_http_ratelimit_stats_alive(stats->pids[i])) {
+            living[i / 64] |= (uint64_t) 1 << i % 64;
+        }
+    }
+}
+
+
+/* what the dead have used nobody uses */
+
+static ngx_uint_t
+ngx_http_ratelimit_stats_unused(void *record, void *data)
+{
+    uint64_t *living = data;
+
+    ngx_uint_t                         i;
+    ngx_http_ratelimit_shard_stats_t  *shard;
+
+    shard = record;
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_PROCESSES / 64; i++) {
+
+        if (shard->users[i] & living[i]) {
+            return 0;
+        }
+    }
+
+    return 1;
 }
 
 
 ngx_http_ratelimit_shard_stats_t *
 ngx_http_ratelimit_stats_next(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_shard_stats_t *after, ngx_str_t *name)
+    ngx_http_ratelimit_shard_stats_t *after, ngx_str_t *name, size_t room)
 {
     return ngx_http_ratelimit_zone_next(zone, NGX_HTTP_RATELIMIT_RECORD_SHARD,
-                                        after, name);
+                                        after, name, room);
 }
 
 
@@ -200,16 +387,24 @@ ngx_http_ratelimit_stats_begin(ngx_http_ratelimit_zone_t *zone,
 
     ngx_http_ratelimit_stats_process = i;
 
+    if (i == NGX_HTTP_RATELIMIT_PROCESSES) {
+        return;
+    }
+
     shard = NULL;
 
     for ( ;; ) {
-        shard = ngx_http_ratelimit_stats_next(zone, shard, &name);
+        shard = ngx_http_ratelimit_stats_next(zone, shard, &name, 0);
         if (shard == NULL) {
             break;
         }
 
         ngx_memzero(ngx_http_ratelimit_stats_gauges(shard),
                     sizeof(ngx_http_ratelimit_gauges_t));
+
+        ngx_http_ratelimit_zone_hold(zone);
+        ngx_http_ratelimit_stats_mark(shard, 0);
+        ngx_http_ratelimit_zone_release(zone);
     }
 }
 

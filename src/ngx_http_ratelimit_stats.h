@@ -69,6 +69,7 @@ typedef enum {
     NGX_HTTP_RATELIMIT_EVENT_FAILOVER,
     NGX_HTTP_RATELIMIT_EVENT_RESOLVED,
     NGX_HTTP_RATELIMIT_EVENT_RESOLVE_FAILED,
+    NGX_HTTP_RATELIMIT_EVENT_REFUSED,              /* an address announced */
 
     NGX_HTTP_RATELIMIT_EVENTS
 } ngx_http_ratelimit_event_e;
@@ -88,6 +89,10 @@ typedef struct {
     uint32_t                        calls;         /* under way */
     uint32_t                        connections;
 } ngx_http_ratelimit_gauges_t;
+
+
+/* a bit for each process */
+typedef uint64_t  ngx_http_ratelimit_users_t[NGX_HTTP_RATELIMIT_PROCESSES / 64];
 
 
 typedef struct {
@@ -129,6 +134,7 @@ typedef struct {
     ngx_atomic_t                    untold;        /* and so many left out */
     ngx_atomic_t                    logged[NGX_HTTP_RATELIMIT_FAILURES];
 
+    ngx_http_ratelimit_users_t      users;         /* with the zone held */
     ngx_http_ratelimit_gauges_t     gauges[NGX_HTTP_RATELIMIT_PROCESSES];
 } ngx_http_ratelimit_shard_stats_t;
 
@@ -155,12 +161,35 @@ ngx_http_ratelimit_stats_t *ngx_http_ratelimit_stats(
 ngx_http_ratelimit_limit_stats_t *ngx_http_ratelimit_stats_limit(
     ngx_http_ratelimit_zone_t *zone, ngx_str_t *name);
 ngx_http_ratelimit_shard_stats_t *ngx_http_ratelimit_stats_shard(
-    ngx_http_ratelimit_zone_t *zone, ngx_str_t *name);
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_stats_t *stats,
+    ngx_str_t *name);
 
-/* all of them, in any order: the one after that, NULL at the end */
+/* how many more shards there is room for, and how many records are in use */
+ngx_uint_t ngx_http_ratelimit_stats_room(ngx_http_ratelimit_zone_t *zone,
+    ngx_uint_t *wanted);
+
+/* a process uses a record that its configuration has asked for */
+void ngx_http_ratelimit_stats_use(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_shard_stats_t *shard);
+
+/*
+ * A record for a server that a process has found by itself, the same for all
+ * processes, until all have returned it or have ended.  NULL: no room.
+ */
+ngx_http_ratelimit_shard_stats_t *ngx_http_ratelimit_stats_lend(
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_stats_t *stats,
+    ngx_str_t *name);
+void ngx_http_ratelimit_stats_return(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_stats_t *stats,
+    ngx_http_ratelimit_shard_stats_t *shard);
+
+/*
+ * All of them, in any order: the one after that, NULL at the end.  The name is
+ * copied.
+ */
 ngx_http_ratelimit_shard_stats_t *ngx_http_ratelimit_stats_next(
     ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_shard_stats_t *after,
-    ngx_str_t *name);
+    ngx_str_t *name, size_t room);
 
 /* a process begins: its gauges are zero; and ends */
 void ngx_http_ratelimit_stats_begin(ngx_http_ratelimit_zone_t *zone,

@@ -48,6 +48,8 @@ ngx_http_ratelimit_topology_init(ngx_cycle_t *cycle, ngx_array_t *peers,
         return NGX_ERROR;
     }
 
+    ngx_http_ratelimit_peers_use(zone, peers);
+
     ngx_http_ratelimit_ways = way;
     ngx_http_ratelimit_ways_n = peers->nelts;
 

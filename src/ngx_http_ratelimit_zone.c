@@ -1,8 +1,10 @@
 
 /*
- * Two parts.  Records are allocated by the slab allocator when a configuration
- * is loaded, and stay, unless memory is short.  All the rest of the memory are
- * cells, for what is kept about keys.
+ * Two parts.  Records are allocated by the slab allocator.  What a
+ * configuration asks for while it is loaded stays, unless memory is short.
+ * Workers may borrow further ones, from a part of the memory that is left for
+ * records: when that is used up, one that nobody uses any more is given to the
+ * next.  All the rest of the memory are cells, for what is kept about keys.
  *
  * The only lock is that of the slab pool, which the master releases when a
  * worker dies with it.  Such a worker may have left cells half linked: as long
@@ -37,6 +39,7 @@
 /* a part of the pages, and at least so many, is left for later records */
 #define NGX_HTTP_RATELIMIT_ZONE_RESERVE  16
 #define NGX_HTTP_RATELIMIT_ZONE_SPARE    4
+#define NGX_HTTP_RATELIMIT_ZONE_LENT     75         /* percent of that */
 
 /*
  * What one request may need: cell 0, and 16 windows of as many limits, each
@@ -56,6 +59,8 @@ typedef struct {
     ngx_uint_t                      generation;  /* the last that asked */
     ngx_str_t                       name;
     size_t                          room;        /* for its name */
+    size_t                          lent;        /* bytes; 0: asked for by a
+                                                    configuration */
     void                           *data;
 } ngx_http_ratelimit_record_t;
 
@@ -64,6 +69,8 @@ struct ngx_http_ratelimit_zone_sh_s {
     uint64_t                        secret[2];
     ngx_queue_t                     records;
     ngx_uint_t                      generation;  /* of configurations */
+    size_t                          lent;        /* bytes of records */
+    size_t                          lendable;    /* so many at most */
 
     volatile uint64_t               knows;     /* us: nothing after this */
 
@@ -83,6 +90,14 @@ static void ngx_http_ratelimit_zone_secret(ngx_http_ratelimit_zone_t *zone,
     uint64_t secret[2]);
 static ngx_int_t ngx_http_ratelimit_zone_create_cells(
     ngx_http_ratelimit_zone_t *zone);
+static ngx_http_ratelimit_record_t *ngx_http_ratelimit_zone_named(
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_zone_ask_t *ask,
+    ngx_http_ratelimit_record_t **unused);
+static ngx_http_ratelimit_record_t *ngx_http_ratelimit_zone_new(
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_zone_ask_t *ask);
+static void ngx_http_ratelimit_zone_rename(
+    ngx_http_ratelimit_record_t *record, ngx_http_ratelimit_zone_ask_t *ask);
+static size_t ngx_http_ratelimit_zone_size(size_t size);
 
 
 /* all that lives in shared memory, field by field */
@@ -157,12 +172,15 @@ static const uint32_t  ngx_http_ratelimit_zone_layout[] = {
     ngx_http_ratelimit_zone_field(record, generation),
     ngx_http_ratelimit_zone_field(record, name),
     ngx_http_ratelimit_zone_field(record, room),
+    ngx_http_ratelimit_zone_field(record, lent),
     ngx_http_ratelimit_zone_field(record, data),
 
     sizeof(ngx_http_ratelimit_zone_sh_t),
     ngx_http_ratelimit_zone_field(zone_sh, secret),
     ngx_http_ratelimit_zone_field(zone_sh, records),
     ngx_http_ratelimit_zone_field(zone_sh, generation),
+    ngx_http_ratelimit_zone_field(zone_sh, lent),
+    ngx_http_ratelimit_zone_field(zone_sh, lendable),
     ngx_http_ratelimit_zone_field(zone_sh, knows),
     ngx_http_ratelimit_zone_field(zone_sh, changing),
     ngx_http_ratelimit_zone_field(zone_sh, cells),
@@ -381,6 +399,11 @@ ngx_http_ratelimit_zone_create_cells(ngx_http_ratelimit_zone_t *zone)
         return NGX_ERROR;
     }
 
+    /* the rest is for what later configurations ask for */
+
+    zone->sh->lendable = spare * ngx_pagesize
+                         * NGX_HTTP_RATELIMIT_ZONE_LENT / 100;
+
     size = ngx_min((zone->shpool->pfree - spare) * ngx_pagesize,
                    ngx_http_ratelimit_cells_size((size_t)
                                                  NGX_MAX_INT32_VALUE));
@@ -402,22 +425,203 @@ ngx_http_ratelimit_zone_create_cells(ngx_http_ratelimit_zone_t *zone)
 
 void *
 ngx_http_ratelimit_zone_record(ngx_http_ratelimit_zone_t *zone,
-    ngx_uint_t kind, ngx_str_t *name, size_t size)
+    ngx_http_ratelimit_zone_ask_t *ask)
 {
-    size_t                        len;
-    ngx_queue_t                  *q;
     ngx_http_ratelimit_record_t  *record, *unused;
 
-    unused = NULL;
+    record = ngx_http_ratelimit_zone_named(zone, ask, &unused);
+
+    if (record == NULL) {
+        record = ngx_http_ratelimit_zone_new(zone, ask);
+    }
+
+    if (record == NULL && unused) {
+        record = unused;
+        ngx_http_ratelimit_zone_rename(record, ask);
+    }
+
+    if (record == NULL) {
+        return NULL;
+    }
+
+    /* one that was lent until now stays for good, and is not counted there */
+
+    zone->sh->lent -= record->lent;
+    record->lent = 0;
+    record->generation = zone->sh->generation;
+
+    return record->data;
+}
+
+
+void *
+ngx_http_ratelimit_zone_lend(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_zone_ask_t *ask)
+{
+    size_t                        size;
+    ngx_http_ratelimit_record_t  *record, *unused;
+
+    record = ngx_http_ratelimit_zone_named(zone, ask, &unused);
+
+    if (record) {
+        return record->data;
+    }
+
+    size = ngx_http_ratelimit_zone_size(sizeof(ngx_http_ratelimit_record_t)
+                                        + ask->name->len)
+           + ngx_http_ratelimit_zone_size(ask->size);
+
+    if (zone->sh->lendable >= size
+        && zone->sh->lent <= zone->sh->lendable - size)
+    {
+        record = ngx_http_ratelimit_zone_new(zone, ask);
+
+        if (record) {
+            record->lent = size;
+            zone->sh->lent += size;
+            return record->data;
+        }
+    }
+
+    /* nobody misses it, but it may have belonged to a configuration */
+
+    if (unused && unused->lent) {
+        ngx_http_ratelimit_zone_rename(unused, ask);
+        return unused->data;
+    }
+
+    return NULL;
+}
+
+
+/*
+ * The record of this name; or NULL, and the one that is to go if there is no
+ * memory for another one: a lent one rather than one of old configurations
+ */
+
+static ngx_http_ratelimit_record_t *
+ngx_http_ratelimit_zone_named(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_zone_ask_t *ask, ngx_http_ratelimit_record_t **unused)
+{
+    ngx_queue_t                  *q;
+    ngx_http_ratelimit_record_t  *record;
+
+    *unused = NULL;
+
+    for (q = ngx_queue_head(&zone->sh->records);
+         q != ngx_queue_sentinel(&zone->sh->records);
+         q = ngx_queue_next(q))
+    {
+        record = ngx_queue_data(q, ngx_http_ratelimit_record_t, queue);
+
+        if (record->kind != ask->kind) {
+            continue;
+        }
+
+        if (record->name.len == ask->name->len
+            && ngx_memcmp(record->name.data, ask->name->data, ask->name->len)
+               == 0)
+        {
+            return record;
+        }
+
+        if (record->room < ask->name->len
+            || (record->lent == 0
+                && zone->sh->generation - record->generation
+                   <= NGX_HTTP_RATELIMIT_ZONE_UNUSED)
+            || (ask->unused && !ask->unused(record->data, ask->data)))
+        {
+            continue;
+        }
+
+        if (*unused == NULL
+            || (record->lent && (*unused)->lent == 0)
+            || (record->lent == 0 && (*unused)->lent == 0
+                && record->generation < (*unused)->generation))
+        {
+            *unused = record;
+        }
+    }
+
+    return NULL;
+}
+
+
+static ngx_http_ratelimit_record_t *
+ngx_http_ratelimit_zone_new(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_zone_ask_t *ask)
+{
+    size_t                        len;
+    ngx_http_ratelimit_record_t  *record;
 
     /* what the allocator takes anyway: a later name may be longer */
 
-    for (len = 1;
-         len < sizeof(ngx_http_ratelimit_record_t) + name->len;
-         len *= 2)
-    {
+    len = ngx_http_ratelimit_zone_size(sizeof(ngx_http_ratelimit_record_t)
+                                       + ask->name->len);
+
+    record = ngx_slab_calloc_locked(zone->shpool, len);
+    if (record == NULL) {
+        return NULL;
+    }
+
+    record->data = ngx_slab_calloc_locked(zone->shpool, ask->size);
+
+    if (record->data == NULL) {
+        ngx_slab_free_locked(zone->shpool, record);
+        return NULL;
+    }
+
+    record->kind = ask->kind;
+    record->room = len - sizeof(ngx_http_ratelimit_record_t);
+    record->name.data = (u_char *) &record[1];
+    record->name.len = ask->name->len;
+    ngx_memcpy(record->name.data, ask->name->data, ask->name->len);
+
+    ngx_queue_insert_tail(&zone->sh->records, &record->queue);
+
+    return record;
+}
+
+
+static void
+ngx_http_ratelimit_zone_rename(ngx_http_ratelimit_record_t *record,
+    ngx_http_ratelimit_zone_ask_t *ask)
+{
+    ngx_memzero(record->data, ask->size);
+
+    record->name.len = ask->name->len;
+    ngx_memcpy(record->name.data, ask->name->data, ask->name->len);
+}
+
+
+/* of a piece of memory, as the allocator cuts it */
+
+static size_t
+ngx_http_ratelimit_zone_size(size_t size)
+{
+    size_t  n;
+
+    if (size > ngx_pagesize / 2) {
+        return ngx_align(size, ngx_pagesize);
+    }
+
+    for (n = 8; n < size; n *= 2) {
         /* void */
     }
+
+    return n;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_zone_room(ngx_http_ratelimit_zone_t *zone, size_t size,
+    ngx_uint_t *wanted)
+{
+    size_t                        left, lent;
+    ngx_queue_t                  *q;
+    ngx_http_ratelimit_record_t  *record;
+
+    *wanted = 0;
 
     ngx_shmtx_lock(&zone->shpool->mutex);
 
@@ -427,71 +631,26 @@ ngx_http_ratelimit_zone_record(ngx_http_ratelimit_zone_t *zone,
     {
         record = ngx_queue_data(q, ngx_http_ratelimit_record_t, queue);
 
-        if (record->kind != kind) {
-            continue;
-        }
-
-        if (record->name.len == name->len
-            && ngx_memcmp(record->name.data, name->data, name->len) == 0)
-        {
-            goto found;
-        }
-
-        if (record->room >= name->len
-            && (unused == NULL || record->generation < unused->generation))
-        {
-            unused = record;
-        }
+        *wanted += record->lent == 0
+                   && record->generation == zone->sh->generation;
     }
 
-    record = ngx_slab_calloc_locked(zone->shpool, len);
-
-    if (record) {
-        record->data = ngx_slab_calloc_locked(zone->shpool, size);
-
-        if (record->data == NULL) {
-            ngx_slab_free_locked(zone->shpool, record);
-            record = NULL;
-
-        } else {
-            record->kind = kind;
-            record->room = len - sizeof(ngx_http_ratelimit_record_t);
-            record->name.data = (u_char *) &record[1];
-
-            ngx_queue_insert_tail(&zone->sh->records, &record->queue);
-        }
-    }
-
-    if (record == NULL) {
-
-        if (unused == NULL
-            || zone->sh->generation - unused->generation
-               <= NGX_HTTP_RATELIMIT_ZONE_UNUSED)
-        {
-            ngx_shmtx_unlock(&zone->shpool->mutex);
-            return NULL;
-        }
-
-        record = unused;
-        ngx_memzero(record->data, size);
-    }
-
-    record->name.len = name->len;
-    ngx_memcpy(record->name.data, name->data, name->len);
-
-found:
-
-    record->generation = zone->sh->generation;
+    left = zone->shpool->pfree * ngx_pagesize;
+    lent = zone->sh->lendable - ngx_min(zone->sh->lendable, zone->sh->lent);
 
     ngx_shmtx_unlock(&zone->shpool->mutex);
 
-    return record->data;
+    left -= ngx_min(left, lent);
+
+    return left / (ngx_http_ratelimit_zone_size(size)
+                   + ngx_http_ratelimit_zone_size(
+                                      2 * sizeof(ngx_http_ratelimit_record_t)));
 }
 
 
 void *
 ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone, ngx_uint_t kind,
-    void *after, ngx_str_t *name)
+    void *after, ngx_str_t *name, size_t room)
 {
     void                         *data;
     ngx_uint_t                    found;
@@ -511,7 +670,10 @@ ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone, ngx_uint_t kind,
 
         if (found && record->kind == kind) {
             data = record->data;
-            *name = record->name;
+
+            name->len = ngx_min(record->name.len, room);
+            ngx_memcpy(name->data, record->name.data, name->len);
+
             break;
         }
 

@@ -40,6 +40,19 @@ struct ngx_http_ratelimit_zone_s {
 };
 
 
+/* who asks for a record, and for which */
+
+typedef struct {
+    ngx_uint_t                      kind;
+    ngx_str_t                      *name;
+    size_t                          size;      /* of its data */
+
+    /* whether nobody uses a record of this kind; may be NULL: as a rule */
+    ngx_uint_t                    (*unused)(void *record, void *data);
+    void                           *data;
+} ngx_http_ratelimit_zone_ask_t;
+
+
 typedef struct {
     size_t                          size;
     size_t                          used;
@@ -69,18 +82,34 @@ ngx_http_ratelimit_zone_t *ngx_http_ratelimit_zone_add(ngx_conf_t *cf,
 
 /*
  * A record: the one of this kind and name that there is already, or a new one
- * of zeroes, if need be in the place of one that the last two configurations
- * did not ask for.  NULL: no memory.  For "attach" alone.
+ * of zeroes; if there is no memory, in the place of one that nobody uses and
+ * that the last two configurations did not ask for.  NULL: there is none.  For
+ * "attach" alone, while it holds the zone.
  */
 void *ngx_http_ratelimit_zone_record(ngx_http_ratelimit_zone_t *zone,
-    ngx_uint_t kind, ngx_str_t *name, size_t size);
+    ngx_http_ratelimit_zone_ask_t *ask);
 
 /*
- * The record of this kind after another one, or after NULL the first one, and
- * its name
+ * The same for those who can do without, at any time, while they hold the zone.
+ * It is theirs as long as "unused" does not say otherwise.  Memory that
+ * configurations may ask for later is left alone.
+ */
+void *ngx_http_ratelimit_zone_lend(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_zone_ask_t *ask);
+
+/*
+ * How many more records with data of this size a later configuration may ask
+ * for, at least, and how many this one has asked for
+ */
+ngx_uint_t ngx_http_ratelimit_zone_room(ngx_http_ratelimit_zone_t *zone,
+    size_t size, ngx_uint_t *wanted);
+
+/*
+ * The record of this kind after another one, or after NULL the first one; its
+ * name is copied to where there is room for so many bytes
  */
 void *ngx_http_ratelimit_zone_next(ngx_http_ratelimit_zone_t *zone,
-    ngx_uint_t kind, void *record, ngx_str_t *name);
+    ngx_uint_t kind, void *record, ngx_str_t *name, size_t room);
 
 /* the hash depends on a secret of the zone */
 void ngx_http_ratelimit_zone_key(ngx_http_ratelimit_zone_t *zone,

@@ -205,6 +205,7 @@ sub directives {
 
         my $words = $enum{ $post =~ s/^&//r };
         my $value = defined $field ? $default{$field} : undef;
+        $value = 'off' if ($value // '') eq 'NULL';
 
         if (defined $value) {
             my ($word) = grep { $_->[1] eq $value } @{ $words || [] };

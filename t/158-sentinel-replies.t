@@ -10,6 +10,7 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
+use File::Path ();
 use Time::HiRes qw(sleep);
 
 use RateLimit::FakeRedis;
@@ -17,7 +18,7 @@ use RateLimit::Fault;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Sentinel;
-use RateLimit::Util qw(dead_port free_port slurp wait_until);
+use RateLimit::Util qw(dead_port free_port slurp temp_dir wait_until);
 
 my ($one, $two) = map {
     RateLimit::Sentinel::Server->start(bind => '127.0.0.1 -::1')
@@ -118,6 +119,52 @@ sub finish {
 
 
 # ---- tests
+
+# Where a master is counts as known when it was moved to, not before.
+
+subtest 'no memory for a moment' => sub {
+    plan skip_all => 'another malloc() is in use'
+        if $ENV{ASAN_OPTIONS} || $ENV{TEST_NGINX_USE_VALGRIND};
+
+    my $dir = temp_dir('nomem');
+    my $cc = $ENV{CC} || 'cc';
+
+    chmod 0755, $dir;
+    system("$cc -O1 -Wall -Wextra -Werror -fPIC -shared -o $dir/nomem.so "
+           . 't/lib/nomem.c') == 0
+        or plan skip_all => 'no C compiler';
+
+    # that of one address and its text
+
+    local $ENV{RATELIMIT_NOMEM} = "$dir/now";
+    local $ENV{RATELIMIT_NOMEM_SIZE} = 64;
+    local $ENV{LD_PRELOAD} = "$dir/nomem.so";
+
+    my $fake = RateLimit::FakeRedis->start(policy => says($one));
+    my $nginx = start_nginx($fake->addr);
+
+    delete local $ENV{LD_PRELOAD};
+
+    ok wait_until(sub { used($nginx, $one) }, 20), 'before';
+
+    open my $now, '>', "$dir/now" or die "$dir/now: $!\n";
+
+    $fake->policy(says($two));
+    $fake->push(event(join ' ', 'mymaster', split(/:/, $one->addr),
+                                split(/:/, $two->addr)));
+
+    ok $nginx->wait_log(qr/no memory to follow the master to /
+                        . '127\.0\.0\.1', 15), 'the log says so';
+    ok used($nginx, $one), 'it is where it was';
+
+    unlink "$dir/now";
+    ok wait_until(sub { used($nginx, $two) }, 20), 'then it is followed';
+
+    ok $nginx->stop, 'nginx leaves by itself';
+    $nginx->no_alerts('no alerts', except => qr/malloc\(64\) failed/);
+    File::Path::remove_tree($dir);
+};
+
 
 subtest 'where the master is' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => says($one));

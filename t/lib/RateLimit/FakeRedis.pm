@@ -12,6 +12,8 @@ package RateLimit::FakeRedis;
 #   });
 #   $fake->port;  $fake->addr;  $fake->socket (with unix => 1);  $fake->pid;
 #
+# It listens on 127.0.0.1, or on all of bind => [addresses].
+#
 # POLICY, a hash; every part is optional:
 #   accept    => action          done when a connection is accepted
 #   handshake => { NAME => actions }  for other commands than EVALSHA and EVAL;
@@ -97,6 +99,7 @@ sub start {
     my $server = RateLimit::FakeRedis::Server->new(
         port    => $self->{port},
         socket  => $self->{socket},
+        bind    => $opt{bind} // ['127.0.0.1'],
         policy  => $opt{policy} || {},
         control => $its,
     );
@@ -255,10 +258,11 @@ sub open_listeners {
 
     return if %{ $self->{listeners} };
 
-    my @listeners = IO::Socket::INET->new(
-        LocalAddr => '127.0.0.1', LocalPort => $self->{port},
-        Proto => 'tcp', Listen => 128, ReuseAddr => 1
-    );
+    my @listeners = map {
+        scalar IO::Socket::INET->new(
+            LocalAddr => $_, LocalPort => $self->{port},
+            Proto => 'tcp', Listen => 128, ReuseAddr => 1)
+    } @{ $self->{bind} };
 
     if ($self->{socket}) {
         unlink $self->{socket};

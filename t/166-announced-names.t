@@ -1,0 +1,407 @@
+# Clusters and sentinels that announce host names: nginx's resolver says where
+# they are, again and again.  Names are input: any bytes, any number.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Test::More;
+
+use RateLimit::Cluster;
+use RateLimit::Dns;
+use RateLimit::FakeRedis;
+use RateLimit::Load;
+use RateLimit::Nginx;
+use RateLimit::Redis;
+use RateLimit::Sentinel;
+use RateLimit::Util qw(dead_port slurp wait_until);
+
+my $MAX = 2 ** 14 - 1;
+my $PASSED = ":99000000\r\n";
+
+my $dns = RateLimit::Dns->start;
+my $RESOLVER = 'resolver ' . $dns->addr . ' valid=1s ipv6=off;'
+               . 'resolver_timeout 2s;';
+
+
+sub bulk  { return '$' . length($_[0]) . "\r\n$_[0]\r\n" }
+sub array { return '*' . @_ . "\r\n" . join '', map { bulk($_) } @_ }
+
+sub map_of {
+    my (@ranges) = @_;
+
+    return '*' . @ranges . "\r\n" . join '', map {
+        my ($from, $to, $host, $port) = @$_;
+
+        "*3\r\n:$from\r\n:$to\r\n*3\r\n" . bulk($host) . ":$port\r\n"
+        . bulk('e' x 40)
+    } @ranges;
+}
+
+
+sub start_nginx {
+    my ($shards, $resolver, %opt) = @_;
+
+    return RateLimit::Nginx->start(workers => 1, log => 'notice',
+                                   conf => <<"EOC", %opt);
+    $resolver
+    ratelimit_shards $shards;
+    ratelimit_redis_timeout 5s;
+    ratelimit_redis_connect_timeout 5s;
+    ratelimit_on_error closed;
+    ratelimit_breaker failures=100 window=100ms probe=100ms;
+    ratelimit_deny_cache off;
+
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        server_name localhost;
+
+        add_header X-Source \$ratelimit_source always;
+
+        ratelimit_key \$arg_k;
+        ratelimit_capacity 5;
+        ratelimit_rate 0r/s;
+
+        location = /metrics { ratelimit off; ratelimit_metrics; }
+        location /short { ratelimit_redis_timeout 400ms; empty_gif; }
+        location / { empty_gif; }
+    }
+EOC
+}
+
+
+sub seen {
+    my ($nginx, $path) = @_;
+
+    my $r = RateLimit::Load::get($nginx->port, $path // '/short?k=a');
+
+    return join ' ', $r->{status}, $r->{headers}{'x-source'} // '-';
+}
+
+
+sub nodes {
+    my ($nginx) = @_;
+
+    return { RateLimit::Load::get($nginx->port, '/metrics')->{body} =~
+                 /^nginx_ratelimit_shard_node\{shard="([^"]+)",node="([^"]+)"/mg
+           };
+}
+
+
+sub finish {
+    my ($nginx, @workers) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    is_deeply [$nginx->workers], \@workers, 'the worker is the same'
+        if @workers;
+    ok $nginx->stop, 'nginx leaves by itself';
+    $nginx->no_alerts;
+    unlike $nginx->error_log, qr/[^\x20-\x7e\n]/, 'nothing raw in the log';
+}
+
+
+# ---- clusters
+
+subtest 'a real cluster' => sub {
+    my $cluster = eval {
+        RateLimit::Cluster->start(masters => 2, bind => '127.0.0.1 127.0.0.2',
+            config => { 'cluster-preferred-endpoint-type' => 'hostname',
+                        'cluster-announce-hostname' => 'any.test',
+                        'cluster-announce-ip' => '127.0.0.1' });
+    };
+
+    plan skip_all => 'this server has no host names' unless $cluster;
+
+    my ($one, $two) = $cluster->masters;
+
+    # addresses are what the nodes tell each other, names are elsewhere
+
+    $one->cmd('CONFIG', 'SET', 'cluster-announce-hostname', 'one.test');
+    $two->cmd('CONFIG', 'SET', 'cluster-announce-hostname', 'two.test');
+    $dns->name($_, a => ['127.0.0.2']) for 'one.test', 'two.test';
+
+    ok wait_until(sub {
+        my $n = 0;
+
+        for my $node ($one, $two) {
+            my %names = map { $_->[2][0] => 1 } @{ $node->cmd('CLUSTER',
+                                                              'SLOTS') };
+            $n += $names{'one.test'} && $names{'two.test'} ? 1 : 0;
+        }
+
+        return $n == 2;
+    }, 30), 'both know both names';
+
+    my $nginx = start_nginx('cluster ' . $one->addr, $RESOLVER);
+
+    # one of them is the seed, which is where the configuration says
+
+    ok wait_until(sub {
+        seen($nginx, "/?k=warm$_") for 1 .. 10;
+        return (nodes($nginx)->{'two.test:' . $two->port} // '')
+               eq '127.0.0.2:' . $two->port;
+    }, 30), 'a node has its name, and is where DNS says';
+
+    my $load = RateLimit::Load::run(
+        port => $nginx->port, connections => 20, requests => 600, keep => 1,
+        timeout => 60, path => sub { '/?k=e' . $_[0] % 60 });
+
+    is $load->error_text, '', 'no errors';
+    is_deeply $load->statuses, { 200 => 300, 429 => 300 }, 'exact';
+
+    # redirects have the names as well
+
+    my $owners = $cluster->owners;
+    my $n = 0;
+    $n++ while $owners->[RateLimit::Cluster::slot("m$n")] != $one;
+
+    is seen($nginx, "/?k=m$n"), '200 redis', 'before';
+    $cluster->move_slot(RateLimit::Cluster::slot("m$n"), $two);
+    like $one->try('GET', "m$n") . '', qr/^MOVED \d+ two\.test:/, 'MOVED';
+    is seen($nginx, "/?k=m$n"), '200 redis', 'is followed';
+    finish($nginx);
+
+    # as before, addresses that come with names will do
+
+    $nginx = start_nginx('cluster ' . $one->addr, '');
+    ok wait_until(sub { seen($nginx, '/?k=other') eq '200 redis' }, 15),
+       'without a resolver: by the addresses that come along';
+    finish($nginx);
+};
+
+
+subtest 'a name alone' => sub {
+    my @fakes = map { RateLimit::FakeRedis->start(
+                          bind => ['127.0.0.1', '127.0.0.2']) } 1 .. 2;
+    my ($seed, $node) = @fakes;
+    my $slot = RateLimit::Cluster::slot('a');
+    my $own = map_of([0, $MAX, '127.0.0.1', $seed->port]);
+    my $map = map_of([0, $MAX, 'node.test', $node->port]);
+    my %ways = (
+        'in a map' => { handshake => { 'CLUSTER SLOTS' => $map } },
+        map { ("by $_" => { handshake => { 'CLUSTER SLOTS' => $own },
+                   eval => "-$_ $slot Node.TEST:" . $node->port . "\r\n" })
+            } 'MOVED', 'ASK');
+
+    for my $way (sort keys %ways) {
+        $seed->policy($ways{$way});
+        $node->policy({ eval => $PASSED,
+                        handshake => { 'CLUSTER SLOTS' =>
+                            $way =~ /map/ ? $map : $own } });
+        $dns->name('node.test', a => ['127.0.0.1']);
+
+        my $nginx = start_nginx('cluster ' . $seed->addr, '');
+
+        ok $nginx->wait_log(qr/names a node of its cluster "(?i:node\.test)", /,
+                            1) || (seen($nginx) && $nginx->wait_log(
+               qr/and no address: set "resolver" in nginx, or have the cluster/,
+               15)), "$way, and no resolver: the log says what to do";
+        is seen($nginx), '503 closed', 'and it is not used';
+        finish($nginx);
+
+        $nginx = start_nginx('cluster ' . $seed->addr, $RESOLVER);
+        ok wait_until(sub { seen($nginx) eq '200 redis' }, 15),
+           "$way, with a resolver: is followed";
+
+        if ($way =~ /map/) {
+            $dns->name('node.test', a => ['127.0.0.2']);
+            ok wait_until(sub {
+                seen($nginx);
+                (nodes($nginx)->{'node.test:' . $node->port} // '')
+                    eq '127.0.0.2:' . $node->port
+            }, 15), 'and when it moves';
+            is seen($nginx), '200 redis', 'passed';
+        }
+
+        finish($nginx);
+    }
+};
+
+
+subtest 'names of all kinds, and many' => sub {
+    my $fake = RateLimit::FakeRedis->start(policy => { eval => $PASSED });
+    my $port = $fake->port;
+    my $dead = dead_port();
+    my $good = map_of([0, $MAX, '127.0.0.1', $port]);
+    my @maps = (
+        (map { [$_, map_of([0, $MAX, $_, $port])] }
+             'no.such.test', 'a..b', '.', '.a', '-', 'a/b', 'unix:/tmp/x', '%s',
+             'a' x 64, join('.', ('a' x 60) x 4), 'x' x 255, '1.2.3', '::zz',
+             '_a.test'),
+        ['thousands', map_of(map { [$_, $_, "n$_.many.test", $dead] }
+                                 0 .. $MAX)],
+        ['others', map_of(map { [$_, $_, "m$_.many.test", $dead] }
+                              0 .. $MAX)],
+    );
+
+    $fake->policy({ eval => $PASSED,
+                    handshake => { 'CLUSTER SLOTS' => $good } });
+
+    my $nginx = start_nginx('cluster ' . $fake->addr, $RESOLVER);
+    my ($worker) = $nginx->workers;
+    my $memory = sub {
+        slurp("/proc/$worker/status") =~ /^RssAnon:\s+(\d+) kB/m ? $1 : 0
+    };
+    my @wrong;
+
+    ok wait_until(sub { seen($nginx) eq '200 redis' }, 15), 'before';
+
+    my $before = $memory->();
+
+    for my $case (@maps) {
+        my ($name, $map) = @$case;
+
+        $fake->policy({ eval => $PASSED,
+                        handshake => { 'CLUSTER SLOTS' => $map } });
+        $fake->drop;
+        seen($nginx) for 1 .. 3;
+
+        $fake->policy({ eval => $PASSED,
+                        handshake => { 'CLUSTER SLOTS' => $good } });
+        $fake->drop;
+
+        wait_until(sub { seen($nginx) eq '200 redis' }, 20)
+            or push @wrong, $name;
+    }
+
+    is_deeply \@wrong, [], 'all is well after each of them';
+
+    SKIP: {
+        skip 'what is freed stays in quarantine', 1
+            if $ENV{ASAN_OPTIONS} || $ENV{TEST_NGINX_USE_VALGRIND};
+
+        cmp_ok $memory->() - $before, '<', 65536,
+               'a worker has no more memory than it can use (kB)';
+    }
+
+    finish($nginx, $worker);
+};
+
+
+# ---- sentinels
+
+subtest 'real sentinels' => sub {
+    my @servers = map {
+        RateLimit::Sentinel::Server->start(config => {
+            'replica-announce-ip' => 'localhost',
+            'repl-diskless-sync-delay' => 0 })
+    } 1 .. 2;
+    my ($one, $two) = @servers;
+
+    $two->replicate($one);
+
+    my $sentinel = RateLimit::Sentinel::Node->new(unix => 0, config => {});
+
+    $sentinel->{lines} = [
+        'sentinel resolve-hostnames yes', 'sentinel announce-hostnames yes',
+        'sentinel monitor mymaster localhost ' . $one->port . ' 1',
+        'sentinel down-after-milliseconds mymaster 60000',
+        'sentinel failover-timeout mymaster 3000',
+    ];
+
+    eval { $sentinel->start } or plan skip_all => 'no host names here';
+
+    my $says = sub {
+        join ':', @{ $sentinel->cmd('SENTINEL', 'GET-MASTER-ADDR-BY-NAME',
+                                    'mymaster') || [] }
+    };
+
+    ok wait_until(sub {
+        my %info = @{ $sentinel->cmd('SENTINEL', 'MASTER', 'mymaster') };
+        return $info{'num-slaves'} == 1;
+    }, 60), 'the sentinel knows the replica';
+    is $says->(), 'localhost:' . $one->port, 'and the master by its name';
+
+    $dns->name('localhost', a => ['127.0.0.1']);
+
+    my $nginx = start_nginx('sentinel=mymaster ' . $sentinel->addr, '');
+
+    ok $nginx->wait_log(qr/as "localhost", which is no address: set "resolver" /
+                        . '', 15)
+       || $nginx->wait_log(qr/set "resolver" in nginx/, 1),
+       'no resolver: the log says what to do';
+    is seen($nginx), '503 closed', 'and it is not used';
+    finish($nginx);
+
+    $nginx = start_nginx('sentinel=mymaster ' . $sentinel->addr, $RESOLVER);
+
+    ok wait_until(sub { seen($nginx, '/short?k=s') eq '200 redis' }, 15),
+       'with one: it is followed';
+    ok $nginx->log_like(qr/the master is localhost:\d+, says sentinel/),
+       'the log has its name';
+
+    # the same name, another port
+
+    wait_until(sub { ($sentinel->try('SENTINEL', 'FAILOVER', 'mymaster') // '')
+                     eq 'OK' }, 60);
+    ok wait_until(sub { $says->() eq 'localhost:' . $two->port }, 60),
+       'a failover';
+    ok $nginx->wait_log(qr/the master is localhost:@{[$two->port]} now, and /
+                        . qr/was localhost:@{[$one->port]}/, 15),
+       'which is heard of';
+
+    my $calls = $two->calls('evalsha');
+    ok wait_until(sub { seen($nginx, '/short?k=t' . rand) eq '200 redis'
+                        && $two->calls('evalsha') > $calls }, 15),
+       'the new one is used';
+
+    # new workers begin with what was known last
+
+    ok $nginx->reload, 'a reload';
+    ok wait_until(sub { seen($nginx, '/short?k=u' . rand) eq '200 redis' }, 15),
+       'and it is still used';
+
+    finish($nginx);
+};
+
+
+subtest 'a master whose name moves' => sub {
+    my @servers = map { RateLimit::FakeRedis->start(
+        bind => ['127.0.0.1', '127.0.0.2'], policy => {
+            eval => $PASSED, handshake => {
+                ROLE => "*3\r\n" . bulk('master') . ":0\r\n*0\r\n" } }) } 1 .. 2;
+    my ($one, $two) = @servers;
+    my $sentinel = RateLimit::FakeRedis->start(policy => { handshake => {
+        'SENTINEL GET-MASTER-ADDR-BY-NAME' => array('Master.Test', $one->port),
+        SUBSCRIBE => "*3\r\n" . bulk('subscribe') . bulk('+switch-master')
+                     . ":1\r\n",
+        PING      => array('pong', '') } });
+
+    $dns->name('master.test', a => ['127.0.0.1']);
+
+    my $nginx = start_nginx('sentinel=m ' . $sentinel->addr, $RESOLVER);
+
+    ok wait_until(sub { seen($nginx) eq '200 redis' }, 15), 'before';
+    $dns->name('master.test', a => ['127.0.0.2']);
+    ok $nginx->wait_log(qr/ratelimit shard m: addresses are 127\.0\.0\.2 now/,
+                        15), 'DNS says that it is elsewhere';
+    ok wait_until(sub { seen($nginx) eq '200 redis' }, 15), 'after';
+
+    # a switch to another name: nothing more goes to the old one
+
+    $dns->name('next.test', a => ['127.0.0.1'], delay => 300);
+    $one->clear;
+    $sentinel->push(array('message', '+switch-master', join ' ', 'm',
+        'master.test', $one->port, 'next.test', $two->port));
+    ok $nginx->wait_log(qr/the master is next\.test:\d+ now, and was master/,
+                        15), 'a switch';
+    my $calls = () = $one->commands('EVALSHA');
+    is seen($nginx, '/?k=b'), '200 redis', 'a request waits for the name';
+    is scalar(() = $one->commands('EVALSHA')), $calls,
+       'and does not go to the old one';
+    cmp_ok scalar(() = $two->commands('EVALSHA')), '>', 0, 'but to the new one';
+
+    # names without sense leave all as it is
+
+    for my $name ('a b', 'a..b', "x\x01y", 'y' x 300, '') {
+        $sentinel->push(array('message', '+switch-master',
+            "m next.test 1 $name " . $two->port));
+    }
+
+    is seen($nginx, '/?k=c'), '200 redis', 'others are not followed';
+    finish($nginx);
+};
+
+
+done_testing;
