@@ -3,8 +3,8 @@
  * Refunds wait in a line for each server, and leave at the end of the
  * event-loop turn, up to 32 in one command; in a cluster, where the keys of a
  * command have to be of one slot, one.  So many commands are under way to a
- * server, and no more: each reply lets the next one go, and calls of requests
- * always find room in the connection.
+ * server, and no more: when half of them are answered the next ones go, and
+ * calls of requests always find room in the connection.
  *
  * A command that is under way, a parcel, keeps its refunds, to send them once
  * more if the server does not know the script.
@@ -22,7 +22,7 @@
 #include "ngx_http_ratelimit_local.h"
 
 
-#define NGX_HTTP_RATELIMIT_REFUND_COMMANDS  256     /* of a server, under way */
+#define NGX_HTTP_RATELIMIT_REFUND_COMMANDS  512     /* of a server, under way */
 #define NGX_HTTP_RATELIMIT_REFUND_MAX       65536   /* kept, of all servers */
 #define NGX_HTTP_RATELIMIT_REFUND_LATE      1000    /* ms that one may wait */
 #define NGX_HTTP_RATELIMIT_REFUND_EXIT      3000    /* ms for all at the end, */
@@ -216,6 +216,12 @@ ngx_http_ratelimit_refund_flush_line(ngx_http_ratelimit_refunds_t *line)
     ngx_http_ratelimit_parcel_t   *parcel;
     ngx_http_ratelimit_failure_e   failure;
 
+    /* many at once: one by one would cost a system call each */
+
+    if (line->commands > NGX_HTTP_RATELIMIT_REFUND_COMMANDS / 2) {
+        return;
+    }
+
     while (!ngx_queue_empty(&line->dues)
            && line->commands < NGX_HTTP_RATELIMIT_REFUND_COMMANDS)
     {
@@ -391,7 +397,7 @@ ngx_http_ratelimit_parcel_reply(void *data,
                       ngx_http_ratelimit_failure_name(failure));
     }
 
-    /* the next one may go */
+    /* the next ones may go */
 
     if (!ngx_queue_empty(&parcel->line->dues)) {
         ngx_post_event(&ngx_http_ratelimit_refund_event, &ngx_posted_events);
