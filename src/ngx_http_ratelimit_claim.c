@@ -8,7 +8,6 @@
 #define NGX_HTTP_RATELIMIT_KEY_MAX       256     /* longer: SHA-1 of it */
 #define NGX_HTTP_RATELIMIT_SHA1_LEN      20
 #define NGX_HTTP_RATELIMIT_LOG_VALUE     64      /* bytes of a value, logged */
-#define NGX_HTTP_RATELIMIT_LOG_INTERVAL  60      /* s, for invalid values */
 
 
 static ngx_int_t ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
@@ -20,8 +19,11 @@ static ngx_int_t ngx_http_ratelimit_claim_bucket(ngx_http_request_t *r,
 static ngx_int_t ngx_http_ratelimit_claim_param(ngx_http_request_t *r,
     ngx_http_ratelimit_applied_t *applied, ngx_http_ratelimit_param_t *param,
     ngx_http_ratelimit_param_e what, void *value);
-static ngx_int_t ngx_http_ratelimit_claim_invalid(ngx_http_request_t *r,
-    ngx_http_ratelimit_applied_t *applied, const char *directive,
+static ngx_int_t ngx_http_ratelimit_claim_cost(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *conf,
+    ngx_http_ratelimit_applied_t *applied);
+static void ngx_http_ratelimit_claim_invalid(ngx_http_request_t *r,
+    ngx_http_ratelimit_applied_t *applied, ngx_http_ratelimit_param_e what,
     ngx_str_t *value, const char *err);
 
 
@@ -64,10 +66,12 @@ ngx_http_ratelimit_claim(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-                  "cost %uL is above capacity %uL of limit \"%V\": "
-                  "this request can never pass",
-                  bucket->cost, bucket->capacity, &guard->limit->name);
+    if (ngx_http_ratelimit_stats_once(&guard->limit->stats->told_cost)) {
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "cost %uL is above capacity %uL of limit \"%V\": "
+                      "this request can never pass",
+                      bucket->cost, bucket->capacity, &guard->limit->name);
+    }
 
     /* nobody was asked: as far as is known, all of it is there */
 
@@ -173,7 +177,6 @@ ngx_http_ratelimit_claim_bucket(ngx_http_request_t *r,
     const char                   *err;
     ngx_http_complex_value_t     *value;
     ngx_http_ratelimit_param_e    what;
-    ngx_http_ratelimit_param_t   *cost;
     ngx_http_ratelimit_terms_t   *terms;
     ngx_http_ratelimit_bucket_t  *bucket;
 
@@ -221,14 +224,8 @@ ngx_http_ratelimit_claim_bucket(ngx_http_request_t *r,
         return rc;
     }
 
-    bucket->cost = 1;
-    cost = applied->limit->cost.value ? &applied->limit->cost : &conf->cost;
-
-    rc = ngx_http_ratelimit_claim_param(r, applied, cost,
-                                        NGX_HTTP_RATELIMIT_COST,
-                                        &bucket->cost);
-    if (rc != NGX_OK) {
-        return rc;
+    if (ngx_http_ratelimit_claim_cost(r, conf, applied) != NGX_OK) {
+        return NGX_ERROR;
     }
 
     /* what was static has been checked with the configuration */
@@ -263,9 +260,48 @@ ngx_http_ratelimit_claim_bucket(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    return ngx_http_ratelimit_claim_invalid(r, applied,
-                                        ngx_http_ratelimit_param_names[what],
-                                        &text, err);
+    applied->failure = NGX_HTTP_RATELIMIT_CONFIG;
+    ngx_http_ratelimit_claim_invalid(r, applied, what, &text, err);
+
+    return NGX_DECLINED;
+}
+
+
+/*
+ * A client may have a say in the cost: whatever it is, the limit applies.  What
+ * is no number, or too large a one, costs the most that there is.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_claim_cost(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *conf,
+    ngx_http_ratelimit_applied_t *applied)
+{
+    ngx_str_t                     text;
+    const char                   *err;
+    ngx_http_ratelimit_param_t   *cost;
+    ngx_http_ratelimit_bucket_t  *bucket;
+
+    bucket = &applied->claim.bucket;
+    cost = applied->limit->cost.value ? &applied->limit->cost : &conf->cost;
+
+    if (!cost->dynamic) {
+        bucket->cost = cost->value ? cost->u.number : 1;
+        return NGX_OK;
+    }
+
+    if (ngx_http_complex_value(r, cost->value, &text) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    err = ngx_http_ratelimit_cost_bound(text.data, text.len, &bucket->cost);
+
+    if (err) {
+        ngx_http_ratelimit_claim_invalid(r, applied, NGX_HTTP_RATELIMIT_COST,
+                                         &text, err);
+    }
+
+    return NGX_OK;
 }
 
 
@@ -305,43 +341,39 @@ ngx_http_ratelimit_claim_param(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    return ngx_http_ratelimit_claim_invalid(r, applied,
-                                        ngx_http_ratelimit_param_names[what],
-                                        &text, err);
+    /* the failure policy decides */
+
+    applied->failure = NGX_HTTP_RATELIMIT_CONFIG;
+    ngx_http_ratelimit_claim_invalid(r, applied, what, &text, err);
+
+    return NGX_DECLINED;
 }
 
 
-/* a variable gave no legal value: the failure policy decides */
+/* a variable gave no legal value */
 
-static ngx_int_t
+static void
 ngx_http_ratelimit_claim_invalid(ngx_http_request_t *r,
-    ngx_http_ratelimit_applied_t *applied, const char *directive,
+    ngx_http_ratelimit_applied_t *applied, ngx_http_ratelimit_param_e what,
     ngx_str_t *value, const char *err)
 {
-    size_t         len;
-    time_t         now;
-    u_char         text[ngx_http_ratelimit_escape_size(
-                            NGX_HTTP_RATELIMIT_LOG_VALUE)];
+    size_t                             len;
+    u_char                             text[ngx_http_ratelimit_escape_size(
+                                                NGX_HTTP_RATELIMIT_LOG_VALUE)];
+    ngx_http_ratelimit_limit_stats_t  *stats;
 
-    static time_t  logged;
+    stats = applied->limit->stats;
 
-    now = ngx_time();
-
-    if (now - logged >= NGX_HTTP_RATELIMIT_LOG_INTERVAL) {
-        logged = now;
-
+    if (ngx_http_ratelimit_stats_once(&stats->told_invalid)) {
         len = ngx_http_ratelimit_escape(text, value->data,
                                         ngx_min(value->len,
                                               NGX_HTTP_RATELIMIT_LOG_VALUE));
 
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "invalid value \"%*s\" of \"%s\" for limit \"%V\": %s",
-                      len, text, directive, &applied->limit->name, err);
+                      len, text, ngx_http_ratelimit_param_names[what],
+                      &applied->limit->name, err);
     }
 
-    ngx_http_ratelimit_count(applied->limit->stats->invalid);
-
-    applied->failure = NGX_HTTP_RATELIMIT_CONFIG;
-
-    return NGX_DECLINED;
+    ngx_http_ratelimit_count(stats->invalid);
 }

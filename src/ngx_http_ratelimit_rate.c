@@ -35,6 +35,9 @@ static const char  ngx_http_ratelimit_capacity_allowed[] =
 static const char  ngx_http_ratelimit_cost_allowed[] =
     "it must be a whole number from 1 to 100000";
 
+static const char  ngx_http_ratelimit_cost_most[] =
+    "it must be a whole number from 1 to 100000, and counts as 100000";
+
 static const char  ngx_http_ratelimit_share_allowed[] =
     "it must be above 0 and at most 1, for example \"0.25\" or \"1/4\", "
     "with at most 3 digits after the point or numbers up to 1000";
@@ -154,6 +157,35 @@ ngx_http_ratelimit_cost_parse(const void *data, size_t len, uint64_t *cost)
                                         cost);
     if (p != last || *cost == 0) {
         return ngx_http_ratelimit_cost_allowed;
+    }
+
+    return NULL;
+}
+
+
+const char *
+ngx_http_ratelimit_cost_bound(const void *data, size_t len, uint64_t *cost)
+{
+    const unsigned char  *p, *last;
+
+    if (len == 0) {
+        *cost = 1;
+        return NULL;
+    }
+
+    p = data;
+    last = p + len;
+
+    if (ngx_http_ratelimit_number_parse(p, last, NGX_HTTP_RATELIMIT_MAX_COST,
+                                        cost)
+        != last)
+    {
+        *cost = NGX_HTTP_RATELIMIT_MAX_COST;
+        return ngx_http_ratelimit_cost_most;
+    }
+
+    if (*cost == 0) {
+        *cost = 1;
     }
 
     return NULL;

@@ -49,6 +49,15 @@ const char *ngx_http_ratelimit_cost_parse(const void *data, size_t len,
 const char *ngx_http_ratelimit_share_parse(const void *data, size_t len,
     ngx_http_ratelimit_share_t *share);
 
+/*
+ * The cost that a variable gives.  A client may have a say in it, so every text
+ * is a cost: nothing and zero are 1, what is above the maximum or no number is
+ * the maximum.  Returns NULL, or a sentence that says so where it is not what
+ * was written.
+ */
+const char *ngx_http_ratelimit_cost_bound(const void *data, size_t len,
+    uint64_t *cost);
+
 /* whether a rate and a capacity make sense together */
 const char *ngx_http_ratelimit_rate_check(
     const ngx_http_ratelimit_rate_t *rate, uint64_t capacity);

@@ -78,6 +78,8 @@ static const uint32_t  ngx_http_ratelimit_stats_fields[] = {
     ngx_http_ratelimit_zone_field(limit_stats, tokens),
     ngx_http_ratelimit_zone_field(limit_stats, near_limit),
     ngx_http_ratelimit_zone_field(limit_stats, invalid),
+    ngx_http_ratelimit_zone_field(limit_stats, told_invalid),
+    ngx_http_ratelimit_zone_field(limit_stats, told_cost),
 
     sizeof(ngx_http_ratelimit_histogram_t),
     ngx_http_ratelimit_zone_field(histogram, bins),
@@ -533,13 +535,20 @@ ngx_uint_t
 ngx_http_ratelimit_stats_loud(ngx_http_ratelimit_shard_stats_t *shard,
     ngx_http_ratelimit_failure_e failure)
 {
-    ngx_atomic_uint_t  now, logged;
+    return ngx_http_ratelimit_stats_once(&shard->logged[failure]);
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_stats_once(ngx_atomic_t *logged)
+{
+    ngx_atomic_uint_t  now, then;
 
     now = ngx_http_ratelimit_stats_seconds();
-    logged = shard->logged[failure];
+    then = *logged;
 
-    return ngx_http_ratelimit_stats_minute(now, logged)
-           && ngx_atomic_cmp_set(&shard->logged[failure], logged, now);
+    return ngx_http_ratelimit_stats_minute(now, then)
+           && ngx_atomic_cmp_set(logged, then, now);
 }
 
 

@@ -49,6 +49,10 @@ typedef struct {
     ngx_atomic_t                    tokens;        /* taken */
     ngx_atomic_t                    near_limit;
     ngx_atomic_t                    invalid;       /* values of variables */
+
+    /* when that was logged, and that a cost can never pass; s */
+    ngx_atomic_t                    told_invalid;
+    ngx_atomic_t                    told_cost;
 } ngx_http_ratelimit_limit_stats_t;
 
 
@@ -223,6 +227,9 @@ void ngx_http_ratelimit_stats_latency(
 ngx_uint_t ngx_http_ratelimit_stats_loud(
     ngx_http_ratelimit_shard_stats_t *shard,
     ngx_http_ratelimit_failure_e failure);
+
+/* the same for anything else; "logged" is when it was logged last */
+ngx_uint_t ngx_http_ratelimit_stats_once(ngx_atomic_t *logged);
 
 /* whether one more change may be logged, up to ten a minute of all workers */
 ngx_uint_t ngx_http_ratelimit_stats_may_tell(

@@ -589,6 +589,28 @@ $behaviour{'graphql-costs.conf'} = sub {
     my $head = `curl -sI --interface 127.0.0.2 ${\ $nginx->url('/graphql')}`;
 
     like $head, qr/^X-RateLimit-Remaining: 98\r?$/m, 'HEAD as well';
+
+    # what is sent without a length over HTTP/2, where nothing tells of a body
+
+    my $text = text_of('graphql-costs.conf');
+
+    ok $text =~ s/( +)%%PORT%%;/$1%%PORT%% http2;/, 'HTTP/2';
+    ok reconfigure($text), 'after a reload';
+
+    my $upload = sub {
+        my ($method) = @_;
+
+        my $curl = "curl -sSi --max-time 60 --http2-prior-knowledge -T -"
+                   . " --interface 127.0.0.3 -H 'X-Operation: getUser'";
+
+        return scalar qx(printf %20000s | $curl -X $method ${\ $nginx->url('/graphql')});
+    };
+
+    like $upload->('POST'), qr/^x-ratelimit-remaining: 700\r?$/m,
+         'a POST without a length: as much as the largest';
+    like $upload->('GET'), qr/^x-ratelimit-remaining: 699\r?$/m,
+         'a GET has no body that goes anywhere';
+
     ok !$nginx->log_like(qr/invalid value/), 'no value was invalid';
 };
 
@@ -659,8 +681,8 @@ $behaviour{'monitoring.conf'} = sub {
 
 $behaviour{'leases.conf'} = sub {
     my ($a, $b) = map { { headers => { 'X-Api-Key' => $_ } } } qw(a b);
-    my $bucket = 'ratelimit:localhost/api/:{a}';
-    my $gcra = 'ratelimit:localhost/search:{b}';
+    my $bucket = 'ratelimit:localhost/api/:{alice}';
+    my $gcra = 'ratelimit:localhost/search:{bob}';
 
     is_deeply [keys_in_redis()], [$bucket, $gcra], 'a bucket for each key';
 

@@ -737,8 +737,8 @@ EOC
        'logged';
 
     $h = $get->(3, '/cost?cost=no');
-    is $h->{'x-status'}, 'DEGRADED', 'a wrong value of a variable';
-    is $h->{'x-ratelimit-degraded-reason'}, 'invalid_limit', 'its reason';
+    is $h->{'x-status'}, 'REJECTED', 'a cost that is no number';
+    is $h->{'x-ratelimit-degraded'}, undef, 'is the highest';
 
     is $get->(3, '/lifted')->{'x-status'}, 'SKIPPED', 'skipped';
     is $get->(3, '/nothing')->{'x-status'}, 'PASSED', 'limit of the http level';
@@ -1873,8 +1873,8 @@ location /json    { ratelimit ip; ratelimit_body json; }
 location /problem { ratelimit ip user; ratelimit_body problem; }
 location /once    { ratelimit once; ratelimit_body json; }
 location /default { ratelimit ip; }
-location /closed  { ratelimit ip; ratelimit_body json;
-                    ratelimit_on_error closed; ratelimit_cost $arg_no; }
+location /closed  { ratelimit_rate $arg_no; ratelimit_body json;
+                    ratelimit_on_error closed; }
 location /page    { return 200 "page\n"; }
 EOC
 
@@ -2371,7 +2371,8 @@ EOC
                syswrite $client->{socket}, "EVAL 'while true do end' 0\r\n";
            },
            mend => sub { $_[0]->cmd('SCRIPT', 'KILL') });
-    $try->('a variable with a wrong value', path => '/value?r=x');
+    $try->('a variable with a wrong capacity, rate, window or refill interval',
+           path => '/value?r=x');
 };
 
 
@@ -2571,7 +2572,7 @@ subtest 'numbers' => sub {
         ['Log lines', STATS_LINES => 'up to ten a minute', 1, 10],
         ['When Redis is away', REDIS_STABLE => 'lived for a second', 1, 1000],
         ['Log lines', STATS_LOG => 'once a minute', 1, 60],
-        ['Directives', LOG_INTERVAL => 'once a minute', 1, 60],
+        ['Directives', STATS_LOG => 'once a minute', 1, 60],
         ['ratelimit_capacity', MAX_CAPACITY => '1 to %d'],
         ['ratelimit_rate', MAX_RATE => 'up to %d'],
         ['ratelimit_cost', MAX_COST => '1 to %d'],

@@ -264,6 +264,47 @@ test_numbers(void)
 }
 
 
+/* whatever a variable gives is a cost */
+
+static void
+test_cost_bound(void)
+{
+    size_t    i, len;
+    uint64_t  n;
+
+    static const struct {
+        const char  *text;
+        uint64_t     cost;
+        int          as_written;
+    } cases[] = {
+        { "", 1, 1 }, { "0", 1, 1 }, { "000", 1, 1 }, { "1", 1, 1 },
+        { "007", 7, 1 }, { "99999", 99999, 1 }, { "100000", 100000, 1 },
+        { "000100000", 100000, 1 }, { "100001", 100000, 0 },
+        { "18446744073709551615", 100000, 0 },
+        { "18446744073709551617", 100000, 0 },
+        { "99999999999999999999999999999999", 100000, 0 },
+        { "-1", 100000, 0 }, { "+1", 100000, 0 }, { " 1", 100000, 0 },
+        { "1 ", 100000, 0 }, { "1.5", 100000, 0 }, { "1e3", 100000, 0 },
+        { "0x1", 100000, 0 }, { "ten", 100000, 0 }, { "-", 100000, 0 }
+    };
+
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        n = 4711;
+        len = strlen(cases[i].text);
+
+        ok((ngx_http_ratelimit_cost_bound(cases[i].text, len, &n) == NULL)
+           == cases[i].as_written && n == cases[i].cost,
+           "\"%s\" costs %lu", cases[i].text,
+           (unsigned long) cases[i].cost);
+    }
+
+    ok(ngx_http_ratelimit_cost_bound("1\0", 2, &n) != NULL && n == 100000,
+       "a zero byte ends no cost");
+    ok(ngx_http_ratelimit_cost_bound(NULL, 0, &n) == NULL && n == 1,
+       "nothing at all costs 1");
+}
+
+
 static void
 test_check(void)
 {
@@ -756,6 +797,7 @@ main(void)
     test_messages();
     test_shares();
     test_numbers();
+    test_cost_bound();
     test_check();
     test_gcra();
     test_wait();
