@@ -23,6 +23,7 @@ typedef struct {
     ngx_http_ratelimit_claim_t      claim;    /* with the decision */
     ngx_http_ratelimit_failure_e    failure;  /* why there is none */
     unsigned                        claimed:1;    /* and nobody answered */
+    unsigned                        asked:1;      /* at a place before */
 } ngx_http_ratelimit_applied_t;
 
 

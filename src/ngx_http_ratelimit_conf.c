@@ -105,7 +105,7 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
     /*
      * set by ngx_pcalloc():
      *
-     *     conf->guards, n, shards, cost
+     *     conf->guards, n, enforced, shards, cost
      *     conf->terms but the algorithm
      *     conf->headers, limit, named, prefix, where, off
      *     conf->access.user, password, sentinel_..., breaker
@@ -225,16 +225,6 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     conf->silence |= prev->silence;
 
     own = ngx_http_ratelimit_merge_access(prev, conf);
-
-    if ((conf->headers & NGX_HTTP_RATELIMIT_HEADERS_OFF)
-        && (conf->headers & (NGX_HTTP_RATELIMIT_HEADERS_LEGACY
-                             |NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8)))
-    {
-        ngx_http_ratelimit_place_error(cf, conf, "ratelimit_headers",
-                      "\"off\" stands beside other families in "
-                      "\"ratelimit_headers\"");
-        return NGX_CONF_ERROR;
-    }
 
     rv = ngx_http_ratelimit_merge_limit(cf, prev, conf);
     if (rv != NGX_CONF_OK) {
@@ -488,6 +478,10 @@ ngx_http_ratelimit_guard(ngx_conf_t *cf, ngx_http_ratelimit_loc_conf_t *conf,
 
     guard = &conf->guards[conf->n++];
     guard->limit = limit;
+
+    if (!limit->dry_run && !conf->dry_run && !conf->preview) {
+        conf->enforced++;
+    }
 
     p = ngx_pnalloc(cf->pool, conf->prefix.len + limit->name.len + 3);
     if (p == NULL) {

@@ -31,6 +31,8 @@
 #define NGX_HTTP_RATELIMIT_HEADERS_LEGACY    0x0002
 #define NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8   0x0004
 #define NGX_HTTP_RATELIMIT_HEADERS_OFF       0x0008
+#define NGX_HTTP_RATELIMIT_HEADERS_DRY_RUN   0x0010
+#define NGX_HTTP_RATELIMIT_HEADERS_HEALTHY   0x0020  /* none of degradation */
 
 #define NGX_HTTP_RATELIMIT_BODY_DEFAULT      0
 #define NGX_HTTP_RATELIMIT_BODY_JSON         1
@@ -81,6 +83,7 @@ typedef struct {
 typedef struct {
     ngx_http_ratelimit_guard_t        *guards;
     ngx_uint_t                         n;            /* 0: not limited here */
+    ngx_uint_t                         enforced;     /* how many can reject */
     ngx_http_ratelimit_shards_t       *shards;       /* NULL: lives here */
 
     ngx_http_ratelimit_param_t         cost;

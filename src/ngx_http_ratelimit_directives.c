@@ -302,6 +302,44 @@ ngx_http_ratelimit_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd,
 }
 
 
+char *
+ngx_http_ratelimit_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t *rlcf = conf;
+
+    char  *rv;
+
+    rv = ngx_http_ratelimit_directive_bitmask(cf, cmd, conf);
+    if (rv != NGX_CONF_OK) {
+        return rv;
+    }
+
+    if (rlcf->headers == NGX_HTTP_RATELIMIT_HEADERS_OFF) {
+        return NGX_CONF_OK;
+    }
+
+    if (rlcf->headers & NGX_HTTP_RATELIMIT_HEADERS_OFF) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"off\" stands beside other values in \"%V\"",
+                           &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    if (!(rlcf->headers & (NGX_HTTP_RATELIMIT_HEADERS_LEGACY
+                           |NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8)))
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no family in \"%V\": "
+                           "add \"legacy\", \"draft-8\" or both",
+                           &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
 static char *
 ngx_http_ratelimit_directive_choice(ngx_conf_t *cf, ngx_str_t *word,
     ngx_conf_enum_t *e, ngx_uint_t *np)

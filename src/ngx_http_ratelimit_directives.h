@@ -34,6 +34,8 @@ char *ngx_http_ratelimit_directive_param(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+char *ngx_http_ratelimit_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_ratelimit_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd,

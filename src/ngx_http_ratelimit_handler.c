@@ -16,7 +16,10 @@
  * and run the phases again; the context is then found through the cleanup, and
  * the limits of the new location are not applied to a request that has been
  * decided before, as with limit_req.  Limits that were skipped for their empty
- * keys have decided nothing.
+ * keys have decided nothing, and neither have previews and dry runs: a place
+ * behind them whose limits are enforced decides.  What a dry run on the way has
+ * taken of a limit is not taken again.  Where nothing enforced follows, the
+ * first of these places speaks.
  *
  * One decision for all limits: the one with the longest wait of those that
  * reject, or else the one with the least left.  Limits in a dry run speak only
@@ -44,6 +47,8 @@ static ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_create_ctx(
     ngx_http_request_t *r);
 static ngx_int_t ngx_http_ratelimit_ask(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx);
+static ngx_int_t ngx_http_ratelimit_asked(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied);
 static ngx_int_t ngx_http_ratelimit_known(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_applied_t *applied);
 static ngx_int_t ngx_http_ratelimit_park(ngx_http_request_t *r);
@@ -66,7 +71,10 @@ static ngx_int_t ngx_http_ratelimit_verdict(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx);
 static ngx_uint_t ngx_http_ratelimit_counts(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_applied_t *applied);
-static void ngx_http_ratelimit_count_all(ngx_http_ratelimit_ctx_t *ctx);
+static ngx_uint_t ngx_http_ratelimit_final(ngx_http_ratelimit_ctx_t *ctx);
+static void ngx_http_ratelimit_step_back(ngx_http_ratelimit_ctx_t *ctx);
+static void ngx_http_ratelimit_count_request(ngx_http_ratelimit_ctx_t *ctx);
+static void ngx_http_ratelimit_count_limits(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_count_previews(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_log(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_applied_t *applied);
@@ -91,7 +99,7 @@ static ngx_int_t
 ngx_http_ratelimit_handler(ngx_http_request_t *r, ngx_uint_t phase)
 {
     ngx_int_t                       rc;
-    ngx_http_ratelimit_ctx_t       *ctx;
+    ngx_http_ratelimit_ctx_t       *ctx, *before;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
     if (r != r->main) {
@@ -119,7 +127,7 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r, ngx_uint_t phase)
             return ngx_http_ratelimit_verdict(r, ctx);
         }
 
-        if (ctx->decision.outcome != NGX_HTTP_RATELIMIT_SKIPPED) {
+        if (ctx->final) {
             return NGX_DECLINED;
         }
     }
@@ -137,7 +145,24 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r, ngx_uint_t phase)
         }
 
     } else {
+        before = NULL;
+
+        if (ctx->conf && ctx->decision.outcome != NGX_HTTP_RATELIMIT_SKIPPED) {
+
+            if (ctx->conf->preview ? rlcf->preview : rlcf->enforced == 0) {
+                return NGX_DECLINED;
+            }
+
+            before = ngx_palloc(r->pool, sizeof(ngx_http_ratelimit_ctx_t));
+            if (before == NULL) {
+                return NGX_HTTP_INTERNAL_SERVER_ERROR;
+            }
+
+            *before = *ctx;
+        }
+
         ngx_memzero(ctx, sizeof(ngx_http_ratelimit_ctx_t));
+        ctx->before = before;
     }
 
     ctx->request = r;
@@ -259,6 +284,12 @@ ngx_http_ratelimit_ask(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
             continue;
         }
 
+        if (ctx->before
+            && ngx_http_ratelimit_asked(ctx, &applied[i]) == NGX_OK)
+        {
+            continue;
+        }
+
         if (conf->shards == NULL) {
             applied[i].claimed = 1;
             continue;
@@ -293,6 +324,65 @@ ngx_http_ratelimit_ask(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
     }
 
     return ngx_http_ratelimit_store_send(take);
+}
+
+
+/*
+ * NGX_OK: the limit has told, and taken, at a place on the way here that was in
+ * a dry run; for another cost it is asked again
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_asked(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_applied_t *applied)
+{
+    ngx_str_t                      *key;
+    ngx_uint_t                      i;
+    ngx_http_ratelimit_ctx_t       *before;
+    ngx_http_ratelimit_claim_t     *claim, *told;
+    ngx_http_ratelimit_applied_t   *other;
+    ngx_http_ratelimit_loc_conf_t  *here, *there;
+
+    key = &applied->key;
+    claim = &applied->claim;
+    here = ctx->conf;
+
+    for (before = ctx->before; before; before = before->before) {
+        there = before->conf;
+
+        if (there->preview || !here->shards != !there->shards
+            || (here->shards
+                && ngx_http_ratelimit_shards_find(here->shards, key)
+                   != ngx_http_ratelimit_shards_find(there->shards, key)))
+        {
+            continue;
+        }
+
+        for (i = 0; i < there->n; i++) {
+            other = &before->applied[i];
+            told = &other->claim;
+
+            if (told->decision.limit == 0
+                || told->bucket.cost != claim->bucket.cost
+                || told->len != claim->len
+                || ngx_memcmp(told->key, claim->key, claim->len) != 0)
+            {
+                continue;
+            }
+
+            claim->decision = told->decision;
+            claim->decision.outcome =
+                (told->decision.outcome == NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN)
+                ? NGX_HTTP_RATELIMIT_REJECTED : NGX_HTTP_RATELIMIT_PASSED;
+
+            applied->failure = other->failure;
+            applied->asked = 1;
+
+            return NGX_OK;
+        }
+    }
+
+    return NGX_DECLINED;
 }
 
 
@@ -721,11 +811,16 @@ ngx_http_ratelimit_verdict(ngx_http_request_t *r,
     ngx_uint_t  i;
 
     ctx->told = 1;
+    ctx->final = ngx_http_ratelimit_final(ctx);
 
-    /* who was skipped here may meet other limits: that is counted at the end */
+    /* a request that may still meet other limits is counted at its end */
+
+    if (ctx->final) {
+        ngx_http_ratelimit_count_request(ctx);
+    }
 
     if (ctx->decision.outcome != NGX_HTTP_RATELIMIT_SKIPPED) {
-        ngx_http_ratelimit_count_all(ctx);
+        ngx_http_ratelimit_count_limits(ctx);
     }
 
     for (i = 0; i < ctx->conf->n; i++) {
@@ -747,7 +842,50 @@ ngx_http_ratelimit_verdict(ngx_http_request_t *r,
         return ctx->conf->error_status;
     }
 
+    if (ctx->before && !ctx->final) {
+        ngx_http_ratelimit_step_back(ctx);
+    }
+
     return NGX_DECLINED;
+}
+
+
+/* whether a limit that is enforced had a say */
+
+static ngx_uint_t
+ngx_http_ratelimit_final(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_uint_t  i;
+
+    if (ctx->conf->preview) {
+        return 0;
+    }
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        if (ctx->applied[i].key.len && !ctx->applied[i].claim.shadow) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* the place before speaks; what was asked here is remembered behind it */
+
+static void
+ngx_http_ratelimit_step_back(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_http_ratelimit_ctx_t  here, *before;
+
+    here = *ctx;
+    before = ctx->before;
+
+    *ctx = *before;
+    here.before = before->before;
+    *before = here;
+
+    ctx->before = before;
 }
 
 
@@ -763,6 +901,10 @@ ngx_http_ratelimit_counts(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_decision_t  *d;
 
     d = &applied->claim.decision;
+
+    if (applied->asked && d->outcome != NGX_HTTP_RATELIMIT_REJECTED) {
+        return 0;
+    }
 
     switch (d->outcome) {
 
@@ -785,15 +927,12 @@ ngx_http_ratelimit_counts(ngx_http_ratelimit_ctx_t *ctx,
 /* a look at a limit is no request to it */
 
 static void
-ngx_http_ratelimit_count_all(ngx_http_ratelimit_ctx_t *ctx)
+ngx_http_ratelimit_count_request(ngx_http_ratelimit_ctx_t *ctx)
 {
-    ngx_uint_t                       i;
-    ngx_http_ratelimit_applied_t    *applied;
     ngx_http_ratelimit_decision_t   *d;
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
     if (ctx->conf->preview) {
-        ngx_http_ratelimit_count_previews(ctx);
         return;
     }
 
@@ -807,6 +946,19 @@ ngx_http_ratelimit_count_all(ngx_http_ratelimit_ctx_t *ctx)
     if (d->failure != NGX_HTTP_RATELIMIT_OK) {
         ngx_http_ratelimit_count(rmcf->stats->fallback[d->source]
                             [ngx_http_ratelimit_failure_reason(d->failure)]);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_count_limits(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_uint_t                     i;
+    ngx_http_ratelimit_applied_t  *applied;
+
+    if (ctx->conf->preview) {
+        ngx_http_ratelimit_count_previews(ctx);
+        return;
     }
 
     for (i = 0; i < ctx->conf->n; i++) {
@@ -908,7 +1060,17 @@ ngx_http_ratelimit_cleanup(void *data)
 
     ngx_http_ratelimit_store_cancel(&ctx->take);
 
-    if (ctx->told && ctx->decision.outcome == NGX_HTTP_RATELIMIT_SKIPPED) {
-        ngx_http_ratelimit_count_all(ctx);
+    if (!ctx->told || ctx->final) {
+        return;
     }
+
+    if (ctx->decision.outcome == NGX_HTTP_RATELIMIT_SKIPPED) {
+        ngx_http_ratelimit_count_limits(ctx);
+    }
+
+    while (ctx->conf->preview && ctx->before) {
+        ctx = ctx->before;
+    }
+
+    ngx_http_ratelimit_count_request(ctx);
 }

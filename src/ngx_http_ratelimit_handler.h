@@ -17,7 +17,9 @@
 #include "ngx_http_ratelimit_store.h"
 
 
-typedef struct {
+typedef struct ngx_http_ratelimit_ctx_s  ngx_http_ratelimit_ctx_t;
+
+struct ngx_http_ratelimit_ctx_s {
     ngx_http_request_t               *request;
     ngx_http_ratelimit_loc_conf_t    *conf;     /* of where it was decided */
     ngx_http_ratelimit_applied_t     *applied;  /* conf->n of them */
@@ -33,7 +35,11 @@ typedef struct {
     time_t                            time;     /* of the decision */
     unsigned                          done:1;
     unsigned                          told:1;   /* the verdict was returned */
-} ngx_http_ratelimit_ctx_t;
+    unsigned                          final:1;  /* no other place decides */
+
+    /* a place on the way here that was in a dry run or previewed, or NULL */
+    ngx_http_ratelimit_ctx_t         *before;
+};
 
 
 /* "ratelimit_phase" says which of the two acts */

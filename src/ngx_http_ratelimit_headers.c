@@ -7,6 +7,8 @@
  * also those that we have no value for: its numbers must not stand beside ours
  * as if they told of one limit.  Its Retry-After stays unless there is one of
  * ours, as it may be about something else.
+ *
+ * A limit that is only tried out tells clients nothing, unless it is asked to.
  */
 
 
@@ -119,7 +121,9 @@ ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
 
     if (ctx == NULL || !ctx->done
         || ctx->decision.outcome == NGX_HTTP_RATELIMIT_SKIPPED
-        || (ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_OFF))
+        || (ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_OFF)
+        || (ctx->speaker->claim.shadow
+            && !(ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_DRY_RUN)))
     {
         return ngx_http_next_header_filter(r);
     }
@@ -312,8 +316,9 @@ ngx_http_ratelimit_headers_common(ngx_http_request_t *r,
 
     d = &ctx->decision;
 
-    if (d->failure != NGX_HTTP_RATELIMIT_OK) {
-
+    if (d->failure != NGX_HTTP_RATELIMIT_OK
+        && !(ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_HEALTHY))
+    {
         reason = ngx_http_ratelimit_reason_name(
                      ngx_http_ratelimit_failure_reason(d->failure));
 

@@ -49,6 +49,8 @@ static ngx_conf_enum_t  ngx_http_ratelimit_headers[] = {
     { ngx_string("legacy"), NGX_HTTP_RATELIMIT_HEADERS_LEGACY },
     { ngx_string("draft-8"), NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8 },
     { ngx_string("off"), NGX_HTTP_RATELIMIT_HEADERS_OFF },
+    { ngx_string("dry_run"), NGX_HTTP_RATELIMIT_HEADERS_DRY_RUN },
+    { ngx_string("no_degraded"), NGX_HTTP_RATELIMIT_HEADERS_HEALTHY },
     { ngx_null_string, 0 }
 };
 
@@ -255,7 +257,7 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
 
     { ngx_string("ratelimit_headers"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_ratelimit_directive_bitmask,
+      ngx_http_ratelimit_directive_headers,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_http_ratelimit_offset(headers),
       &ngx_http_ratelimit_headers },

@@ -194,7 +194,7 @@ my @WRONG = (
      map { "probe=$_" } qw(0 99ms 3600001ms 2h -1 abc), ''],
     [ratelimit_breaker => $BREAKER,
      qw(5 off on failures Failures=5 failure=5 timeout=1s =5), ''],
-    [ratelimit_headers => 'it must be "legacy", "draft-8" or "off"',
+    [ratelimit_headers => 'it must be "legacy", "draft-8", "off", "dry_run"',
      qw(foo on draft8), ''],
     [ratelimit_body => 'it must be "default", "json" or "problem"',
      qw(foo html off), ''],
@@ -506,6 +506,12 @@ for my $value (
 refused('two header families and off', $SHARDS,
         'ratelimit_rate 1r/s; ratelimit_headers legacy off;',
         'ratelimit_headers', '"off" stands beside');
+refused('no headers, and those of a dry run', $SHARDS,
+        'ratelimit_rate 1r/s; ratelimit_headers off dry_run;',
+        'ratelimit_headers', '"off" stands beside');
+refused('headers without a family', $SHARDS,
+        'ratelimit_rate 1r/s; ratelimit_headers dry_run no_degraded;',
+        'ratelimit_headers', 'no family', 'add "legacy"');
 refused('a header family twice', $SHARDS,
         'ratelimit_rate 1r/s; ratelimit_headers legacy draft-8 legacy;',
         'ratelimit_headers', 'duplicate value "legacy"');

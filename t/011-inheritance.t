@@ -463,6 +463,7 @@ location /b {
 === TEST 19: each level has its own dry run
 --- config
 ratelimit_dry_run on;
+ratelimit_headers legacy dry_run;
 ratelimit_rate 1r/d;
 location /a { empty_gif; }
 location /b { ratelimit_dry_run off; empty_gif; }

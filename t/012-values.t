@@ -417,6 +417,7 @@ qr/ invalid value "a\\x0Anext \\x22b\\x22\\x5C\\x09\\xFF\\x7F\\xC3\\xA9" of /
 --- config
 location /t {
     ratelimit_dry_run on;
+    ratelimit_headers legacy dry_run;
     ratelimit_on_error closed;
     ratelimit_rate 1r/d;
     ratelimit_capacity 5;

@@ -411,6 +411,7 @@ location /t/2 { ratelimit_rate 1r/d; empty_gif; }
 === TEST 18: a dry run takes and records, but never rejects
 --- config
 location /t { ratelimit_rate 1r/d; ratelimit_capacity 2; ratelimit_dry_run on;
+              ratelimit_headers legacy dry_run;
               empty_gif; }
 --- request eval
 ["GET /t", "GET /t", "GET /t", "GET /t"]

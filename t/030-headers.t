@@ -596,7 +596,8 @@ backend
 
 === TEST 22: a dry run tells nobody to wait
 --- config
-location /t { ratelimit_rate 1r/d; ratelimit_dry_run on; empty_gif; }
+location /t { ratelimit_rate 1r/d; ratelimit_dry_run on;
+              ratelimit_headers legacy dry_run; empty_gif; }
 --- request eval
 ["GET /t", "GET /t"]
 --- error_code eval
@@ -843,3 +844,23 @@ location /closed { ratelimit_on_error closed; ratelimit_rate $arg_r;
 --- response_headers eval
 [("X-RateLimit-Degraded: true\nX-RateLimit-Degraded-Reason: invalid_limit\n"
   . "!X-RateLimit-Limit\n!X-RateLimit-Remaining\n!X-RateLimit-Reset") x 3]
+
+
+
+=== TEST 34: no_degraded: clients don't see what the state of Redis is
+--- config
+ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+location /local  { ratelimit_rate 1r/d; ratelimit_headers legacy no_degraded;
+                   empty_gif; }
+location /closed { ratelimit_rate 1r/d; ratelimit_on_error closed;
+                   ratelimit_headers draft-8 no_degraded; empty_gif; }
+location /both   { ratelimit_rate 1r/d; ratelimit_headers legacy; empty_gif; }
+--- request eval
+["GET /local", "GET /local", "GET /closed", "GET /both"]
+--- error_code eval
+[200, 429, 503, 200]
+--- response_headers eval
+["X-RateLimit-Limit: 1\n!X-RateLimit-Degraded\n!X-RateLimit-Degraded-Reason",
+ "X-RateLimit-Limit: 1\n!X-RateLimit-Degraded\n!X-RateLimit-Degraded-Reason",
+ "Retry-After: 1\n!X-RateLimit-Degraded\n!X-RateLimit-Degraded-Reason",
+ "X-RateLimit-Limit: 1\nX-RateLimit-Degraded: true"]

@@ -209,6 +209,7 @@ location /t {
     ratelimit_rate 1r/d;
     ratelimit_capacity 1;
     ratelimit_dry_run on;
+    ratelimit_headers legacy dry_run;
 }
 --- request eval
 ["GET /t", "GET /t"]

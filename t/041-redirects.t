@@ -758,6 +758,7 @@ location /a {
     ratelimit_rate 1r/d;
     ratelimit_capacity 1;
     ratelimit_dry_run on;
+    ratelimit_headers legacy dry_run;
 }
 location = /t { add_header X-Status $ratelimit_status; }
 --- request eval
@@ -918,5 +919,161 @@ location /count {
 qr/ratelimit [A-Z_]+(?=, limit: "localhost\/(?:t|after)")/
 --- grep_error_log_out eval
 qr/\A(?:ratelimit PASSED\n)?\z/
+--- no_error_log
+[alert]
+
+
+
+=== TEST 35: a dry run on the way does not end the search
+--- http_config
+ratelimit_limit trial rate=1r/d capacity=2 dry_run;
+ratelimit_limit app   rate=1r/d capacity=3;
+add_header X-Name $ratelimit_name always;
+add_header X-Status $ratelimit_status always;
+--- config
+location /place { ratelimit app; ratelimit_cost 2; ratelimit_dry_run on;
+                  try_files /none @enforced; }
+location /trial { ratelimit trial; try_files /none @app; }
+location @enforced { ratelimit_rate 1r/d; ratelimit_capacity 1;
+                     rewrite ^ /t break; }
+location @app { ratelimit app; rewrite ^ /t break; }
+--- request eval
+["GET /trial", "GET /trial", "GET /trial", "GET /trial", "GET /place",
+ "GET /place"]
+--- error_code eval
+[200, 200, 200, 429, 200, 429]
+--- response_headers eval
+[(map { "X-Name: app\nX-Status: PASSED\nX-RateLimit-Remaining: $_" } 2, 1, 0),
+ "X-Name: app\nX-Status: REJECTED\nX-RateLimit-Remaining: 0",
+ "X-Name: localhost\@enforced\nX-RateLimit-Limit: 1\nX-RateLimit-Remaining: 0",
+ "X-Name: localhost\@enforced\nX-Status: REJECTED\nX-RateLimit-Limit: 1"]
+--- grep_error_log eval
+qr/ratelimit [A-Z_]+, limit: "[^"]*"/
+--- grep_error_log_out eval
+qr/\Aratelimit (?:PASSED|REJECTED_DRY_RUN), limit: "(?:trial|app)"
+ratelimit (?:PASSED|REJECTED), limit: "(?:app|localhost\@enforced)"
+\z/
+--- no_error_log
+[alert]
+
+
+
+=== TEST 36: nor does a preview
+--- http_config
+ratelimit_limit app rate=1r/d capacity=2;
+add_header X-Status $ratelimit_status always;
+--- config
+location /look { ratelimit app; ratelimit_preview on; try_files /none @app; }
+location @app  { ratelimit app; rewrite ^ /t break; }
+--- request eval
+["GET /look", "GET /look", "GET /look"]
+--- error_code eval
+[200, 200, 429]
+--- response_headers eval
+["X-Status: PASSED\nX-RateLimit-Remaining: 1",
+ "X-Status: PASSED\nX-RateLimit-Remaining: 0", "X-Status: REJECTED"]
+--- grep_error_log_out eval
+qr/\Aratelimit PASSED\nratelimit (?:PASSED|REJECTED)\n\z/
+--- grep_error_log eval
+qr/ratelimit [A-Z_]+(?=, limit)/
+--- no_error_log
+[alert]
+
+
+
+=== TEST 37: what a dry run has taken of a limit is not taken again
+--- http_config
+ratelimit_limit a rate=1r/d capacity=2;
+ratelimit_limit b rate=1r/d capacity=9 dry_run;
+add_header X-Name $ratelimit_name always;
+--- config
+location /t  { }
+location /a  { ratelimit a b; ratelimit_dry_run on; try_files /none @a; }
+location @a  { ratelimit a b; rewrite ^ /t break; }
+--- request eval
+["GET /a", "GET /a", "GET /a"]
+--- error_code eval
+[200, 200, 429]
+--- response_headers eval
+["X-Name: a\nX-RateLimit-Remaining: 1", "X-Name: a\nX-RateLimit-Remaining: 0",
+ "X-Name: a\nX-RateLimit-Remaining: 0"]
+--- grep_error_log eval
+qr/ratelimit [A-Z_]+, limit: "[^"]*"/
+--- grep_error_log_out eval
+qr/\Aratelimit (?:PASSED|REJECTED_DRY_RUN), limit: "a"
+ratelimit PASSED, limit: "b"
+(?:ratelimit REJECTED, limit: "a"\n)?\z/
+--- no_error_log
+[alert]
+
+
+
+=== TEST 38: for another cost it is asked again
+--- http_config
+ratelimit_limit a rate=1r/d capacity=9;
+--- config
+location /a  { ratelimit a; ratelimit_dry_run on; try_files /none @a; }
+location @a  { ratelimit a; ratelimit_cost 4; rewrite ^ /t break; }
+--- request eval
+["GET /a", "GET /a"]
+--- error_code eval
+[200, 429]
+--- response_headers eval
+["X-RateLimit-Remaining: 4", "X-RateLimit-Remaining: 3"]
+--- grep_error_log eval
+qr/ratelimit [A-Z_]+(?=, limit)/
+--- grep_error_log_out eval
+qr/\Aratelimit PASSED\nratelimit (?:PASSED|REJECTED)\n\z/
+--- no_error_log
+[alert]
+
+
+
+=== TEST 39: where no enforced limit has a say, the first dry run speaks
+--- http_config
+ratelimit_headers legacy dry_run;
+ratelimit_limit one   rate=1r/d capacity=5 dry_run;
+ratelimit_limit two   rate=1r/d capacity=6 dry_run;
+ratelimit_limit empty key=$arg_k rate=1r/d capacity=7;
+add_header X-Name $ratelimit_name always;
+add_header X-Status $ratelimit_status always;
+--- config
+location /a  { ratelimit one; try_files /none @a; }
+location @a  { ratelimit two; try_files /none @b; }
+location @b  { ratelimit empty; try_files /none @c; }
+location @c  { ratelimit empty two; try_files /none @d; }
+location @d  { ratelimit two empty; ratelimit_preview on; rewrite ^ /t break; }
+--- request eval
+["GET /a", "GET /a?k=1"]
+--- response_headers eval
+["X-Name: one\nX-Status: PASSED\nX-RateLimit-Remaining: 4",
+ "X-Name: empty\nX-Status: PASSED\nX-RateLimit-Remaining: 6"]
+--- grep_error_log eval
+qr/ratelimit [A-Z_]+, limit: "[^"]*"/
+--- grep_error_log_out eval
+qr/\Aratelimit PASSED, limit: "one"
+(?:ratelimit SKIPPED, limit: "empty"
+ratelimit SKIPPED, limit: "empty"
+ratelimit PASSED, limit: "two"
+|ratelimit PASSED, limit: "empty"
+)\z/
+--- no_error_log
+[alert]
+
+
+
+=== TEST 40: index and error_page: a dry run of the whole server is charged once
+--- http_config
+ratelimit_headers legacy dry_run;
+--- config
+ratelimit_rate 1r/d;
+ratelimit_capacity 3;
+ratelimit_dry_run on;
+location /dir/ { index index.html; }
+location /gone { error_page 404 =200 /busy.html; }
+--- request eval
+["GET /dir/", "GET /gone"]
+--- response_headers eval
+["X-RateLimit-Remaining: 2", "X-RateLimit-Remaining: 1"]
 --- no_error_log
 [alert]

@@ -595,6 +595,7 @@ X-Status: SKIPPED
 ratelimit_rate 1r/d;
 ratelimit_capacity 1;
 ratelimit_dry_run on;
+ratelimit_headers legacy dry_run;
 location /api { empty_gif; }
 location /quota { ratelimit_preview on; empty_gif; }
 --- request eval

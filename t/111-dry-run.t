@@ -25,7 +25,12 @@ our $silent = "!Retry-After\n!X-RateLimit-Retry-After\n";
 add_block_preprocessor(sub {
     my ($block) = @_;
 
-    $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
+    my $http = $block->http_config // '';
+
+    $http = "ratelimit_headers legacy dry_run;\n$http"
+        if $http !~ /ratelimit_headers/;
+
+    $block->set_value('http_config', <<'EOC' . $http);
     ratelimit_shards $TEST_NGINX_REDIS_ADDR;
     ratelimit_redis_timeout 10s;
     ratelimit_silence long_timeout;
@@ -94,6 +99,7 @@ subtest 'on several shards: what a shadow took is given back' => sub {
         workers => 1,
         conf    => <<"EOC",
             ratelimit_shards $ENV{TEST_NGINX_SHARDS};
+            ratelimit_deny_cache off;
             ratelimit_redis_timeout 10s;
             ratelimit_silence long_timeout;
             ratelimit_redis_connect_timeout 10s;
@@ -282,7 +288,7 @@ location /t { ratelimit shadow enforced; ratelimit_headers legacy draft-8;
 ratelimit_limit shadow   rate=1r/d capacity=1 dry_run;
 ratelimit_limit enforced key=$arg_k rate=1r/d capacity=4;
 --- config
-location /t { ratelimit enforced shadow; ratelimit_headers draft-8;
+location /t { ratelimit enforced shadow; ratelimit_headers draft-8 dry_run;
               empty_gif; }
 --- request eval
 ["GET /t", "GET /t", "GET /t?k=1"]
@@ -489,3 +495,40 @@ GET /t
 --- response_headers
 X-Name: new
 X-RateLimit-Limit: 2
+
+
+
+=== TEST 18: a place whose limits are all in a dry run tells clients nothing
+--- http_config
+ratelimit_headers legacy;
+ratelimit_limit shadow   rate=1r/d capacity=1 dry_run;
+ratelimit_limit enforced key=$arg_k rate=1r/d capacity=4;
+--- config
+location /place   { ratelimit enforced; ratelimit_key x; ratelimit_rate 1r/d;
+                    ratelimit_dry_run on; empty_gif; }
+location /shadow  { ratelimit shadow; empty_gif; }
+location /skipped { ratelimit enforced shadow;
+                    ratelimit_headers legacy draft-8; empty_gif; }
+--- request eval
+["GET /place", "GET /place", "GET /shadow", "GET /skipped",
+ "GET /skipped?k=1"]
+--- response_headers eval
+["X-Status: PASSED", "X-Status: REJECTED_DRY_RUN", "X-Status: PASSED",
+ "X-Status: REJECTED_DRY_RUN",
+ "X-Status: PASSED\nX-RateLimit-Limit: 4"]
+--- raw_response_headers_unlike eval
+[("(?i)ratelimit-|retry-after") x 4, "shadow"]
+
+
+
+=== TEST 19: nor of a failure
+--- http_config
+ratelimit_headers legacy;
+--- config
+ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+location /t { ratelimit_rate 1r/d; ratelimit_dry_run on; empty_gif; }
+--- request
+GET /t
+--- response_headers
+X-Status: DEGRADED
+--- raw_response_headers_unlike: (?i)ratelimit-|retry-after

@@ -563,7 +563,8 @@ location /page { ratelimit ip; return 200 "page\n"; }
 --- http_config
 ratelimit_limit ip rate=20r/m capacity=100;
 --- config
-location /t { ratelimit ip; ratelimit_dry_run on; empty_gif; }
+location /t { ratelimit ip; ratelimit_dry_run on;
+              ratelimit_headers draft-8 dry_run; empty_gif; }
 --- request
 GET /t
 --- response_headers

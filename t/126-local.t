@@ -918,6 +918,7 @@ location /look { ratelimit_preview on; empty_gif; }
 === TEST 10: a place in a dry run takes, logs and rejects nobody
 --- config
 location /t { ratelimit_rate 1r/d; ratelimit_capacity 1; ratelimit_dry_run on;
+              ratelimit_headers legacy dry_run;
               empty_gif; }
 --- request eval
 ["GET /t", "GET /t"]
@@ -944,7 +945,8 @@ ratelimit_limit enforced rate=1r/d capacity=2;
 ratelimit_limit generous rate=1r/d capacity=9 dry_run;
 --- config
 location /t { ratelimit shadow enforced generous; empty_gif; }
-location /look { ratelimit generous; ratelimit_preview on; empty_gif; }
+location /look { ratelimit generous; ratelimit_preview on;
+                 ratelimit_headers legacy dry_run; empty_gif; }
 --- request eval
 ["GET /t", "GET /t", "GET /t", "GET /look"]
 --- error_code eval
