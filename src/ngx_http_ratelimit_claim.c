@@ -1,13 +1,11 @@
 
 #include "ngx_http_ratelimit_claim.h"
+#include "ngx_http_ratelimit_digest.h"
 #include "ngx_http_ratelimit_escape.h"
 
-#include <ngx_sha1.h>
 
-
-#define NGX_HTTP_RATELIMIT_KEY_MAX       256     /* longer: SHA-1 of it */
-#define NGX_HTTP_RATELIMIT_SHA1_LEN      20
-#define NGX_HTTP_RATELIMIT_LOG_VALUE     64      /* bytes of a value, logged */
+#define NGX_HTTP_RATELIMIT_KEY_MAX    256       /* longer: a digest of it */
+#define NGX_HTTP_RATELIMIT_LOG_VALUE  64        /* bytes of a value, logged */
 
 
 static ngx_int_t ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
@@ -92,16 +90,17 @@ ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
     ngx_http_ratelimit_guard_t *guard, ngx_http_ratelimit_applied_t *applied)
 {
     u_char      *p;
-    u_char       digest[NGX_HTTP_RATELIMIT_SHA1_LEN];
     ngx_str_t   *key, *prefix;
     ngx_uint_t   hashed;
-    ngx_sha1_t   sha1;
 
     key = &applied->key;
     prefix = &guard->key_prefix;
 
     if (guard->limit->terms.key == NULL) {
-        *key = r->connection->addr_text;
+
+        if (ngx_http_ratelimit_client_net(r, key) != NGX_OK) {
+            return NGX_ERROR;
+        }
 
     } else if (ngx_http_complex_value(r, guard->limit->terms.key, key)
                != NGX_OK)
@@ -114,11 +113,14 @@ ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
+    /* what looks like a digest becomes one: nobody can send that of another */
+
     hashed = key->len > NGX_HTTP_RATELIMIT_KEY_MAX
+             || ngx_http_ratelimit_digested(key)
              || (guard->braces && ngx_http_ratelimit_claim_braces(key));
 
     p = ngx_pnalloc(r->pool, prefix->len
-                             + (hashed ? 2 * NGX_HTTP_RATELIMIT_SHA1_LEN
+                             + (hashed ? NGX_HTTP_RATELIMIT_DIGEST_LEN
                                        : key->len)
                              + 1);
     if (p == NULL) {
@@ -130,13 +132,12 @@ ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
     p = ngx_cpymem(p, prefix->data, prefix->len);
 
     if (hashed) {
-        ngx_sha1_init(&sha1);
-        ngx_sha1_update(&sha1, key->data, key->len);
-        ngx_sha1_final(digest, &sha1);
+        ngx_http_ratelimit_digest(p, key);
 
         key->data = p;
-        p = ngx_hex_dump(p, digest, NGX_HTTP_RATELIMIT_SHA1_LEN);
-        key->len = p - key->data;
+        key->len = NGX_HTTP_RATELIMIT_DIGEST_LEN;
+
+        p += NGX_HTTP_RATELIMIT_DIGEST_LEN;
 
     } else {
         p = ngx_cpymem(p, key->data, key->len);
@@ -145,6 +146,60 @@ ngx_http_ratelimit_claim_key(ngx_http_request_t *r,
     *p++ = '}';
 
     applied->claim.len = (char *) p - applied->claim.key;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_client_net(ngx_http_request_t *r, ngx_str_t *net)
+{
+#if (NGX_HAVE_INET6)
+    u_char                         *p;
+    ngx_uint_t                      i, bits;
+    struct sockaddr_in6            *sin6, masked;
+    ngx_http_ratelimit_loc_conf_t  *rlcf;
+
+    if (r->connection->sockaddr->sa_family == AF_INET6) {
+
+        sin6 = (struct sockaddr_in6 *) r->connection->sockaddr;
+
+        p = ngx_pnalloc(r->pool, NGX_SOCKADDR_STRLEN);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        net->data = p;
+
+        if (IN6_IS_ADDR_V4MAPPED(&sin6->sin6_addr)) {
+            net->len = ngx_inet_ntop(AF_INET, &sin6->sin6_addr.s6_addr[12], p,
+                                     NGX_SOCKADDR_STRLEN);
+            return NGX_OK;
+        }
+
+        rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
+
+        masked = *sin6;
+
+        for (i = 0, bits = rlcf->ipv6_prefix; i < 16; i++) {
+
+            if (bits >= 8) {
+                bits -= 8;
+                continue;
+            }
+
+            masked.sin6_addr.s6_addr[i] &= 0xff00 >> bits;
+            bits = 0;
+        }
+
+        net->len = ngx_inet_ntop(AF_INET6, &masked.sin6_addr, p,
+                                 NGX_SOCKADDR_STRLEN);
+        return NGX_OK;
+    }
+
+#endif
+
+    *net = r->connection->addr_text;
 
     return NGX_OK;
 }

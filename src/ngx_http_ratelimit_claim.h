@@ -36,5 +36,11 @@ ngx_int_t ngx_http_ratelimit_claim(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *conf, ngx_http_ratelimit_guard_t *guard,
     ngx_http_ratelimit_applied_t *applied);
 
+/*
+ * The client's address as a limit should see it: of IPv6 only the network,
+ * since a client has all of it to choose from
+ */
+ngx_int_t ngx_http_ratelimit_client_net(ngx_http_request_t *r, ngx_str_t *net);
+
 
 #endif /* _NGX_HTTP_RATELIMIT_CLAIM_H_INCLUDED_ */

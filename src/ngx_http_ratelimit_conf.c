@@ -32,6 +32,8 @@ static char *ngx_http_ratelimit_merge_guards(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *conf);
 static ngx_int_t ngx_http_ratelimit_guard(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *conf, ngx_http_ratelimit_limit_t *limit);
+static ngx_uint_t ngx_http_ratelimit_guard_log_key(
+    ngx_http_complex_value_t *key, ngx_uint_t log_key);
 static ngx_uint_t ngx_http_ratelimit_merge_access(
     ngx_http_ratelimit_loc_conf_t *prev, ngx_http_ratelimit_loc_conf_t *conf);
 static ngx_int_t ngx_http_ratelimit_conf_attach(
@@ -124,6 +126,7 @@ ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
     conf->phase = NGX_CONF_UNSET_UINT;
     conf->clock = NGX_CONF_UNSET_UINT;
     conf->log_level = NGX_CONF_UNSET_UINT;
+    conf->log_key = NGX_HTTP_RATELIMIT_KEY_AUTO;
     conf->ipv6_prefix = NGX_CONF_UNSET_UINT;
     conf->dry_run = NGX_CONF_UNSET;
     conf->preview = NGX_CONF_UNSET;
@@ -204,6 +207,10 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                                   |NGX_HTTP_RATELIMIT_HEADERS_LEGACY));
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 50);
     ngx_conf_merge_str_value(conf->prefix, prev->prefix, "ratelimit");
+
+    if (conf->log_key == NGX_HTTP_RATELIMIT_KEY_AUTO) {
+        conf->log_key = prev->log_key;
+    }
 
     if (conf->cost.value == NULL) {
         conf->cost = prev->cost;
@@ -479,6 +486,9 @@ ngx_http_ratelimit_guard(ngx_conf_t *cf, ngx_http_ratelimit_loc_conf_t *conf,
     guard = &conf->guards[conf->n++];
     guard->limit = limit;
 
+    guard->log_key = ngx_http_ratelimit_guard_log_key(limit->terms.key,
+                                                      conf->log_key);
+
     if (!limit->dry_run && !conf->dry_run && !conf->preview) {
         conf->enforced++;
     }
@@ -508,6 +518,89 @@ ngx_http_ratelimit_guard(ngx_conf_t *cf, ngx_http_ratelimit_loc_conf_t *conf,
     }
 
     return NGX_OK;
+}
+
+
+/*
+ * A key of a client's address, and of text that the configuration has anyway,
+ * is shown as it is; any other may be a secret
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_guard_log_key(ngx_http_complex_value_t *key,
+    ngx_uint_t log_key)
+{
+    u_char      *p, *last;
+    ngx_str_t    name;
+    ngx_uint_t   i, binary;
+
+    static ngx_str_t  addresses[] = {
+        ngx_string("binary_remote_addr"),
+        ngx_string("ratelimit_client_net"),
+        ngx_string("remote_addr"),
+        ngx_string("realip_remote_addr"),
+        ngx_string("proxy_protocol_addr"),
+        ngx_null_string
+    };
+
+    if (key == NULL) {
+        return log_key == NGX_HTTP_RATELIMIT_KEY_AUTO
+               ? NGX_HTTP_RATELIMIT_KEY_PLAIN : log_key;
+    }
+
+    binary = 0;
+
+    p = key->value.data;
+    last = p + key->value.len;
+
+    while (p < last) {
+
+        if (*p++ != '$') {
+            continue;
+        }
+
+        if (p < last && *p == '{') {
+            p++;
+        }
+
+        name.data = p;
+
+        while (p < last && (*p == '_' || (*p >= '0' && *p <= '9')
+                            || ((*p | 0x20) >= 'a' && (*p | 0x20) <= 'z')))
+        {
+            p++;
+        }
+
+        name.len = p - name.data;
+
+        for (i = 0; addresses[i].len; i++) {
+            if (addresses[i].len == name.len
+                && ngx_strncasecmp(addresses[i].data, name.data, name.len)
+                   == 0)
+            {
+                break;
+            }
+        }
+
+        if (addresses[i].len == 0) {
+            return log_key == NGX_HTTP_RATELIMIT_KEY_AUTO
+                   ? NGX_HTTP_RATELIMIT_KEY_HASH : log_key;
+        }
+
+        /* nothing before it, and nothing behind */
+
+        binary = (i == 0 && key->value.data[0] == '$'
+                  && (p == last || (p + 1 == last && *p == '}')));
+    }
+
+    if (log_key != NGX_HTTP_RATELIMIT_KEY_AUTO
+        && log_key != NGX_HTTP_RATELIMIT_KEY_PLAIN)
+    {
+        return log_key;
+    }
+
+    return binary ? NGX_HTTP_RATELIMIT_KEY_ADDRESS
+                  : NGX_HTTP_RATELIMIT_KEY_PLAIN;
 }
 
 

@@ -41,6 +41,13 @@
 #define NGX_HTTP_RATELIMIT_PHASE_ACCESS      0
 #define NGX_HTTP_RATELIMIT_PHASE_PRECONTENT  1
 
+#define NGX_HTTP_RATELIMIT_KEY_PLAIN         0
+#define NGX_HTTP_RATELIMIT_KEY_HASH          1
+#define NGX_HTTP_RATELIMIT_KEY_OFF           2
+#define NGX_HTTP_RATELIMIT_KEY_ADDRESS       3       /* plain, from bytes */
+/* not set: as the key is made */
+#define NGX_HTTP_RATELIMIT_KEY_AUTO          NGX_CONF_UNSET_UINT
+
 #define NGX_HTTP_RATELIMIT_CLOCK_REDIS       0
 #define NGX_HTTP_RATELIMIT_CLOCK_NGINX       1
 
@@ -76,6 +83,7 @@ typedef struct {
 typedef struct {
     ngx_http_ratelimit_limit_t        *limit;
     ngx_str_t                          key_prefix;   /* PREFIX:NAME:{ */
+    ngx_uint_t                         log_key;      /* how it is shown */
     unsigned                           braces:1;     /* have a meaning */
 } ngx_http_ratelimit_guard_t;
 
@@ -96,6 +104,7 @@ typedef struct {
     ngx_uint_t                         phase;
     ngx_uint_t                         clock;
     ngx_uint_t                         log_level;
+    ngx_uint_t                         log_key;
     ngx_uint_t                         ipv6_prefix;  /* bits */
     ngx_flag_t                         dry_run;
     ngx_flag_t                         preview;

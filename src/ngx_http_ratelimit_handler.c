@@ -34,11 +34,13 @@
 
 #include "ngx_http_ratelimit_handler.h"
 #include "ngx_http_ratelimit_body.h"
+#include "ngx_http_ratelimit_digest.h"
 #include "ngx_http_ratelimit_escape.h"
 #include "ngx_http_ratelimit_local.h"
 
 
-#define NGX_HTTP_RATELIMIT_LOG_KEY  64      /* bytes of a key, logged */
+#define NGX_HTTP_RATELIMIT_LOG_KEY   64     /* bytes of a key, logged */
+#define NGX_HTTP_RATELIMIT_LOG_HASH  16     /* digits of its digest */
 
 
 static ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r,
@@ -78,6 +80,8 @@ static void ngx_http_ratelimit_count_limits(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_count_previews(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_log(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_applied_t *applied);
+static size_t ngx_http_ratelimit_log_key(u_char *buf,
+    ngx_http_ratelimit_guard_t *guard, ngx_str_t *key);
 static void ngx_http_ratelimit_cleanup(void *data);
 
 
@@ -999,7 +1003,8 @@ ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_applied_t *applied)
 {
     size_t                          len;
-    u_char                          key[ngx_http_ratelimit_escape_size(
+    u_char                          key[sizeof(", key: \"\"")
+                                        + ngx_http_ratelimit_escape_size(
                                             NGX_HTTP_RATELIMIT_LOG_KEY)];
     ngx_uint_t                      level;
     ngx_http_ratelimit_decision_t  *d;
@@ -1014,9 +1019,10 @@ ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
         return;
     }
 
-    len = ngx_http_ratelimit_escape(key, applied->key.data,
-                                    ngx_min(applied->key.len,
-                                            NGX_HTTP_RATELIMIT_LOG_KEY));
+    len = ngx_http_ratelimit_log_key(key,
+                                     &ctx->conf->guards[applied
+                                                        - ctx->applied],
+                                     &applied->key);
 
     switch (d->outcome) {
 
@@ -1028,7 +1034,7 @@ ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
 
     case NGX_HTTP_RATELIMIT_DEGRADED:
         ngx_log_error(level, r->connection->log, 0,
-                      "ratelimit DEGRADED, limit: \"%V\", key: \"%*s\", "
+                      "ratelimit DEGRADED, limit: \"%V\"%*s, "
                       "source: %s, failure: %s",
                       &applied->limit->name, len, key,
                       ngx_http_ratelimit_source_name(d->source),
@@ -1037,7 +1043,7 @@ ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
 
     default:
         ngx_log_error(level, r->connection->log, 0,
-                      "ratelimit %s, limit: \"%V\", key: \"%*s\", cost: %uL, "
+                      "ratelimit %s, limit: \"%V\"%*s, cost: %uL, "
                       "remaining: %uL of %uL, retry after: %L, source: %s%s%s",
                       ngx_http_ratelimit_outcome_name(d->outcome),
                       &applied->limit->name, len, key,
@@ -1050,6 +1056,65 @@ ngx_http_ratelimit_log(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
                                  : "");
         break;
     }
+}
+
+
+/* the key as the log may show it, or nothing */
+
+static size_t
+ngx_http_ratelimit_log_key(u_char *buf, ngx_http_ratelimit_guard_t *guard,
+    ngx_str_t *key)
+{
+    u_char     *p;
+    u_char      digest[NGX_HTTP_RATELIMIT_DIGEST_LEN];
+    ngx_str_t   text;
+
+    text = *key;
+    p = ngx_cpymem(buf, ", key: \"", sizeof(", key: \"") - 1);
+
+    switch (guard->log_key) {
+
+    case NGX_HTTP_RATELIMIT_KEY_OFF:
+        return 0;
+
+    case NGX_HTTP_RATELIMIT_KEY_HASH:
+
+        /* of a key that is a digest already, its beginning */
+
+        if (!ngx_http_ratelimit_digested(key)) {
+            ngx_http_ratelimit_digest(digest, key);
+            text.data = digest;
+        }
+
+        text.len = sizeof(NGX_HTTP_RATELIMIT_DIGEST) - 1
+                   + NGX_HTTP_RATELIMIT_LOG_HASH;
+        break;
+
+    case NGX_HTTP_RATELIMIT_KEY_ADDRESS:
+
+        if (key->len == 4) {
+            p += ngx_inet_ntop(AF_INET, key->data, p, NGX_SOCKADDR_STRLEN);
+            text.len = 0;
+
+#if (NGX_HAVE_INET6)
+        } else if (key->len == 16) {
+            p += ngx_inet_ntop(AF_INET6, key->data, p, NGX_SOCKADDR_STRLEN);
+            text.len = 0;
+#endif
+        }
+
+        break;
+
+    default: /* NGX_HTTP_RATELIMIT_KEY_PLAIN */
+        break;
+    }
+
+    p += ngx_http_ratelimit_escape(p, text.data,
+                                   ngx_min(text.len,
+                                           NGX_HTTP_RATELIMIT_LOG_KEY));
+    *p++ = '"';
+
+    return p - buf;
 }
 
 

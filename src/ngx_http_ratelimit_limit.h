@@ -46,7 +46,8 @@ typedef enum {
 /* what a limit is made of, whether by directives or by "ratelimit_limit" */
 
 typedef struct {
-    ngx_http_complex_value_t          *key;      /* NULL: $remote_addr */
+    ngx_http_complex_value_t          *key;      /* NULL: the client
+                                                    and its network */
     ngx_http_ratelimit_param_t         capacity; /* not set: the rate's count */
     ngx_http_ratelimit_param_t         rate;
     ngx_http_ratelimit_param_t         window;

@@ -37,6 +37,14 @@ static ngx_conf_enum_t  ngx_http_ratelimit_log_levels[] = {
 };
 
 
+static ngx_conf_enum_t  ngx_http_ratelimit_log_keys[] = {
+    { ngx_string("plain"), NGX_HTTP_RATELIMIT_KEY_PLAIN },
+    { ngx_string("hash"), NGX_HTTP_RATELIMIT_KEY_HASH },
+    { ngx_string("off"), NGX_HTTP_RATELIMIT_KEY_OFF },
+    { ngx_null_string, 0 }
+};
+
+
 static ngx_conf_enum_t  ngx_http_ratelimit_on_error[] = {
     { ngx_string("open"), NGX_HTTP_RATELIMIT_ON_ERROR_OPEN },
     { ngx_string("closed"), NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED },
@@ -275,6 +283,13 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_http_ratelimit_offset(log_level),
       &ngx_http_ratelimit_log_levels },
+
+    { ngx_string("ratelimit_log_key"),
+      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_directive_enum,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      ngx_http_ratelimit_offset(log_key),
+      &ngx_http_ratelimit_log_keys },
 
     { ngx_string("ratelimit_prefix"),
       NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,

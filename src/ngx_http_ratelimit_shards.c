@@ -16,6 +16,7 @@ static ngx_int_t ngx_http_ratelimit_shard_one(ngx_conf_t *cf, u_char *p,
     u_char *last);
 static ngx_int_t ngx_http_ratelimit_shard_no_password(ngx_conf_t *cf,
     u_char *p, u_char *last);
+static ngx_uint_t ngx_http_ratelimit_shard_plain(u_char *p, u_char *last);
 static ngx_int_t ngx_http_ratelimit_shard_decode(ngx_conf_t *cf,
     ngx_str_t *text, u_char *start, u_char *end);
 static ngx_int_t ngx_http_ratelimit_shards_param(ngx_conf_t *cf,
@@ -490,6 +491,15 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
             return NGX_OK;
         }
 
+        if (ngx_strstr(word->data, "://")) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "an address in \"ratelimit_shards\" has an "
+                               "unknown scheme: write "
+                               "redis://user:password@host, or rediss:// for "
+                               "TLS");
+            return NGX_ERROR;
+        }
+
         return ngx_http_ratelimit_shard_no_password(cf, word->data,
                                                     word->data + word->len);
     }
@@ -502,6 +512,18 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
         if (*p == '@') {
             at = p;
         }
+    }
+
+    if (at == NULL && !ngx_http_ratelimit_shard_plain(host, p)
+        && ngx_strlchr(p, last, '@') == NULL)
+    {
+        /* what is behind the colon may be a password */
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no host, or no port behind \":\", in a URL of "
+                           "\"ratelimit_shards\": write redis://host:port, or "
+                           "redis://user:password@host");
+        return NGX_ERROR;
     }
 
     if (ngx_http_ratelimit_shard_no_password(cf, p, last) != NGX_OK
@@ -522,7 +544,9 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid database \"%*s\" in "
                                "\"ratelimit_shards\": it must be a number "
-                               "from 0 to %d", (size_t) (last - p - 1), p + 1,
+                               "from 0 to %d",
+                               at || ngx_strlchr(host, p, ':') == NULL
+                               ? (size_t) (last - p - 1) : 0, p + 1,
                                NGX_HTTP_RATELIMIT_REDIS_DATABASES);
             return NGX_ERROR;
         }
@@ -580,6 +604,45 @@ ngx_http_ratelimit_shard_no_password(ngx_conf_t *cf, u_char *p, u_char *last)
                        "with \"%%2F\" for \"/\" in a password");
 
     return NGX_ERROR;
+}
+
+
+/* host, host:port or an address of IPv6, in brackets or without */
+
+static ngx_uint_t
+ngx_http_ratelimit_shard_plain(u_char *p, u_char *last)
+{
+    u_char      c, *colon;
+    ngx_uint_t  colons;
+
+    colon = ngx_strlchr(p, last, ':');
+
+    if (colon == NULL || *p == '[') {
+        return 1;
+    }
+
+    if (colon > p && colon + 1 < last
+        && ngx_atoi(colon + 1, last - colon - 1) != NGX_ERROR)
+    {
+        return 1;
+    }
+
+    colons = 0;
+
+    for ( /* void */ ; p < last; p++) {
+        c = (u_char) (*p | 0x20);
+
+        if (*p == ':') {
+            colons++;
+
+        } else if (*p != '.' && (*p < '0' || *p > '9')
+                   && (c < 'a' || c > 'f'))
+        {
+            return 0;
+        }
+    }
+
+    return colons > 1;
 }
 
 

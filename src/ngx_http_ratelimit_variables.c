@@ -289,62 +289,18 @@ ngx_http_ratelimit_variable_latency(ngx_http_request_t *r,
 }
 
 
-/*
- * The client's address as a limit should see it: of IPv6 only the network,
- * since a client has all of it to choose from
- */
-
 static ngx_int_t
 ngx_http_ratelimit_variable_client_net(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-#if (NGX_HAVE_INET6)
-    u_char                         *p;
-    ngx_uint_t                      i, bits;
-    struct sockaddr_in6            *sin6, net;
-    ngx_http_ratelimit_loc_conf_t  *rlcf;
+    ngx_str_t  net;
 
-    if (r->connection->sockaddr->sa_family == AF_INET6) {
-
-        sin6 = (struct sockaddr_in6 *) r->connection->sockaddr;
-
-        p = ngx_pnalloc(r->pool, NGX_SOCKADDR_STRLEN);
-        if (p == NULL) {
-            return NGX_ERROR;
-        }
-
-        if (IN6_IS_ADDR_V4MAPPED(&sin6->sin6_addr)) {
-            ngx_http_ratelimit_variable_set(v, p,
-                      ngx_inet_ntop(AF_INET, &sin6->sin6_addr.s6_addr[12], p,
-                                    NGX_SOCKADDR_STRLEN));
-            return NGX_OK;
-        }
-
-        rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
-
-        net = *sin6;
-
-        for (i = 0, bits = rlcf->ipv6_prefix; i < 16; i++) {
-
-            if (bits >= 8) {
-                bits -= 8;
-                continue;
-            }
-
-            net.sin6_addr.s6_addr[i] &= 0xff00 >> bits;
-            bits = 0;
-        }
-
-        ngx_http_ratelimit_variable_set(v, p,
-                      ngx_inet_ntop(AF_INET6, &net.sin6_addr, p,
-                                    NGX_SOCKADDR_STRLEN));
-        return NGX_OK;
+    if (ngx_http_ratelimit_client_net(r, &net) != NGX_OK) {
+        return NGX_ERROR;
     }
 
-#endif
+    ngx_http_ratelimit_variable_set(v, net.data, net.len);
 
-    ngx_http_ratelimit_variable_set(v, r->connection->addr_text.data,
-                                    r->connection->addr_text.len);
     return NGX_OK;
 }
 

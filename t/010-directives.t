@@ -100,6 +100,7 @@ my %GOOD = (
     ratelimit_breaker               => 'failures=5',
     ratelimit_headers               => 'legacy',
     ratelimit_log_level             => 'error',
+    ratelimit_log_key               => 'hash',
     ratelimit_dry_run               => 'on',
     ratelimit_prefix                => 'ratelimit',
     ratelimit_redis_timeout         => '50ms',
@@ -214,6 +215,7 @@ my @WRONG = (
      qw(0 -1 abc 1.5 10x 1000000001 0% 101% % 1.5% %10 10%% on
         99999999999999999999), ''],
     [ratelimit_ipv6_prefix => $BITS, qw(0 129 -64 /64 abc 64x), ''],
+    [ratelimit_log_key => 'it must be "plain", "hash" or "off"', qw(on sha1)],
     [ratelimit_log_level =>
          'it must be "debug", "info", "notice", "warn" or "error"',
      qw(loud err crit), ''],
@@ -501,6 +503,31 @@ for my $value (
 }
 
 
+# ---- a password is never shown, wherever the mistake is
+
+for my $value (qw(redis://user:s3cr3t redis://:s3cr3t redis://user:s3cr3t/0
+                  redis://user:s3cr3t/x redis://user:12/s3cr3t
+                  rediss://user:s3cr3t/ redis://user:pa/s3cr3t
+                  redis://user:pa/s3cr3t@127.0.0.1
+                  redis://user:s3cr3t@127.0.0.1:x redis://user:s3cr3t@
+                  redis://user:s3cr3t@127.0.0.1/x redis://s3cr3t@127.0.0.1
+                  redis://user:pa@s3cr3t@127.0.0.1:x
+                  redis:/user:s3cr3t@127.0.0.1 user:s3cr3t@127.0.0.1
+                  valkey://user:s3cr3t valkey://user:s3cr3t@127.0.0.1
+                  password=s3cr3t), 'redis://user:s3cr3t@[::1', 'redis://:5ec3e7',
+              'redis://user:s3cr3t,x')
+{
+    my ($code, $output) = RateLimit::Nginx->test_config(
+        conf   => "ratelimit_shards 127.0.0.1 $value;",
+        server => 'ratelimit_rate 1r/s;');
+
+    is($code, 1, "refused: $value");
+    like($output, qr/\[emerg\].*"ratelimit_shards".* in \S+:\d+$/m,
+         'with file and line');
+    unlike($output, qr/s3cr3t|5ec3e7/, 'and no password');
+}
+
+
 # ---- words that don't fit each other
 
 refused('two header families and off', $SHARDS,
@@ -700,6 +727,7 @@ my @RIGHT = (
                                 '50 ttl=10ms', '10% ttl=1', '10% ttl=60s',
                                 '1 ttl=1m'],
     [ratelimit_ipv6_prefix   => qw(1 48 64 128)],
+    [ratelimit_log_key       => qw(plain hash off)],
     [ratelimit_log_level     => qw(debug info notice warn error)],
     [ratelimit_dry_run       => qw(on off)],
     [ratelimit_key           => qw("" static $http_x_api_key $remote_addr$uri)],

@@ -385,13 +385,32 @@ location /t { ratelimit_key $arg_k; ratelimit_rate 1r/d; empty_gif; }
 --- after
 ::is_deeply([sort @{ $::redis->cmd('KEYS', '*') }],
             [sort map { "$::NAME\{$_}" }
-                  'a' x 256, map { Digest::SHA::sha1_hex($_) }
+                  'a' x 256, map { 'sha1:' . Digest::SHA::sha1_hex($_) }
                                  'a' x 257, 'a' x 256 . 'b', 'a' x 3000],
             'the keys');
 
 
 
-=== TEST 17: two locations never share a bucket by accident
+=== TEST 17: nobody can send the digest of another one's key as a key
+--- config
+location /t { ratelimit_key $arg_k; ratelimit_rate 1r/d; empty_gif; }
+--- request eval
+[map { "GET /t?k=$_" }
+     'a' x 257, Digest::SHA::sha1_hex('a' x 257),
+     'sha1:' . Digest::SHA::sha1_hex('a' x 257), 'sha1:', 'SHA1:x']
+--- error_code eval
+[(200) x 5]
+--- after
+my $digest = 'sha1:' . Digest::SHA::sha1_hex('a' x 257);
+::is_deeply([sort @{ $::redis->cmd('KEYS', '*') }],
+            [sort map { "$::NAME\{$_}" }
+                  $digest, substr($digest, 5), 'SHA1:x',
+                  map { 'sha1:' . Digest::SHA::sha1_hex($_) }
+                      $digest, 'sha1:'], 'the keys');
+
+
+
+=== TEST 18: two locations never share a bucket by accident
 --- config
 location /t { ratelimit_rate 1r/d; empty_gif; }
 location /t/2 { ratelimit_rate 1r/d; empty_gif; }
@@ -408,7 +427,7 @@ location /t/2 { ratelimit_rate 1r/d; empty_gif; }
 
 
 
-=== TEST 18: a dry run takes and records, but never rejects
+=== TEST 19: a dry run takes and records, but never rejects
 --- config
 location /t { ratelimit_rate 1r/d; ratelimit_capacity 2; ratelimit_dry_run on;
               ratelimit_headers legacy dry_run;
@@ -427,7 +446,7 @@ location /t { ratelimit_rate 1r/d; ratelimit_capacity 2; ratelimit_dry_run on;
 
 
 
-=== TEST 19: the prefix comes first in every key
+=== TEST 20: the prefix comes first in every key
 --- config
 location /t { ratelimit_prefix app:prod; ratelimit_rate 1r/d; empty_gif; }
 --- request
@@ -440,7 +459,7 @@ X-RateLimit-Remaining: 0
 
 
 
-=== TEST 20: a take leaves no bucket less time to live than it may need
+=== TEST 21: a take leaves no bucket less time to live than it may need
 --- config
 location /t { ratelimit_rate 1r/h; ratelimit_capacity 2; empty_gif; }
 --- init
@@ -458,7 +477,7 @@ X-RateLimit-Remaining: 1
 
 
 
-=== TEST 21: a bucket from the future neither locks out nor refills
+=== TEST 22: a bucket from the future neither locks out nor refills
 --- config
 location /t { ratelimit_key $arg_k; ratelimit_rate 1r/h; ratelimit_capacity 5;
               empty_gif; }
@@ -481,7 +500,7 @@ for my $key (qw(some none)) {
 
 
 
-=== TEST 22: a bucket that can't be read counts as full
+=== TEST 23: a bucket that can't be read counts as full
 --- config
 location /t { ratelimit_key $arg_k; ratelimit_rate 1r/d; ratelimit_capacity 3;
               empty_gif; }
@@ -499,7 +518,7 @@ $::redis->bucket_set("$::NAME\{b}", tokens => '0');
 
 
 
-=== TEST 23: somebody else's data under the key are left alone
+=== TEST 24: somebody else's data under the key are left alone
 --- config
 location /t { ratelimit_rate 1r/d; ratelimit_on_error closed; empty_gif; }
 --- init
@@ -520,7 +539,7 @@ answered "WRONGTYPE
 
 
 
-=== TEST 24: over a unix socket
+=== TEST 25: over a unix socket
 --- config
 location /t { ratelimit_shards unix:$TEST_NGINX_REDIS_SOCK;
               ratelimit_rate 1r/d; ratelimit_capacity 2; empty_gif; }
@@ -538,7 +557,7 @@ location /t { ratelimit_shards unix:$TEST_NGINX_REDIS_SOCK;
 
 
 
-=== TEST 25: a bucket that Redis lost is full again
+=== TEST 26: a bucket that Redis lost is full again
 --- config
 location /t { ratelimit_rate 1r/d; ratelimit_capacity 2; ratelimit_cost 2;
               ratelimit_deny_cache off; empty_gif; }
@@ -554,7 +573,7 @@ $::redis->cmd('FLUSHALL');
 
 
 
-=== TEST 26: a bucket of an older version says not when it goes, and may not go
+=== TEST 27: a bucket of an older version says not when it goes, and may not go
 --- config
 location /t { ratelimit_key $arg_k$arg_r; ratelimit_rate $arg_r;
               ratelimit_capacity 5; ratelimit_cost 3; empty_gif; }

@@ -405,6 +405,7 @@ location /t {
     ratelimit_rate 1r/d;
     ratelimit_capacity $arg_c;
     ratelimit_dry_run on;
+    ratelimit_headers legacy dry_run;
     proxy_set_header X-Status $ratelimit_status;
     proxy_set_header X-Remaining $ratelimit_remaining;
     proxy_set_header X-Wait $ratelimit_retry_after;

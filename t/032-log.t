@@ -38,6 +38,7 @@ add_block_preprocessor(sub {
     ratelimit_redis_timeout 10s;
     ratelimit_silence long_timeout;
     ratelimit_redis_connect_timeout 10s;
+    ratelimit_log_key plain;
 EOC
 
     $block->set_value('no_error_log', "[alert]\n[crit]\n")
@@ -487,7 +488,8 @@ location /warn { ratelimit_log_level warn; empty_gif; }
 
 === TEST 5: a dry run is logged as a rejection, and as what it is
 --- config
-location /t { ratelimit_dry_run on; ratelimit_log_level warn;
+location /t { ratelimit_dry_run on; ratelimit_headers legacy dry_run;
+              ratelimit_log_level warn;
               ratelimit_rate 1r/d; empty_gif; }
 --- request eval
 ["GET /t", "GET /t"]
@@ -566,16 +568,21 @@ location / { ratelimit_key $uri; ratelimit_rate 1r/d; empty_gif; }
 
 
 
-=== TEST 9: a binary key is logged as hexadecimal
+=== TEST 9: a binary key is logged as hexadecimal, unless it is an address
 --- config
-location /t { ratelimit_key $binary_remote_addr; ratelimit_rate 1r/d;
-              empty_gif; }
---- request
-GET /t
---- response_headers
-X-RateLimit-Limit: 1
---- error_log
-key: "\x7F\x00\x00\x01", cost
+location /address { ratelimit_key $binary_remote_addr; ratelimit_rate 1r/d;
+                    empty_gif; }
+location /braces  { ratelimit_key ${binary_remote_addr}; ratelimit_rate 1r/d;
+                    empty_gif; }
+location /bytes   { ratelimit_key x$binary_remote_addr; ratelimit_rate 1r/d;
+                    empty_gif; }
+--- request eval
+["GET /address", "GET /braces", "GET /bytes"]
+--- response_headers eval
+[("X-RateLimit-Limit: 1") x 3]
+--- after
+::is_deeply([map { /key: "([^"]*)"/ } ::decisions()],
+            ['127.0.0.1', '127.0.0.1', 'x\\x7F\\x00\\x00\\x01'], 'the keys');
 --- no_error_log
 [alert]
 
@@ -596,7 +603,8 @@ location @ok { return 200; }
 [("X-RateLimit-Limit: 1") x 5]
 --- after
 ::is_deeply([map { /key: "([^"]*)"/ } ::decisions()],
-            ['a' x 64, 'b' x 64, 'c' x 64, Digest::SHA::sha1_hex('d' x 257),
+            ['a' x 64, 'b' x 64, 'c' x 64,
+             'sha1:' . Digest::SHA::sha1_hex('d' x 257),
              '/uri' . '\\xFF' x 60], 'the keys');
 
 

@@ -63,6 +63,7 @@ sub start {
             ratelimit_redis_timeout 60s;
             ratelimit_redis_connect_timeout 60s;
             ratelimit_breaker failures=100 window=100ms;
+            ratelimit_log_key plain;
 EOC
         server  => <<"EOC",
             ratelimit_key      \$arg_k;

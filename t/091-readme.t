@@ -228,7 +228,7 @@ sub directives {
             context => join(', ', grep { defined } @CONTEXT{@flags}),
             words   => $type =~ /NGX_CONF_FLAG/ ? 'on | off'
                      : $words ? join(' | ', map { $_->[0] } @$words)
-                                . ($handler =~ /bitmask|silence/ ? ' ...' : '')
+                                . ($handler =~ /bitmask|headers|silence/ ? ' ...' : '')
                      : undef,
             default => $value,
         };
@@ -475,7 +475,9 @@ subtest 'directives' => sub {
     # those whose default no merge function has are tried below
 
     my %special = (
-        ratelimit_shards => 'none', ratelimit_key => '$remote_addr',
+        ratelimit_shards => 'none', ratelimit_key => '$ratelimit_client_net',
+        ratelimit_log_key =>
+            'plain for addresses and constants, hash for all else',
         ratelimit_rate => 'none', ratelimit_cost => '1',
         ratelimit_capacity => 'the number in the rate',
         ratelimit_redis_password_file => 'none',
@@ -684,7 +686,7 @@ EOC
     is_deeply [grep { /ratelimit/ } keys %{ $get->(3, '/lifted') }], [],
               'a limit lifted';
     ok $redis->cmd('EXISTS', 'ratelimit:example.com:{127.0.0.1}'),
-       'key: $remote_addr';
+       'key: $ratelimit_client_net';
 
     # variables
 
@@ -1310,7 +1312,7 @@ EOC
 
     is $response->{status}, 404, 'alone: passes';
     is $response->{headers}{'x-status'}, 'REJECTED_DRY_RUN', 'and tells';
-    is $response->{headers}{'x-ratelimit-limit'}, 50, 'in headers, too';
+    is $response->{headers}{'x-ratelimit-limit'}, undef, 'in no header';
     is $response->{headers}{'retry-after'}, undef, 'without a Retry-After';
 
     for my $path ('/away', '/all') {
@@ -1394,6 +1396,7 @@ subtest 'fewer calls to Redis' => sub {
 ratelimit_limit one   key=\$arg_one   capacity=1 rate=1r/d;
 ratelimit_limit two   key=\$arg_two   capacity=9 rate=1r/d;
 ratelimit_limit trial key=\$arg_two   capacity=1 rate=1r/d dry_run;
+ratelimit_log_key plain;
 ratelimit_limit fast  key=fast        capacity=1 rate=10r/s;
 
 server {
@@ -2975,7 +2978,7 @@ subtest 'a cluster' => sub {
 
     my $sha = Digest::SHA::sha1_hex($key);
 
-    is scalar(grep { $_ eq "ratelimit:minute:{$sha}" } $cluster->keys), 1,
+    is scalar(grep { $_ eq "ratelimit:minute:{sha1:$sha}" } $cluster->keys), 1,
        'a key with braces';
 
     # a slot moves, and its bucket with it

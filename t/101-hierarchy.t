@@ -56,6 +56,7 @@ sub start_nginx {
     ratelimit_limit global key=\$arg_g capacity=\$global_capacity rate=1r/d
                            refill_interval=1h cost=\$cost;
     ratelimit_limit shadow key=\$arg_s capacity=1 rate=1r/d dry_run;
+    ratelimit_log_key plain;
 
     ratelimit_limit day    key=\$arg_d capacity=1 rate=1r/d;
     ratelimit_limit hour   key=\$arg_h capacity=1 window=1h

@@ -205,9 +205,12 @@ SKIP: {
 finish($nginx);
 
 
-subtest 'one network is one client, two are two' => sub {
-    my $limited = start(http => '', server => <<'EOC');
-        ratelimit_key      $ratelimit_client_net;
+for my $key ('ratelimit_key $ratelimit_client_net;', '') {
+
+subtest "one network is one client, two are two: $key" => sub {
+    $redis->cmd('FLUSHALL');
+
+    my $limited = start(http => '', server => $key . <<'EOC');
         ratelimit_rate     1r/d;
         ratelimit_capacity 3;
         location / { empty_gif; }
@@ -242,6 +245,28 @@ EOC
                         @{ $redis->cmd('KEYS', '*') }],
               ['198.51.100.1', '198.51.100.2', '2001:db8:0:1::',
                '2001:db8:0:2::', '2001:db8:7::', '2001:db8:8::'], 'the keys';
+
+    finish($limited);
+};
+
+}
+
+
+subtest 'it is the key of a named limit that has none' => sub {
+    $redis->cmd('FLUSHALL');
+
+    my $limited = start(
+        http   => 'ratelimit_limit client rate=1r/d capacity=3;',
+        server => 'ratelimit client; location / { empty_gif; }');
+
+    my @status = map {
+        RateLimit::Load::get($limited->port, '/',
+                             'X-Real-IP' => "2001:db8:0:1::$_")->{status}
+    } 1 .. 8;
+
+    is_deeply \@status, [(200) x 3, (429) x 5], 'eight addresses of one /64';
+    is_deeply $redis->cmd('KEYS', '*'), ['ratelimit:client:{2001:db8:0:1::}'],
+              'are one client';
 
     finish($limited);
 };

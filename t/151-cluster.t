@@ -367,7 +367,7 @@ subtest 'braces in a key do not steer' => sub {
                 map { "{same}$_" } 1 .. 30);
 
     for my $key (@keys) {
-        my $name = 'ratelimit:localhost/h:{' . sha1_hex($key) . '}';
+        my $name = 'ratelimit:localhost/h:{sha1:' . sha1_hex($key) . '}';
         my $node = $cluster->node_of($name);
         my $r = get('/h', 'X-Key' => $key);
 
