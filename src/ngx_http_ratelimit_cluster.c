@@ -1383,7 +1383,7 @@ ngx_http_ratelimit_cluster_nodes(ngx_http_ratelimit_cluster_t *cluster,
 
     if (ngx_http_ratelimit_stats_news(cluster->zone, cluster->peer->stats,
                                       hash)
-        && ngx_http_ratelimit_stats_may_tell(cluster->peer->stats))
+        && ngx_http_ratelimit_stats_may_tell(&cluster->peer->stats->changes))
     {
         ngx_log_error(NGX_LOG_NOTICE, cluster->log, 0,
                       "ratelimit cluster: %ui nodes serve %ui of %d slots, "

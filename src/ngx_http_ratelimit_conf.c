@@ -28,6 +28,8 @@ static void ngx_http_ratelimit_merge_terms(ngx_http_ratelimit_terms_t *prev,
     ngx_http_ratelimit_terms_t *conf);
 static ngx_uint_t ngx_http_ratelimit_terms_set(
     ngx_http_ratelimit_terms_t *terms);
+static void ngx_http_ratelimit_merge_outage(
+    ngx_http_ratelimit_loc_conf_t *conf);
 static char *ngx_http_ratelimit_merge_guards(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *conf);
 static ngx_int_t ngx_http_ratelimit_guard(ngx_conf_t *cf,
@@ -260,7 +262,53 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
             ngx_min(conf->shards->peers[i]->timeout, conf->timeout);
     }
 
-    return ngx_http_ratelimit_merge_guards(cf, conf);
+    rv = ngx_http_ratelimit_merge_guards(cf, conf);
+
+    if (rv == NGX_CONF_OK && conf->n) {
+        ngx_http_ratelimit_merge_outage(conf);
+    }
+
+    return rv;
+}
+
+
+/* for the log: places that share a shard may follow different policies */
+
+static void
+ngx_http_ratelimit_merge_outage(ngx_http_ratelimit_loc_conf_t *conf)
+{
+    ngx_uint_t                  i;
+    const char                 *outage;
+    ngx_http_ratelimit_peer_t  *peer;
+
+    static const char  open[] = "its keys are not limited";
+    static const char  closed[] = "requests for its keys are rejected";
+    static const char  local[] = "limits of its keys are local";
+    static const char  mixed[] =
+        "limits of its keys follow \"ratelimit_on_error\"";
+
+    switch (conf->on_error) {
+
+    case NGX_HTTP_RATELIMIT_ON_ERROR_OPEN:
+        outage = open;
+        break;
+
+    case NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED:
+        outage = closed;
+        break;
+
+    default: /* NGX_HTTP_RATELIMIT_ON_ERROR_LOCAL */
+        outage = local;
+        break;
+    }
+
+    for (i = 0; conf->shards && i < conf->shards->n; i++) {
+        peer = conf->shards->peers[i];
+
+        peer->outage = (peer->outage == ngx_http_ratelimit_peer_unused
+                        || peer->outage == outage)
+                       ? outage : mixed;
+    }
 }
 
 

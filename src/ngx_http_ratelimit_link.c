@@ -21,7 +21,9 @@
  *
  * The log: one line a change of state, up to ten a minute; of each class of
  * failure one line a minute; one line a minute that it is still open.  All
- * these count for all workers together.
+ * these count for all workers together.  An outage lasts while the breaker is
+ * open: its beginning and its end are errors, as that is the level which people
+ * read, and have their ten lines apart from what others see of it.
  */
 
 
@@ -34,6 +36,10 @@
 #define NGX_HTTP_RATELIMIT_LINK_TEXT     160        /* of an error, logged */
 #define NGX_HTTP_RATELIMIT_LINK_GRACE    1000       /* ms, for a prober */
 #define NGX_HTTP_RATELIMIT_LINK_LATER    200        /* ms, for others */
+
+/* for what follows a line about a change */
+#define NGX_HTTP_RATELIMIT_LINK_MORE                                          \
+    (sizeof(", unlogged changes before this one: ") + NGX_ATOMIC_T_LEN)
 
 
 struct ngx_http_ratelimit_link_s {
@@ -89,6 +95,13 @@ static ngx_http_ratelimit_failure_e ngx_http_ratelimit_link_greeted(
     void *data, ngx_uint_t tell, ngx_http_ratelimit_reply_t *reply);
 static void ngx_http_ratelimit_link_changed(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_breaker_e state, ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_link_opened(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_failure_e failure);
+static void ngx_http_ratelimit_link_reclosed(ngx_http_ratelimit_link_t *link);
+static ngx_uint_t ngx_http_ratelimit_link_news(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_breaker_e state, ngx_http_ratelimit_lines_t *lines,
+    u_char *more);
+static void ngx_http_ratelimit_link_forget(ngx_http_ratelimit_link_t *link);
 static void ngx_http_ratelimit_link_settled(ngx_http_ratelimit_link_t *link);
 static void ngx_http_ratelimit_link_still_open(
     ngx_http_ratelimit_link_t *link);
@@ -432,7 +445,7 @@ ngx_http_ratelimit_link_answered(ngx_http_ratelimit_link_t *link, uint64_t us)
     if (link->stats->breaker.state == NGX_HTTP_RATELIMIT_FALLBACK) {
         ngx_http_ratelimit_link_success(link, 0);
 
-    } else if (link->stats->untold) {
+    } else if (link->stats->changes.untold || link->stats->outages.untold) {
         ngx_http_ratelimit_link_settled(link);
     }
 }
@@ -687,6 +700,15 @@ ngx_http_ratelimit_link_failure(ngx_http_ratelimit_link_t *link,
              && (ngx_http_ratelimit_failure_breaks(failure)
                  || (probe && failure == NGX_HTTP_RATELIMIT_ERROR));
 
+    /* what waits for a connection has not been sent, see link_closed() */
+
+    if (failure == NGX_HTTP_RATELIMIT_TIMEOUT && !probe
+        && !ngx_http_ratelimit_redis_ready(link->redis)
+        && ngx_http_ratelimit_link_elsewhere(link))
+    {
+        breaks = 0;
+    }
+
     /* a node that has not got a slot, or nobody has, is well for all that */
 
     if (failure == NGX_HTTP_RATELIMIT_MOVED && link->guide.redirect && !probe) {
@@ -723,7 +745,10 @@ ngx_http_ratelimit_link_failure(ngx_http_ratelimit_link_t *link,
         link->stats->failure = failure;
     }
 
-    if (changed) {
+    if (changed && state == NGX_HTTP_RATELIMIT_CIRCUIT_OPEN) {
+        ngx_http_ratelimit_link_opened(link, failure);
+
+    } else if (changed) {
         ngx_http_ratelimit_link_changed(link, state, failure);
     }
 
@@ -739,12 +764,14 @@ static void
 ngx_http_ratelimit_link_success(ngx_http_ratelimit_link_t *link,
     ngx_uint_t probe)
 {
-    ngx_uint_t                     changed;
+    ngx_uint_t                     changed, open;
     ngx_http_ratelimit_breaker_t  *breaker;
 
     breaker = &link->stats->breaker;
 
     ngx_http_ratelimit_zone_hold(link->zone);
+
+    open = (breaker->state == NGX_HTTP_RATELIMIT_CIRCUIT_OPEN);
 
     changed = probe
               ? ngx_http_ratelimit_breaker_close(breaker, ngx_current_msec)
@@ -752,7 +779,10 @@ ngx_http_ratelimit_link_success(ngx_http_ratelimit_link_t *link,
 
     ngx_http_ratelimit_zone_release(link->zone);
 
-    if (changed) {
+    if (changed && open) {
+        ngx_http_ratelimit_link_reclosed(link);
+
+    } else if (changed) {
         ngx_http_ratelimit_link_changed(link, NGX_HTTP_RATELIMIT_DISTRIBUTED,
                                         NGX_HTTP_RATELIMIT_OK);
     }
@@ -880,60 +910,126 @@ ngx_http_ratelimit_link_loud(ngx_http_ratelimit_link_t *link,
 }
 
 
+/* between distributed and fallback */
+
 static void
 ngx_http_ratelimit_link_changed(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_breaker_e state, ngx_http_ratelimit_failure_e failure)
 {
-    u_char                            *p;
-    u_char                             more[sizeof(", unlogged changes "
-                                                   "before this one: ")
-                                            + NGX_ATOMIC_T_LEN];
-    ngx_uint_t                         i;
-    ngx_atomic_uint_t                  now, untold;
-    ngx_http_ratelimit_shard_stats_t  *stats;
+    u_char  more[NGX_HTTP_RATELIMIT_LINK_MORE];
 
-    stats = link->stats;
-    now = ngx_http_ratelimit_stats_seconds();
-
-    ngx_http_ratelimit_count(stats->transitions[state]);
-
-    stats->opened = now;
-
-    if (!ngx_http_ratelimit_stats_may_tell(stats)) {
-        ngx_http_ratelimit_count(stats->untold);
+    if (!ngx_http_ratelimit_link_news(link, state, &link->stats->changes,
+                                      more))
+    {
         return;
-    }
-
-    untold = stats->untold;
-    stats->untold = 0;
-
-    p = more;
-
-    if (untold) {
-        p = ngx_sprintf(p, ", unlogged changes before this one: %uA", untold);
     }
 
     if (state == NGX_HTTP_RATELIMIT_DISTRIBUTED) {
         ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
-                      "ratelimit shard %V is %s again%*s",
-                      &link->peer->label,
-                      ngx_http_ratelimit_breaker_name(state),
-                      (size_t) (p - more), more);
+                      "ratelimit shard %V is distributed again%s",
+                      &link->peer->label, more);
 
-        /* what fails from now on is told anew */
-
-        for (i = 0; i < NGX_HTTP_RATELIMIT_FAILURES; i++) {
-            stats->logged[i] = 0;
-        }
-
+        ngx_http_ratelimit_link_forget(link);
         return;
     }
 
     ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
-                  "ratelimit shard %V is in state %s, failure: %s%*s",
+                  "ratelimit shard %V is in state %s, failure: %s%s",
                   &link->peer->label, ngx_http_ratelimit_breaker_name(state),
+                  ngx_http_ratelimit_failure_name(failure), more);
+}
+
+
+static void
+ngx_http_ratelimit_link_opened(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_failure_e failure)
+{
+    u_char  more[NGX_HTTP_RATELIMIT_LINK_MORE];
+
+    if (!ngx_http_ratelimit_link_news(link, NGX_HTTP_RATELIMIT_CIRCUIT_OPEN,
+                                      &link->stats->outages, more))
+    {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, link->log, 0,
+                  "ratelimit: redis %V is unavailable (%s), %s until it "
+                  "answers%s", &link->peer->label,
                   ngx_http_ratelimit_failure_name(failure),
-                  (size_t) (p - more), more);
+                  link->peer->outage, more);
+}
+
+
+static void
+ngx_http_ratelimit_link_reclosed(ngx_http_ratelimit_link_t *link)
+{
+    u_char             more[NGX_HTTP_RATELIMIT_LINK_MORE];
+    ngx_atomic_uint_t  opened;
+
+    opened = link->stats->opened;
+
+    if (!ngx_http_ratelimit_link_news(link, NGX_HTTP_RATELIMIT_DISTRIBUTED,
+                                      &link->stats->outages, more))
+    {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, link->log, 0,
+                  "ratelimit: redis %V is available again after %uA s%s",
+                  &link->peer->label,
+                  ngx_max(link->stats->opened - opened, 1), more);
+
+    ngx_http_ratelimit_link_forget(link);
+}
+
+
+/*
+ * A change is counted.  Returns whether it is to be logged, and then what to
+ * add about those before it that were not.
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_link_news(ngx_http_ratelimit_link_t *link,
+    ngx_http_ratelimit_breaker_e state, ngx_http_ratelimit_lines_t *lines,
+    u_char *more)
+{
+    ngx_atomic_uint_t                  untold;
+    ngx_http_ratelimit_shard_stats_t  *stats;
+
+    stats = link->stats;
+
+    ngx_http_ratelimit_count(stats->transitions[state]);
+
+    stats->opened = ngx_http_ratelimit_stats_seconds();
+
+    if (!ngx_http_ratelimit_stats_may_tell(lines)) {
+        ngx_http_ratelimit_count(lines->untold);
+        return 0;
+    }
+
+    untold = lines->untold;
+    lines->untold = 0;
+
+    *more = '\0';
+
+    if (untold) {
+        ngx_sprintf(more, ", unlogged changes before this one: %uA%Z", untold);
+    }
+
+    return 1;
+}
+
+
+/* the server is well: what fails from now on is told anew */
+
+static void
+ngx_http_ratelimit_link_forget(ngx_http_ratelimit_link_t *link)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_FAILURES; i++) {
+        link->stats->logged[i] = 0;
+    }
 }
 
 
@@ -942,25 +1038,32 @@ ngx_http_ratelimit_link_changed(ngx_http_ratelimit_link_t *link,
 static void
 ngx_http_ratelimit_link_settled(ngx_http_ratelimit_link_t *link)
 {
-    ngx_atomic_uint_t                  now, told, untold;
+    ngx_atomic_uint_t                  untold;
     ngx_http_ratelimit_shard_stats_t  *stats;
 
     stats = link->stats;
 
-    now = ngx_http_ratelimit_stats_seconds();
-    told = stats->told;
-    untold = stats->untold;
-
-    if (!ngx_http_ratelimit_stats_minute(now, told)
-        || stats->breaker.state != NGX_HTTP_RATELIMIT_DISTRIBUTED
-        || !ngx_atomic_cmp_set(&stats->untold, untold, 0))
-    {
+    if (stats->breaker.state != NGX_HTTP_RATELIMIT_DISTRIBUTED) {
         return;
     }
 
-    ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
-                  "ratelimit shard %V is distributed again, unlogged changes "
-                  "before this one: %uA", &link->peer->label, untold);
+    untold = ngx_http_ratelimit_stats_untold(&stats->outages);
+
+    if (untold) {
+        ngx_log_error(NGX_LOG_ERR, link->log, 0,
+                      "ratelimit: redis %V is available again, unlogged "
+                      "changes before this one: %uA",
+                      &link->peer->label, untold);
+    }
+
+    untold = ngx_http_ratelimit_stats_untold(&stats->changes);
+
+    if (untold) {
+        ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
+                      "ratelimit shard %V is distributed again, unlogged "
+                      "changes before this one: %uA",
+                      &link->peer->label, untold);
+    }
 }
 
 
@@ -984,9 +1087,8 @@ ngx_http_ratelimit_link_still_open(ngx_http_ratelimit_link_t *link)
         return;
     }
 
-    ngx_log_error(NGX_LOG_WARN, link->log, 0,
-                  "ratelimit shard %V is still in state circuit_open "
-                  "after %uA seconds, last failure: %s",
+    ngx_log_error(NGX_LOG_ERR, link->log, 0,
+                  "ratelimit: redis %V is still unavailable after %uA s (%s)",
                   &link->peer->label, now - opened,
                   ngx_http_ratelimit_failure_name(
                       (ngx_http_ratelimit_failure_e) stats->failure));

@@ -29,6 +29,9 @@ static void ngx_http_ratelimit_peer_tell(ngx_http_ratelimit_peer_t *peer,
 static ngx_uint_t ngx_http_ratelimit_str_equal(ngx_str_t *a, ngx_str_t *b);
 
 
+const char  ngx_http_ratelimit_peer_unused[] = "no limits live there";
+
+
 ngx_http_ratelimit_peer_t *
 ngx_http_ratelimit_peer(ngx_conf_t *cf, ngx_http_ratelimit_shard_t *shard,
     ngx_http_ratelimit_access_t *access,
@@ -59,6 +62,7 @@ ngx_http_ratelimit_peer(ngx_conf_t *cf, ngx_http_ratelimit_shard_t *shard,
     peer->breaker = access->breaker;
     peer->prefix = access->prefix;
     peer->timeout = NGX_MAX_INT32_VALUE;
+    peer->outage = ngx_http_ratelimit_peer_unused;
 
     /* Redis has no TLS on unix sockets, and no need of it */
 

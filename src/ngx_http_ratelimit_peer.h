@@ -105,6 +105,8 @@ struct ngx_http_ratelimit_peer_s {
     ngx_http_ratelimit_tls_conf_t      tls;       /* what redis.tls is of */
     ngx_http_ratelimit_breaker_conf_t  breaker;
     ngx_msec_t                         timeout;   /* the shortest of calls */
+    const char                        *outage;    /* what that means for its
+                                                     limits, in words */
     ngx_str_t                          label;     /* [user@]name[/database] */
     uint64_t                           hash;      /* of the label */
     ngx_str_t                          probe;     /* a call that writes */
@@ -113,6 +115,10 @@ struct ngx_http_ratelimit_peer_s {
     ngx_http_ratelimit_role_e          role;
     unsigned                           node:1;    /* of a cluster */
 };
+
+
+/* the "outage" of a peer that no limits live on */
+extern const char  ngx_http_ratelimit_peer_unused[];
 
 
 /*

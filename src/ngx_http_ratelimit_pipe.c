@@ -794,15 +794,8 @@ ngx_http_ratelimit_pipe_slot_handler(ngx_event_t *ev)
                            : NGX_HTTP_RATELIMIT_TIMEOUT;
 
     if (!slot->sent) {
-
-        /* it never left: if there is no connection, that is what counts */
-
-        ngx_http_ratelimit_pipe_told = redis->owner;
-
         ngx_queue_remove(&slot->queue);
         (void) ngx_http_ratelimit_pipe_deliver(slot, NULL, failure);
-
-        ngx_http_ratelimit_pipe_told = NULL;
         return;
     }
 

@@ -89,6 +89,11 @@ static const uint32_t  ngx_http_ratelimit_stats_fields[] = {
     ngx_http_ratelimit_zone_field(gauges, calls),
     ngx_http_ratelimit_zone_field(gauges, connections),
 
+    sizeof(ngx_http_ratelimit_lines_t),
+    ngx_http_ratelimit_zone_field(lines, told),
+    ngx_http_ratelimit_zone_field(lines, lines),
+    ngx_http_ratelimit_zone_field(lines, untold),
+
     sizeof(ngx_http_ratelimit_breaker_t),
     ngx_http_ratelimit_zone_field(breaker, state),
     ngx_http_ratelimit_zone_field(breaker, attempt),
@@ -121,9 +126,8 @@ static const uint32_t  ngx_http_ratelimit_stats_fields[] = {
     ngx_http_ratelimit_zone_field(shard_stats, failure),
     ngx_http_ratelimit_zone_field(shard_stats, opened),
     ngx_http_ratelimit_zone_field(shard_stats, still),
-    ngx_http_ratelimit_zone_field(shard_stats, told),
-    ngx_http_ratelimit_zone_field(shard_stats, lines),
-    ngx_http_ratelimit_zone_field(shard_stats, untold),
+    ngx_http_ratelimit_zone_field(shard_stats, changes),
+    ngx_http_ratelimit_zone_field(shard_stats, outages),
     ngx_http_ratelimit_zone_field(shard_stats, logged),
     ngx_http_ratelimit_zone_field(shard_stats, users),
     ngx_http_ratelimit_zone_field(shard_stats, gauges),
@@ -595,19 +599,38 @@ ngx_http_ratelimit_stats_news(ngx_http_ratelimit_zone_t *zone,
 
 
 ngx_uint_t
-ngx_http_ratelimit_stats_may_tell(ngx_http_ratelimit_shard_stats_t *shard)
+ngx_http_ratelimit_stats_may_tell(ngx_http_ratelimit_lines_t *lines)
 {
     ngx_atomic_uint_t  now;
 
     now = ngx_http_ratelimit_stats_seconds();
 
-    if (ngx_http_ratelimit_stats_minute(now, shard->told)) {
-        shard->told = now;
-        shard->lines = 0;
+    if (ngx_http_ratelimit_stats_minute(now, lines->told)) {
+        lines->told = now;
+        lines->lines = 0;
     }
 
-    return ngx_atomic_fetch_add(&shard->lines, 1)
+    return ngx_atomic_fetch_add(&lines->lines, 1)
            < NGX_HTTP_RATELIMIT_STATS_LINES;
+}
+
+
+ngx_atomic_uint_t
+ngx_http_ratelimit_stats_untold(ngx_http_ratelimit_lines_t *lines)
+{
+    ngx_atomic_uint_t  untold;
+
+    untold = lines->untold;
+
+    if (untold == 0
+        || !ngx_http_ratelimit_stats_minute(ngx_http_ratelimit_stats_seconds(),
+                                            lines->told)
+        || !ngx_atomic_cmp_set(&lines->untold, untold, 0))
+    {
+        return 0;
+    }
+
+    return untold;
 }
 
 

@@ -99,6 +99,15 @@ typedef struct {
 typedef uint64_t  ngx_http_ratelimit_users_t[NGX_HTTP_RATELIMIT_PROCESSES / 64];
 
 
+/* lines about changes of one kind */
+
+typedef struct {
+    ngx_atomic_t                    told;          /* s, since when there are */
+    ngx_atomic_t                    lines;         /* so many, */
+    ngx_atomic_t                    untold;        /* and so many left out */
+} ngx_http_ratelimit_lines_t;
+
+
 typedef struct {
 
     /* changed with the zone held; its state is read without */
@@ -133,9 +142,8 @@ typedef struct {
     ngx_atomic_t                    failure;       /* the last one */
     ngx_atomic_t                    opened;        /* or changed otherwise */
     ngx_atomic_t                    still;         /* when told that it is */
-    ngx_atomic_t                    told;          /* since when there are */
-    ngx_atomic_t                    lines;         /* so many on changes, */
-    ngx_atomic_t                    untold;        /* and so many left out */
+    ngx_http_ratelimit_lines_t      changes;       /* to fallback and back */
+    ngx_http_ratelimit_lines_t      outages;       /* begun and ended */
     ngx_atomic_t                    logged[NGX_HTTP_RATELIMIT_FAILURES];
 
     ngx_http_ratelimit_users_t      users;         /* with the zone held */
@@ -233,7 +241,14 @@ ngx_uint_t ngx_http_ratelimit_stats_once(ngx_atomic_t *logged);
 
 /* whether one more change may be logged, up to ten a minute of all workers */
 ngx_uint_t ngx_http_ratelimit_stats_may_tell(
-    ngx_http_ratelimit_shard_stats_t *shard);
+    ngx_http_ratelimit_lines_t *lines);
+
+/*
+ * How many changes were left out of the log, if it has been quiet since, so
+ * that it is time to say so; 0: none
+ */
+ngx_atomic_uint_t ngx_http_ratelimit_stats_untold(
+    ngx_http_ratelimit_lines_t *lines);
 
 /* keeps where a shard is; returns whether that was not known */
 ngx_uint_t ngx_http_ratelimit_stats_found(ngx_http_ratelimit_zone_t *zone,

@@ -78,13 +78,13 @@ sub start_nginx {
     return RateLimit::Nginx->start(
         workers => 1,
         log     => 'notice',
+        server  => 'location /t { ratelimit_rate 1000000r/s; empty_gif; }',
         %opt,
         conf    => "ratelimit_shards $addr;"
                    . 'ratelimit_redis_connect_timeout 10s;'
                    . ($more // '')
                    . (($more // '') =~ /redis_timeout/
                       ? '' : 'ratelimit_redis_timeout 10s;'),
-        server  => 'location /t { ratelimit_rate 1000000r/s; empty_gif; }',
     );
 }
 
@@ -126,20 +126,20 @@ sub works {
 sub changes {
     my ($nginx, $addr) = @_;
 
-    return map { /\[(\w+)\] \S+ ratelimit shard \Q$addr\E is (.*)$/
-                 ? "$1 $2" : () }
-           split /\n/, $nginx->error_log;
+    return $nginx->states($addr);
 }
 
 
-# Lines above notice: the number of them, and that some match.
+# Lines above notice, besides those about an outage: the number of them, and that
+# some match.
 
 sub complaints {
     my ($nginx, $max, @like) = @_;
 
     local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-    my @lines = grep { /\[(?:warn|error|crit|alert|emerg)\]/ }
+    my @lines = grep { /\[(?:warn|error|crit|alert|emerg)\]/
+                       && !/ ratelimit: redis \S+ is / }
                      split /\n/, $nginx->error_log;
 
     cmp_ok(scalar @lines, '<=', $max, "$max lines at most") or diag @lines;
@@ -173,19 +173,62 @@ for my $workers (1, 4) {
         complaints($nginx, 1,
                    qr/\[error\].* connect\(\) to \Q$addr\E failed \(111: .*/
                    . ", redis: \Q$addr\E\$");
-        ok $nginx->wait_log(qr/is in state circuit_open/, 20), 'given up';
+        ok $nginx->wait_log(qr/is unavailable/, 20), 'given up';
         is_deeply([changes($nginx, $addr)],
-                  ['notice in state fallback, failure: refused',
-                   'notice in state circuit_open, failure: refused'],
+                  ['notice fallback, failure: refused',
+                   'error circuit_open, failure: refused'],
                   'what it did to the shard');
 
         $late->start;
-        ok $nginx->wait_log(qr/ratelimit shard \Q$addr\E is distributed again/,
+        ok $nginx->wait_log(qr/ratelimit: redis \Q$addr\E is available again after/,
                             20), 'its end';
-        is((changes($nginx, $addr))[2], 'notice distributed again',
+        is((changes($nginx, $addr))[2], 'error distributed again',
            'one line as well');
         ok wait_until(sub { works($nginx) }), 'in use';
         complaints($nginx, 1);
+
+        stopped($nginx);
+    };
+}
+
+
+# At the level that people run, and in words that fit what they have written.
+
+for my $case (
+    ['local', '', 'limits of its keys are local'],
+    ['open', '', 'its keys are not limited'],
+    ['closed', '', 'requests for its keys are rejected'],
+    ['open', 'location /u { ratelimit_on_error closed; ratelimit_rate 1r/s; '
+             . 'empty_gif; }',
+     'limits of its keys follow "ratelimit_on_error"'],
+) {
+    my ($policy, $more, $words) = @$case;
+
+    subtest "the beginning and the end of an outage are errors: $words" => sub {
+        my $late = RateLimit::Redis->new;
+        my $addr = $late->addr;
+        my $nginx = start_nginx($addr, "ratelimit_on_error $policy;",
+            log    => 'error',
+            server => "location /t { ratelimit_rate 1000000r/s; empty_gif; } $more");
+
+        my $ask = sub { RateLimit::Load::get($nginx->port, '/t') };
+
+        ok wait_until(sub { $ask->(); $nginx->log_like(qr/is unavailable/) },
+                      20), 'it begins';
+
+        $late->start;
+
+        ok wait_until(sub { $ask->(); $nginx->log_like(qr/available again/) },
+                      20), 'and ends';
+
+        my @lines = map { /\[error\] [^ ]+ (ratelimit: .*)/ ? $1 : () }
+                    split /\n/, $nginx->error_log;
+
+        is scalar @lines, 2, 'a line each' or diag $nginx->error_log;
+        is $lines[0], "ratelimit: redis $addr is unavailable (refused), $words "
+                      . 'until it answers', 'what it means';
+        like $lines[1], qr/^ratelimit: redis \Q$addr\E is available again after [1-9]\d* s$/,
+             'how long it was';
 
         stopped($nginx);
     };
@@ -199,7 +242,7 @@ subtest 'the clock is set during an outage: no line for that' => sub {
     my $nginx = $clock->run(sub { start_nginx($addr) });
 
     degraded($nginx, 20, 'storage_unavailable|circuit_open');
-    ok $nginx->wait_log(qr/is in state circuit_open/, 20), 'an outage';
+    ok $nginx->wait_log(qr/is unavailable/, 20), 'an outage';
 
     my $lines = $nginx->log_count(qr/./);
 
@@ -212,12 +255,12 @@ subtest 'the clock is set during an outage: no line for that' => sub {
         or diag $nginx->error_log;
 
     $late->start;
-    ok $nginx->wait_log(qr/ratelimit shard \Q$addr\E is distributed again/,
+    ok $nginx->wait_log(qr/ratelimit: redis \Q$addr\E is available again after/,
                         20), 'its end is told';
 
     # hours later by the clock of nginx
 
-    my ($first, $last) = ($nginx->error_log =~ /^\S+ (\d\d):.* ratelimit shard/mg)
+    my ($first, $last) = ($nginx->error_log =~ /^\S+ (\d\d):.* ratelimit:? /mg)
                          [0, -1];
 
     like(($last - $first) % 24, qr/^[45]$/, 'and nginx did see the clock');
@@ -272,7 +315,7 @@ subtest 'error replies: one line for each class' => sub {
                qr/\[error\].* redis \Q$addr\E answered /
                . '"READONLY You can\'t write\."$');
     is_deeply([changes($nginx, $addr)],
-              ['notice in state fallback, failure: oom'],
+              ['notice fallback, failure: oom'],
               'only the first one changed the state');
 
     # one more class of failure when the breaker opens: each call is counted,
@@ -284,7 +327,7 @@ subtest 'error replies: one line for each class' => sub {
     degraded($nginx, 1100, 'storage_unavailable|circuit_open');
     complaints($nginx, 3, qr/ redis \Q$addr\E answered "BUSY a script runs"$/);
     is((changes($nginx, $addr))[1],
-       'notice in state circuit_open, failure: busy', 'and what opened it');
+       'error circuit_open, failure: busy', 'and what opened it');
 
     stopped($nginx);
 };
@@ -314,9 +357,9 @@ subtest 'a server that closes its connection for good: a few lines' => sub {
     degraded($nginx, 100, 'storage_unavailable|circuit_open') for 1 .. 3;
     complaints($nginx, 2,
                qr/\[error\].* redis closed the connection, calls lost: \d/);
-    ok $nginx->wait_log(qr/is in state circuit_open/, 20), 'given up';
+    ok $nginx->wait_log(qr/is unavailable/, 20), 'given up';
     like(join("; ", changes($nginx, $addr)),
-         qr/^notice in state fallback, failure: closed; notice in state circuit_open, failure: (?:closed|error)$/,
+         qr/^notice fallback, failure: closed; error circuit_open, failure: (?:closed|error)$/,
          'each state once');
 
     stopped($nginx);
@@ -337,8 +380,12 @@ subtest 'a server that closes each connection: ten changes, then silence' => sub
 
     my @changes = changes($nginx, $addr);
 
-    is(scalar @changes, 10, 'ten lines for more changes than that');
-    is(scalar(grep { !/^notice (?:in state (?:fallback|circuit_open), failure: (?:closed|refused)|distributed again)$/ }
+    for my $level (qw(notice error)) {
+        is(scalar(grep { /^$level / } @changes), 10,
+           "ten lines at level $level, for more changes than that");
+    }
+
+    is(scalar(grep { !/^(?:notice fallback|error circuit_open), failure: (?:closed|refused)$|^(?:notice|error) distributed again$/ }
                    @changes), 0, 'on changes of all kinds')
         or diag(join "\n", @changes);
 
@@ -391,7 +438,7 @@ subtest 'a second outage is told as the first one was' => sub {
 
         $server->start;
         ok $works->(), 'works again';
-        ok wait_until(sub { $nginx->log_count(qr/distributed again/) >= $n },
+        ok wait_until(sub { $nginx->log_count(qr/distributed again|available again/) >= $n },
                       10), "end of outage $n is told";
     }
 

@@ -793,12 +793,12 @@ $behaviour{'fallback.conf'} = sub {
     is statuses(2, '/search'), '200 200', 'open';
     is get('/chat')->{headers}{'x-ratelimit-limit'}, 4, 'all of a limit';
 
-    ok $nginx->wait_log(qr/ratelimit shard \S+ is in state circuit_open/),
+    ok $nginx->wait_log(qr/ratelimit: redis \S+ is unavailable/),
        'the log says so';
     $home->start;
     ok wait_until(sub { get('/chat')->{headers}{'x-source'} eq 'redis' }, 15),
        'and is back';
-    ok $nginx->wait_log(qr/ratelimit shard \S+ is distributed again/),
+    ok $nginx->wait_log(qr/ratelimit: redis \S+ is available again/),
        'the log says so';
 };
 

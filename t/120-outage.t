@@ -112,7 +112,7 @@ for my $way ('TCP', 'a unix socket') {
         ok $open, 'the breaker opens';
         is $load->metric('breaker_transitions_total', to => 'circuit_open'), 1,
            'once';
-        is $fault->nginx->log_count(qr/\[notice\] .* in state circuit_open/),
+        is $fault->nginx->log_count(qr/\[error\] .* is unavailable/),
            1, 'and says so';
         cmp_ok $open - $killed, '<=', patience(2),
                'after as many failed connections as it takes';
@@ -256,20 +256,15 @@ subtest 'stopped for a moment, again and again' => sub {
             my @late = (redis_failures_total => class => 'timeout');
             my $n = $fault->metric(@late);
 
+            # who was late asks again, and is behind its own late reply; a
+            # server may owe one for 500 ms more, and nobody looks meanwhile,
+            # as that takes its time on a busy machine
+
             $redis->pause;
-
-            # who was late asks again, and is behind its own late reply; no
-            # longer than a server may owe one
-
-            if (wait_until(sub { $fault->metric(@late) > $n }, 5)) {
-                my $calls = $fault->metric('redis_calls_total');
-
-                $stops++ if wait_until(sub {
-                    $fault->metric('redis_calls_total') > $calls
-                }, 5);
-            }
-
+            sleep 0.35;
             $redis->resume;
+
+            $stops++ if $fault->metric(@late) > $n;
 
             $n = $fault->metric('redis_calls_total');
 

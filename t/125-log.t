@@ -37,7 +37,7 @@ my ($killed, $stopped, $flapping) = map { $fault->redis($_)->addr } 0 .. 2;
 sub lines {
     my ($shard, $text) = @_;
 
-    return $nginx->log_count(qr/ratelimit shard \Q$shard\E $text/);
+    return $nginx->log_count(qr/\[error\] .*ratelimit: redis \Q$shard\E $text/);
 }
 
 
@@ -71,7 +71,7 @@ wait_until(sub {
     # also when the machine is slow: it is told once a minute
 
     return time > $start + $MINUTE
-           && !grep { !lines($_, 'is still in state') } $killed, $stopped;
+           && !grep { !lines($_, 'is still unavailable') } $killed, $stopped;
 }, $MINUTE + 30);
 
 my $states = join ' ', map { $fault->state($_) } $killed, $stopped;
@@ -109,17 +109,18 @@ cmp_ok $lines, '<', $LINES, 'the log has less than a hundred lines in all'
 for my $shard ($killed, $stopped) {
     my $failure = $shard eq $killed ? '(?:closed|refused)' : 'timeout';
 
-    is lines($shard, 'is in state circuit_open, failure: ' . $failure), 1,
+    is lines($shard, 'is unavailable \(' . $failure . '\), limits of its keys '
+                     . 'are local until it answers'), 1,
        'one line says that the breaker opened, and why';
-    is lines($shard, 'is still in state circuit_open after [6-9]\d seconds, '
-                     . 'last failure: '), 1,
+    is lines($shard, 'is still unavailable after [6-9]\d s \(\w+\)$'), 1,
        'one that it still is, a minute later';
 
     # at its beginning some calls may still succeed
 
-    my ($last) = reverse grep { /shard \Q$shard\E/ } split /\n/, $log;
+    my ($last) = reverse grep { /(?:shard|redis) \Q$shard\E is / }
+                         split /\n/, $log;
 
-    like $last, qr/\[notice\].* is distributed again$/,
+    like $last, qr/\[error\] .* is available again after [6-9]\d s$/,
          'the last that it closed';
     cmp_ok lines($shard, 'is '), '<=', 8, 'and not many others';
 }

@@ -56,7 +56,8 @@ subtest 'a configuration that takes longer to load than a connection may' =>
 sub {
     my $fault = RateLimit::Fault->start(
         workers => 4,
-        connect => 60,
+        timeout => 400,
+        connect => 400,
         http    => "geo \$where {\n" . many_lines(300_000) . '}',
     );
 
@@ -65,8 +66,16 @@ sub {
 
     my $load = $fault->during(sub {
         for (1 .. 3) {
+
+            # the master is stopped while it reads
+
+            my $slow = spawn([$^X, '-MTime::HiRes=sleep', '-e',
+                'sleep 0.03; kill STOP => @ARGV; sleep 0.9; kill CONT => @ARGV',
+                $fault->nginx->pid], out => '/dev/null');
+
             ok $fault->nginx->reload, 'reloaded';
-            ok $fault->works, 'all workers are connected';
+            reap($slow, 10);
+            ok $fault->works(20), 'all workers are connected';
         }
     });
 

@@ -416,7 +416,7 @@ subtest 'ASK to a node that is silent is a failure of that one' => sub {
                             breaker => 'failures=3 window=60s probe=200ms');
     my @workers = $nginx->workers;
     my $opened = sub {
-        $nginx->log_count(qr/shard 127.0.0.1:$_[0] is in state circuit_open/)
+        $nginx->log_count(qr/redis 127.0.0.1:$_[0] is unavailable/)
     };
 
     # who is not in the map is not in the metrics

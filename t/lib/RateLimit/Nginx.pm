@@ -27,6 +27,10 @@ package RateLimit::Nginx;
 #   $nginx->kill_worker('KILL');                 # one worker; awaits the next
 #   $nginx->error_log;  $nginx->log_like(qr/x/); $nginx->log_count(qr/x/);
 #   $nginx->wait_log(qr/x/, 5);  $nginx->access_log;
+#   $nginx->states($shard);     # what the log says about it, in order:
+#                               # "notice fallback, failure: closed",
+#                               # "error circuit_open, failure: refused",
+#                               # "error distributed again", ...
 #   $nginx->stop;               # QUIT, awaited; true if it left by itself
 #   $nginx->start;              # again, same ports and folder
 #   $nginx->alerts;             # lines that are [alert], [emerg], [crit], or
@@ -268,6 +272,21 @@ sub wait_log {
     my ($self, $regex, $timeout) = @_;
 
     return wait_until(sub { $self->log_like($regex) }, $timeout);
+}
+
+
+sub states {
+    my ($self, $shard) = @_;
+
+    return map {
+        /\[(\w+)\] .*ratelimit shard \Q$shard\E is (?:in state )?(.*)$/
+            ? "$1 $2"
+        : /\[(\w+)\] .*ratelimit: redis \Q$shard\E is unavailable \((\w+)\), (?:its|limits|requests) .* until it answers(.*)$/
+            ? "$1 circuit_open, failure: $2$3"
+        : /\[(\w+)\] .*ratelimit: redis \Q$shard\E is available again(?: after [1-9]\d* s)?(.*)$/
+            ? "$1 distributed again$2"
+        : ()
+    } split /\n/, $self->error_log;
 }
 
 
