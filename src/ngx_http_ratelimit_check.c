@@ -24,6 +24,7 @@
 #define NGX_HTTP_RATELIMIT_CHECK_TIMEOUT   0x0040
 #define NGX_HTTP_RATELIMIT_CHECK_PLAIN     0x0080
 #define NGX_HTTP_RATELIMIT_CHECK_FILE      0x0100
+#define NGX_HTTP_RATELIMIT_CHECK_RESERVE   0x0200
 
 /* a mark of a lease that has an effect somewhere */
 #define NGX_HTTP_RATELIMIT_CHECK_LEASED    0x10000
@@ -69,6 +70,8 @@ static void ngx_http_ratelimit_check_unused(ngx_http_ratelimit_check_t *check,
 static void ngx_http_ratelimit_check_shards(ngx_http_ratelimit_check_t *check,
     ngx_http_ratelimit_loc_conf_t *http);
 static void ngx_http_ratelimit_check_named(ngx_http_ratelimit_check_t *check);
+static void ngx_http_ratelimit_check_reserve(ngx_http_ratelimit_check_t *check,
+    ngx_http_ratelimit_loc_conf_t *http);
 static void ngx_cdecl ngx_http_ratelimit_check_warn(
     ngx_http_ratelimit_check_t *check, ngx_http_ratelimit_loc_conf_t *conf,
     ngx_http_ratelimit_statement_t *statement, ngx_uint_t level,
@@ -85,6 +88,7 @@ ngx_conf_enum_t  ngx_http_ratelimit_silences[] = {
     { ngx_string("long_timeout"), NGX_HTTP_RATELIMIT_CHECK_TIMEOUT },
     { ngx_string("plain_password"), NGX_HTTP_RATELIMIT_CHECK_PLAIN },
     { ngx_string("password_file"), NGX_HTTP_RATELIMIT_CHECK_FILE },
+    { ngx_string("small_reserve"), NGX_HTTP_RATELIMIT_CHECK_RESERVE },
     { ngx_null_string, 0 }
 };
 
@@ -142,6 +146,7 @@ ngx_http_ratelimit_check(ngx_conf_t *cf)
     ngx_http_ratelimit_check_leases(&check);
     ngx_http_ratelimit_check_unused(&check, conf[0]);
     ngx_http_ratelimit_check_shards(&check, conf[0]);
+    ngx_http_ratelimit_check_reserve(&check, conf[0]);
 }
 
 
@@ -719,6 +724,41 @@ ngx_http_ratelimit_check_shards(ngx_http_ratelimit_check_t *check,
                       "\"ratelimit_shards\" for that place", name);
         return;
     }
+}
+
+
+/* how much memory there is for a reload is known when the zone is made */
+
+static void
+ngx_http_ratelimit_check_reserve(ngx_http_ratelimit_check_t *check,
+    ngx_http_ratelimit_loc_conf_t *http)
+{
+    u_char                          *p;
+    ngx_str_t                       *advice, *file;
+    ngx_http_ratelimit_statement_t  *s;
+
+    if (check->rmcf->zone == NULL
+        || (http->silence & NGX_HTTP_RATELIMIT_CHECK_RESERVE))
+    {
+        return;
+    }
+
+    s = http->block ? ngx_http_ratelimit_statement_find(http->block,
+                                                        "ratelimit_zone")
+                    : NULL;
+    file = s ? &s->file : &http->file;
+
+    p = ngx_pnalloc(check->cf->pool, file->len + 128);
+    if (p == NULL) {
+        return;
+    }
+
+    advice = &check->rmcf->zone->advice;
+    advice->data = p;
+    advice->len = ngx_sprintf(p, " (or \"ratelimit_silence small_reserve;\" "
+                                 "if this is meant) in %V:%ui", file,
+                              s ? s->line : http->line)
+                  - p;
 }
 
 

@@ -567,11 +567,15 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
 
     ngx_http_ratelimit_headers_init();
 
-    ngx_http_ratelimit_check(cf);
-
     /* nobody pays for a zone that nobody uses */
 
-    return ngx_http_ratelimit_conf_zone(cf);
+    if (ngx_http_ratelimit_conf_zone(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_check(cf);
+
+    return NGX_OK;
 }
 
 

@@ -234,6 +234,7 @@ ngx_http_ratelimit_zone_add(ngx_conf_t *cf, size_t size, void *tag,
 static ngx_int_t
 ngx_http_ratelimit_zone_init(ngx_shm_zone_t *shm_zone, void *data)
 {
+    ngx_uint_t                  pages;
     ngx_http_ratelimit_zone_t  *zone;
 
     zone = shm_zone->data;
@@ -252,16 +253,39 @@ ngx_http_ratelimit_zone_init(ngx_shm_zone_t *shm_zone, void *data)
     zone->cells = &zone->sh->cells;
     zone->sh->generation++;
 
+    pages = zone->shpool->pfree;
+
     if (zone->attach(zone, zone->data) != NGX_OK) {
         /* the one before goes on, so it does not become older by this */
         zone->sh->generation--;
         goto failed;
     }
 
-    if (zone->cells->cells == NULL
-        && ngx_http_ratelimit_zone_create_cells(zone) != NGX_OK)
-    {
+    if (zone->cells->cells) {
+        return NGX_OK;
+    }
+
+    pages -= zone->shpool->pfree;
+
+    if (ngx_http_ratelimit_zone_create_cells(zone) != NGX_OK) {
         goto failed;
+    }
+
+    /*
+     * what is left is for those that a reload brings, while the old ones are
+     * still in use; "nginx -t" can't see how much of it is taken elsewhere
+     */
+
+    if (pages > zone->shpool->pfree && zone->advice.len) {
+        ngx_log_error(NGX_LOG_WARN, shm_zone->shm.log, 0,
+                      "\"ratelimit_zone\" of %uik keeps %uik for limits and "
+                      "shards that a reload brings, and those of this "
+                      "configuration take %uik: a reload that replaces them "
+                      "by others would fail; make it larger, or restart "
+                      "nginx then%V",
+                      (ngx_uint_t) (shm_zone->shm.size / 1024),
+                      zone->shpool->pfree * ngx_pagesize / 1024,
+                      pages * ngx_pagesize / 1024, &zone->advice);
     }
 
     return NGX_OK;

@@ -36,6 +36,7 @@ struct ngx_http_ratelimit_zone_s {
     ngx_http_ratelimit_zone_pt      attach;
     void                           *data;
 
+    ngx_str_t                       advice;    /* of a warning, or none */
     unsigned                        lost:1;    /* keys: still to be told */
 };
 

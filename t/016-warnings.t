@@ -468,6 +468,42 @@ for my $directive ('ratelimit_redis_password_file',
 }
 
 
+# ---- the zone
+
+sub limits {
+    return join "\n", map { "ratelimit_limit $_[0]$_ rate=1r/s;" } 1 .. $_[1];
+}
+
+sub uses {
+    return join "\n", map { "location /$_ { ratelimit $_[0]$_; }" } 1 .. $_[1];
+}
+
+for my $case ([100, 'full'], [3, 'small enough']) {
+    my ($n, $name) = @$case;
+
+    my %conf = map {
+        $_ => { conf   => "$SHARDS\nratelimit_zone 256k;\n" . limits($_, $n),
+                server => uses($_, $n) }
+    } qw(a b);
+
+    if ($n > 10) {
+        warned("a zone that is $name", 'small_reserve', 'ratelimit_zone 256k;',
+               ['"ratelimit_zone" of 256k keeps ', 'a reload that replaces '
+                . 'them by others would fail'], %{ $conf{a} });
+    } else {
+        not_warned("a zone that is $name", %{ $conf{a} });
+    }
+
+    # so it is
+
+    my $nginx = RateLimit::Nginx->start(%{ $conf{a} });
+
+    is $nginx->reload(%{ $conf{b} }) ? 1 : 0, $n > 10 ? 0 : 1,
+       "a reload with other limits, in a zone that is $name";
+    $nginx->stop;
+}
+
+
 # ---- silence
 
 my $TWO = 'location /a { %s ratelimit_rate 1r/s; return 200; }
@@ -491,7 +527,7 @@ my ($refused) = said('emerg', conf => "\nratelimit_silence quiet;\n");
 
 like $refused->[0], qr/\Q$_\E/, "an unknown name: $_"
     for 'invalid value "quiet" in "ratelimit_silence": it must be '
-        . '"auth_variable", "early_return", ', ' or "password_file"';
+        . '"auth_variable", "early_return", ', ' or "small_reserve"';
 is $refused->[1], 'ratelimit_silence quiet;', 'with its line';
 
 
