@@ -156,7 +156,7 @@ ngx_http_ratelimit_stats(ngx_http_ratelimit_zone_t *zone)
     ngx_http_ratelimit_stats_t     *stats;
     ngx_http_ratelimit_zone_ask_t   ask;
 
-    ngx_str_null(&name);
+    ngx_str_set(&name, "");
     ngx_memzero(&ask, sizeof(ngx_http_ratelimit_zone_ask_t));
 
     ask.kind = NGX_HTTP_RATELIMIT_RECORD_STATS;
@@ -397,6 +397,7 @@ ngx_http_ratelimit_stats_begin(ngx_http_ratelimit_zone_t *zone,
         return;
     }
 
+    ngx_str_set(&name, "");
     shard = NULL;
 
     for ( ;; ) {
