@@ -45,7 +45,10 @@ local function create(key, text, ttl)
     while not call('SET', key, text, 'PX', ttl, 'NX') do
         local kind = call('TYPE', key).ok
 
-        if kind ~= 'zset' and kind ~= 'hash' then
+        if kind ~= 'zset'
+           and (kind ~= 'hash' or (call('HEXISTS', key, 'tokens') == 0
+                                   and call('HEXISTS', key, 'lastRefill') == 0))
+        then
             return WRONGTYPE
         end
 

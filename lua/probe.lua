@@ -13,9 +13,9 @@ if redis.call('TYPE', KEYS[1]).ok ~= 'none' then
     redis.call('DEL', KEYS[1])
 end
 
-redis.call('MGET', KEYS[1])
-redis.call('SET', KEYS[1], '1', 'PX', '1000')
-redis.call('SETRANGE', KEYS[1], '0', '1')
+redis.call('HMGET', KEYS[1], 'tokens', 'lastRefill')
+redis.call('HSET', KEYS[1], 'tokens', '1')
+redis.call('PEXPIRE', KEYS[1], '1000')
 redis.call('DEL', KEYS[1])
 
 return 1

@@ -17,43 +17,25 @@
 local LATEST = 1000
 
 local given = 0
-local unpack = table.unpack or unpack
 
--- of all keys at once, as soon as one of them is asked for
-local strings
+local function refund_bucket(key, capacity, cost)
+    local bucket = redis.pcall('HGET', key, 'tokens')
+    local tokens = type(bucket) == 'string' and tonumber(bucket)
 
-local function state_of(i)
-    strings = strings or redis.call('MGET', unpack(KEYS))
-
-    return strings[i] or ''
-end
-
--- tokens of those that got something: a key may come several times
-local now_has = {}
-
-local function refund_bucket(i, capacity, cost)
-    local key, state = KEYS[i], state_of(i)
-    local tokens = now_has[key]
-
-    if not tokens then
-        tokens = string.sub(state, 1, 7) == 'tokens '
-                 and tonumber(string.sub(state, 8, 24))
-
-        -- no more than fits its column: neither is "inf" nor "nan"
-        if not (tokens and tokens < 10000000000) then
-            return
-        end
-
-        tokens = math.max(0, math.floor(tokens * 1000000 + 0.5))
+    -- no more than it may have: neither is "inf" nor "nan"
+    if not (tokens and tokens < 10000000000) then
+        return
     end
 
+    tokens = math.max(0, math.floor(tokens * 1000000 + 0.5))
     tokens = math.max(tokens, math.min(capacity * 1000000,
                                        tokens + cost * 1000000))
 
-    redis.call('SETRANGE', key, '7',
-               string.format('%10d.%06d', math.floor(tokens / 1000000),
-                             tokens % 1000000))
-    now_has[key] = tokens
+    local part = tokens % 1000000
+
+    redis.call('HSET', key, 'tokens',
+               string.format(part == 0 and '%d' or '%d.%06d',
+                             (tokens - part) / 1000000, part))
     given = given + 1
 end
 
@@ -107,9 +89,11 @@ local function refund_window(key, id, amount)
     end
 end
 
-local function refund_gcra(i, ticks)
-    if string.match(state_of(i), '^%d+$') then
-        redis.call('DECRBY', KEYS[i], ticks)
+local function refund_gcra(key, ticks)
+    local state = redis.pcall('GET', key)
+
+    if type(state) == 'string' and string.match(state, '^%d+$') then
+        redis.call('DECRBY', key, ticks)
         given = given + 1
     end
 end
@@ -120,9 +104,9 @@ for i = 1, #KEYS do
     if ARGV[a] == 'window' then
         refund_window(KEYS[i], ARGV[a + 3], tonumber(ARGV[a + 2]))
     elseif ARGV[a] == 'gcra' then
-        refund_gcra(i, ARGV[a + 2])
+        refund_gcra(KEYS[i], ARGV[a + 2])
     else
-        refund_bucket(i, tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
+        refund_bucket(KEYS[i], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
     end
 end
 

@@ -28,8 +28,8 @@
 -- Without these there is one request, ARGV[5] times, with all limits.
 --
 -- State
---   bucket: a string of fields, in the columns that token_bucket.lua says
---     tokens      tokens there were at lastRefill, six decimals
+--   bucket: a hash, the same as token_bucket.lua keeps
+--     tokens      tokens there were at lastRefill, up to six decimals
 --     lastRefill  microseconds since the epoch, by the clock that counts
 --     expires     milliseconds since the epoch, by Redis's clock: when it goes
 --     seen        when lastRefill was by the other clock, of slow buckets only
@@ -68,8 +68,7 @@ local EPOCH = 160000000    -- ticks, as gcra.lua has it
 local take = ARGV[1] == 'take'
 local nginx = ARGV[2] == 'nginx'
 
-local call = redis.call
-local unpack = table.unpack or unpack
+local call, pcall = redis.call, redis.pcall
 local tonumber, floor, max, min = tonumber, math.floor, math.max, math.min
 local format, sub = string.format, string.sub
 
@@ -104,27 +103,27 @@ local function leap(elapsed, by_other)
     return 0
 end
 
--- a key without state of its algorithm: what another algorithm has left counts
--- as gone, so that a limit whose algorithm was changed neither fails nor stops
--- the others; "failed" is why a window could not be read
-local function stranger(key, failed)
+-- a key without state of its algorithm: what another algorithm has left, or
+-- version 0.4, counts as gone, so that a limit whose algorithm was changed
+-- neither fails nor stops the others; "failed" is why one of its own kind could
+-- not be read
+local function stranger(key, own, failed)
     local kind = call('TYPE', key).ok
 
-    if kind == 'none' then
-        return
+    if kind == 'none' or (kind == own and failed) then
+        return failed
     end
 
-    if kind == 'zset' then
-        if failed then
-            return failed
-        end
-    elseif kind == 'string' then
-        local state = call('MGET', key)[1]
+    if kind == 'string' then
+        local state = call('GET', key)
 
         if not tonumber(state) and sub(state, 1, 7) ~= 'tokens ' then
             return WRONGTYPE
         end
-    elseif kind ~= 'hash' then
+    elseif kind ~= 'zset'
+           and (kind ~= 'hash' or (call('HEXISTS', key, 'tokens') == 0
+                                   and call('HEXISTS', key, 'lastRefill') == 0))
+    then
         return WRONGTYPE
     end
 
@@ -133,25 +132,16 @@ local function stranger(key, failed)
     end
 end
 
--- of all keys at once, as soon as one of them is asked for
-local strings
-
-local function state_of(i)
-    strings = strings or call('MGET', unpack(KEYS))
-
-    return strings[i] or ''
-end
-
 local function look_at_bucket(i, a)
     local ttl = tonumber(ARGV[a + 7])
     local slow = ttl * 1000 > HOUR
-    local state = state_of(i)
-    local tokens = sub(state, 1, 7) == 'tokens ' and tonumber(sub(state, 8, 24))
-    local last = tonumber(sub(state, 37, 52))
-    local expires = max(0, tonumber(sub(state, 62, 74)) or 0)
+    local state = pcall('HMGET', KEYS[i], 'tokens', 'lastRefill', 'expires',
+                        'seen')
+    local tokens, last = tonumber(state[1]), tonumber(state[2])
+    local expires = max(0, tonumber(state[3]) or 0)
 
     if not (tokens and last) then
-        local failed = stranger(KEYS[i])
+        local failed = stranger(KEYS[i], 'hash', state.err and state)
 
         if failed then
             return failed
@@ -183,7 +173,7 @@ local function look_at_bucket(i, a)
             elapsed = 0
         end
 
-        local then_seen = slow and tonumber(sub(state, 81, 96))
+        local then_seen = slow and tonumber(state[4])
 
         if then_seen and elapsed > HOUR then
             elapsed = elapsed - leap(elapsed, seen - then_seen)
@@ -235,57 +225,55 @@ local function lifetime(b)
     return b.expires > 0 and 2 * b.ttl or b.ttl
 end
 
+-- in this order: a key that could not be told when to go says so
 local function renew_bucket(key, b)
     local ttl = lifetime(b)
 
     call('PEXPIRE', key, integer(ttl))
-    call('SETRANGE', key, '61', format('%13.0f', ms + ttl))
+    call('HSET', key, 'expires', integer(ms + ttl))
 end
 
 -- as written last: the same for all buckets that were full
-local tokens_text, left_was, last_was
+local tokens_text, left_was, last_text, last_was, seen_text
 
 local function write_bucket(key, _, b)
     local left, last = b.left, b.last
 
-    if left ~= left_was or last ~= last_was then
-        tokens_text = format('tokens %10d.%06d lastRefill %10d%06d',
-                             floor(left / 1000000), left % 1000000,
-                             floor(last / 1000000), last % 1000000)
+    if left ~= left_was then
+        local part = left % 1000000
+
+        tokens_text = part == 0 and integer(left / 1000000)
+                      or format('%d.%06d', (left - part) / 1000000, part)
         left_was = left
+    end
+
+    if last ~= last_was then
+        last_text = integer(last)
+        seen_text = integer(seen - (now - last))
         last_was = last
     end
 
-    local text = tokens_text
-    local renew = b.expires < ms + b.ttl
-    local ttl = renew and lifetime(b)
-
-    if renew or b.slow then
-        text = text .. format(' expires %13.0f',
-                              renew and ms + ttl or b.expires)
-    end
-
     if b.slow then
-        local at = seen - (now - b.last)
-
-        text = text .. format(' seen %10d%06d', floor(at / 1000000),
-                              at % 1000000)
+        call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text,
+             'seen', seen_text)
+    else
+        call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text)
     end
 
-    if renew then
-        call('SET', key, text, 'PX', integer(ttl))
-    else
-        call('SETRANGE', key, '0', text)
+    if b.expires < ms + b.ttl then
+        renew_bucket(key, b)
     end
 end
 
 local function look_at_gcra(i, a)
     local burst, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
     local ticks = (now - 1700000000000000) * 16
-    local full_at = tonumber(state_of(i))
+    local state = pcall('GET', KEYS[i])
+    local full_at = tonumber(state or nil)
 
     if not full_at then
-        local failed = stranger(KEYS[i])
+        local failed = state and stranger(KEYS[i], 'string',
+                                          type(state) == 'table' and state)
 
         if failed then
             return failed
@@ -316,7 +304,7 @@ local function write_gcra(key, _, g)
 end
 
 local function entry(key, rank)
-    local e = redis.pcall('ZRANGE', key, rank, rank, 'WITHSCORES')
+    local e = pcall('ZRANGE', key, rank, rank, 'WITHSCORES')
 
     if e.err then
         return e
@@ -347,7 +335,7 @@ local function look_at_window(i, a)
                 length = length, kind = 'window', shadow = false }
 
     if type(total) == 'table' then
-        return stranger(key, total) or w
+        return stranger(key, 'zset', total) or w
     end
 
     if not total then

@@ -2,23 +2,25 @@
 -- several requests as it has tokens for; or from each of several buckets, whose
 -- limits are the same and whose requests have nothing to do with each other.
 --
--- KEYS     the buckets, no key twice; strings of fields, each in its columns:
---              "tokens         99.000000 lastRefill 1763400000123456"
---              " expires 1763400012345"
---            tokens      tokens there were at lastRefill, six decimals
+-- KEYS     the buckets, hashes:
+--            tokens      tokens there were at lastRefill, up to six decimals
 --            lastRefill  microseconds since the epoch, by this server's clock
 --            expires     milliseconds since the epoch: when the key goes
+--            seen        lastRefill by the caller's clock, if ARGV[6] told it
 -- ARGV[1]  capacity, in tokens
 -- ARGV[2]  refill in tokens a second is the fraction ARGV[2] / ARGV[3]
 -- ARGV[3]
 -- ARGV[4]  cost, in tokens
 -- ARGV[5]  time to live in milliseconds, not less than an empty bucket needs
 --          to become full: a bucket that is gone counts as full
--- ARGV[6]  and on: how many requests for each of the keys, unless all are 1
+-- ARGV[6]  the caller's time, microseconds since the epoch, or 0; with it, a
+--          leap of this server's clock refills for an hour at most. Of use to
+--          buckets that take longer than that to become full; may be missing
+-- ARGV[7]  and on: how many requests for each of the keys, unless all are 1
 --
 -- Reply: an integer. t >= 0: taken, t microtokens are left.
 --        t < 0: denied, nothing was taken, -1 - t microtokens are there.
---        With ARGV[6] two integers: how many requests pass, and t, which is
+--        With ARGV[7] two integers: how many requests pass, and t, which is
 --        below zero if none does.
 --        Of several keys that for each, in one array.
 --
@@ -27,15 +29,13 @@
 -- fraction also counts microtokens a microsecond. They are written as two
 -- integers, which Lua formats in half the time that it takes for one float.
 --
--- A hash would name these fields as well, but reading and writing it takes
--- Redis half as long again: strings of several keys are read by one command.
---
 -- A key that is used again gets twice its time to live, so that few calls have
--- to renew it.
+-- to renew it. "x - x % 1" is the floor of x without a call.
 
-local call, tonumber = redis.call, tonumber
-local unpack = table.unpack or unpack
-local floor, max, min = math.floor, math.max, math.min
+local HOUR = 3600000000
+
+local call, pcall, tonumber = redis.call, redis.pcall, tonumber
+local ceil, max, min = math.ceil, math.max, math.min
 local format, sub = string.format, string.sub
 
 local time = call('TIME')
@@ -48,39 +48,72 @@ local lifetime = tonumber(ARGV[5])
 local num = tonumber(ARGV[2])
 local den = tonumber(ARGV[3])
 
-local times = ARGV[6]
+local seen = tonumber(ARGV[6] or 0)
+local times = ARGV[7]
+
+-- one that never becomes full is kept for at least half of its time to live
+local never = num == 0 and lifetime * 500
 
 local WRONGTYPE = { err = 'WRONGTYPE key does not hold the state of a limit' }
 
--- a new key, or one that is no string: what another algorithm has kept counts
--- as gone, what is somebody else's stays
-local function create(key, text, ttl)
-    while not call('SET', key, text, 'PX', ttl, 'NX') do
-        local kind = call('TYPE', key).ok
+-- a key that has no fields: what another algorithm has kept, or version 0.4,
+-- counts as gone; what is somebody else's stays. It may be that it could not be
+-- read, and "failed" is why.
+local function stranger(key, failed)
+    local kind = call('TYPE', key).ok
+    local state = kind == 'string' and call('GET', key)
 
-        if kind ~= 'zset' and kind ~= 'hash' then
-            return WRONGTYPE
-        end
-
+    if kind == 'zset'
+       or (state and (tonumber(state) or sub(state, 1, 7) == 'tokens '))
+    then
         call('DEL', key)
+    elseif kind == 'none' then
+        return failed
+    else
+        return failed and kind == 'hash' and failed or WRONGTYPE
     end
 end
 
-local states = call('MGET', unpack(KEYS))
+-- when a key goes; one that could not be told has to be told by the next call
+local function expire(key, ttl)
+    if type(pcall('PEXPIRE', key, ttl)) == 'table' then
+        call('HSET', key, 'expires', '0')
+        call('PEXPIRE', key, ttl)
+    end
+end
+
+-- how much of the time since the last refill was a leap of the clock: what the
+-- caller's clock knows nothing of, beyond an hour; one that was further ahead
+-- then than it is now can't tell
+local function leap(key, elapsed)
+    local then_seen = tonumber(call('HGET', key, 'seen'))
+    local by_other = then_seen and seen - then_seen
+
+    if by_other and by_other > -HOUR then
+        return max(0, elapsed - max(0, by_other) - HOUR)
+    end
+
+    return 0
+end
+
+local function integer(n)
+    local part = n % 1000000
+
+    return format('%d%06d', (n - part) / 1000000, part)
+end
+
 local reply = {}
 local n = 0
 
--- as written last: the same for all buckets that were full, and for most keys
-local text, tokens_were, last_was
+-- as written last: the same for all buckets that were full
+local tokens_text, tokens_were, last_text, last_was, seen_text
 local expires_text, ttl_text, ttl_was
 
 for i = 1, #KEYS do
-    local key, state = KEYS[i], states[i]
-    local wanted = times and tonumber(ARGV[5 + i]) or 1
-    local own = state and sub(state, 1, 7) == 'tokens '
-    local tokens = own and tonumber(sub(state, 8, 24))
-    local last = own and tonumber(sub(state, 37, 52))
-    local expires = max(0, own and tonumber(sub(state, 62, 74)) or 0)
+    local key = KEYS[i]
+    local bucket = pcall('HMGET', key, 'tokens', 'lastRefill', 'expires')
+    local tokens, last = tonumber(bucket[1]), tonumber(bucket[2])
+    local expires = 0
     local ttl = lifetime
     local repair = false
     local failed
@@ -88,9 +121,19 @@ for i = 1, #KEYS do
     if tokens and last then
         local elapsed = now - last
 
-        -- not below zero, nor "nan", should somebody else have written that
-        tokens = max(0, floor(tokens * 1000000 + 0.5))
+        expires = max(0, tonumber(bucket[3]) or 0)
         ttl = 2 * ttl
+
+        tokens = tokens * 1000000 + 0.5
+        tokens = tokens - tokens % 1
+
+        -- should somebody else have written that, or "nan"
+        tokens = tokens >= 0 and tokens or 0
+
+        if elapsed > HOUR and seen > 0 then
+            elapsed = elapsed - leap(key, elapsed)
+            last = now - elapsed
+        end
 
         if elapsed > 0 then
             local refill = elapsed * num / den
@@ -101,9 +144,9 @@ for i = 1, #KEYS do
                 last = now
             elseif refill >= 1 then
                 -- time that made no whole microtoken is left to the next call
-                refill = floor(refill)
+                refill = refill - refill % 1
                 tokens = tokens + refill
-                last = min(now, last + math.ceil(refill * den / num))
+                last = min(now, last + ceil(refill * den / num))
             end
         else
             -- the clock stepped back: nothing is refilled, it goes on from here
@@ -112,20 +155,26 @@ for i = 1, #KEYS do
             tokens = min(tokens, full)
         end
     else
-        -- what another algorithm has kept counts as gone
-        if state and not own and not tonumber(state) then
-            failed = WRONGTYPE
+        if bucket.err
+           or (not (bucket[1] or bucket[2]) and call('EXISTS', key) == 1)
+        then
+            failed = stranger(key, bucket.err and bucket)
         end
 
         tokens = full
         last = now
-        expires = 0
     end
 
     local passed = 0
 
     if tokens >= cost and not failed then
-        passed = wanted == 1 and 1 or min(wanted, floor(tokens / cost))
+        passed = 1
+
+        if times then
+            passed = tokens / cost
+            passed = min(tonumber(ARGV[6 + i]), passed - passed % 1)
+        end
+
         tokens = tokens - passed * cost
     end
 
@@ -137,35 +186,48 @@ for i = 1, #KEYS do
     -- may one that denies, if its limit has become slower or larger
     local renew = (write or tokens < full)
                   and (expires - 1000) * 1000
-                      < now + (full - tokens) * den / num
+                      < now + (never or (full - tokens) * den / num)
 
-    if write and (tokens ~= tokens_were or last ~= last_was) then
-        local whole, seconds = floor(tokens / 1000000), floor(last / 1000000)
+    if write then
+        if tokens ~= tokens_were then
+            local part = tokens % 1000000
 
-        text = format('tokens %10d.%06d lastRefill %10d%06d',
-                      whole, tokens - whole * 1000000,
-                      seconds, last - seconds * 1000000)
-        tokens_were = tokens
-        last_was = last
+            tokens_text = part == 0 and format('%d', tokens / 1000000)
+                          or format('%d.%06d', (tokens - part) / 1000000, part)
+            tokens_were = tokens
+        end
+
+        if last ~= last_was then
+            last_text = integer(last)
+            seen_text = seen > 0 and integer(seen - (now - last))
+            last_was = last
+        end
+
     end
 
     if renew then
         if ttl ~= ttl_was then
-            expires_text = format(' expires %13.0f', now / 1000 + ttl)
+            expires_text = format('%.0f', now / 1000 + ttl)
             ttl_text = format('%.0f', ttl)
             ttl_was = ttl
         end
 
         if not write then
-            call('PEXPIRE', key, ttl_text)
-            call('SETRANGE', key, '52', expires_text)
-        elseif state then
-            call('SET', key, text .. expires_text, 'PX', ttl_text)
+            call('HSET', key, 'expires', expires_text)
+        elseif seen_text then
+            call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text,
+                 'expires', expires_text, 'seen', seen_text)
         else
-            failed = create(key, text .. expires_text, ttl_text)
+            call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text,
+                 'expires', expires_text)
         end
+
+        expire(key, ttl_text)
+    elseif write and seen_text then
+        call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text,
+             'seen', seen_text)
     elseif write then
-        call('SETRANGE', key, '0', text)
+        call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text)
     end
 
     if failed then
@@ -173,7 +235,6 @@ for i = 1, #KEYS do
             return failed
         end
 
-        passed = 0
         tokens = failed
     elseif passed == 0 then
         tokens = -1 - tokens

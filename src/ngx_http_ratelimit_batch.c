@@ -328,7 +328,7 @@ ngx_http_ratelimit_batch_create(ngx_http_ratelimit_lane_t *lane)
 }
 
 
-/* the time, and an id that no other command has, if the script asks for them */
+/* the time, and an id that no other command has, if the script asks for one */
 
 static void
 ngx_http_ratelimit_batch_stamp(ngx_http_ratelimit_batch_t *batch)
@@ -340,14 +340,12 @@ ngx_http_ratelimit_batch_stamp(ngx_http_ratelimit_batch_t *batch)
     struct timeval                tv;
     ngx_http_ratelimit_script_t  *script;
 
+    ngx_gettimeofday(&tv);
+
+    now = (uint64_t) tv.tv_sec * NGX_HTTP_RATELIMIT_MICRO + tv.tv_usec;
     len = 0;
-    now = 0;
 
     if (!ngx_http_ratelimit_script_short(batch->bundle.scripts[0])) {
-        ngx_gettimeofday(&tv);
-
-        now = (uint64_t) tv.tv_sec * NGX_HTTP_RATELIMIT_MICRO + tv.tv_usec;
-
         len = ngx_sprintf(id, "%xL-%xL", ngx_http_ratelimit_batch_process,
                           ngx_http_ratelimit_batch_calls++)
               - id;

@@ -440,6 +440,7 @@ ngx_http_ratelimit_ride_start(ngx_http_ratelimit_ride_t *ride,
     script->times = (uint32_t) (n + extra);
     script->passed = 0;
     script->clock = take->clock;
+    script->part = 0;
 
     failure = ngx_http_ratelimit_batch_add(ride->group->link, &ride->errand);
 

@@ -1,8 +1,8 @@
 
 /*
- * token_bucket.lua is the short way for the commonest call: one bucket that
- * refills within an hour, by Redis's clock; gcra.lua is the same for its kind.
- * All else goes to take.lua, which keeps limits in the same form.
+ * token_bucket.lua is the short way for the commonest call: one bucket without
+ * steps, by Redis's clock; gcra.lua is the same for its kind.  All else goes to
+ * take.lua, which keeps limits in the same form.
  */
 
 
@@ -75,6 +75,8 @@ static void ngx_http_ratelimit_args_claim(ngx_http_ratelimit_args_t *args,
     const ngx_http_ratelimit_claim_t *claim);
 static void ngx_http_ratelimit_script_state(ngx_http_ratelimit_claim_t *claim,
     size_t i, int64_t n);
+static int ngx_http_ratelimit_script_slow(
+    const ngx_http_ratelimit_bucket_t *bucket);
 static uint64_t ngx_http_ratelimit_script_ttl(
     const ngx_http_ratelimit_bucket_t *bucket);
 
@@ -273,7 +275,7 @@ ngx_http_ratelimit_bundle_short(char **command,
     ngx_http_ratelimit_bundle_t *bundle, unsigned eval)
 {
     size_t                              i;
-    uint64_t                            tick, several;
+    uint64_t                            tick, several, now;
     ngx_http_ratelimit_args_t           args;
     const ngx_http_ratelimit_lua_t     *lua;
     const ngx_http_ratelimit_bucket_t  *bucket;
@@ -307,6 +309,13 @@ ngx_http_ratelimit_bundle_short(char **command,
         ngx_http_ratelimit_args_number(&args, bucket->cost);
         ngx_http_ratelimit_args_number(&args,
                                        ngx_http_ratelimit_script_ttl(bucket));
+
+        now = ngx_http_ratelimit_script_slow(bucket) ? bundle->scripts[0]->now
+                                                     : 0;
+
+        if (now || several) {
+            ngx_http_ratelimit_args_number(&args, now);
+        }
     }
 
     for (i = 0; several && i < bundle->n; i++) {
@@ -653,6 +662,11 @@ ngx_http_ratelimit_script_taken(const ngx_http_ratelimit_script_t *script)
 }
 
 
+/*
+ * Calls that are a part of a request are not combined, so many of them may be
+ * for one key: of slow buckets, they share commands of take.lua
+ */
+
 int
 ngx_http_ratelimit_script_short(const ngx_http_ratelimit_script_t *script)
 {
@@ -664,10 +678,19 @@ ngx_http_ratelimit_script_short(const ngx_http_ratelimit_script_t *script)
            && !script->preview
            && !script->clock
            && bucket->step == 0
-           && (bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA
-               || (bucket->algorithm == NGX_HTTP_RATELIMIT_TOKEN_BUCKET
-                   && ngx_http_ratelimit_script_ttl(bucket)
-                      <= NGX_HTTP_RATELIMIT_HOUR));
+           && bucket->algorithm != NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG
+           && (!script->part
+               || bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA
+               || !ngx_http_ratelimit_script_slow(bucket));
+}
+
+
+/* whether so much comes in a leap of a clock that another one has to witness */
+
+static int
+ngx_http_ratelimit_script_slow(const ngx_http_ratelimit_bucket_t *bucket)
+{
+    return ngx_http_ratelimit_script_ttl(bucket) > NGX_HTTP_RATELIMIT_HOUR;
 }
 
 
@@ -824,7 +847,8 @@ ngx_http_ratelimit_script_free(char *command)
 
 /*
  * A bucket that is gone counts as full and a window as empty, so they may go
- * when they would be, and a second later for the sake of rounding
+ * when they would be, and a second later for the sake of rounding.  One that
+ * never is full can't be kept for ever: it goes when nobody wants it any more.
  */
 
 static uint64_t
@@ -834,6 +858,9 @@ ngx_http_ratelimit_script_ttl(const ngx_http_ratelimit_bucket_t *bucket)
 
     if (bucket->algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
         us = bucket->window;
+
+    } else if (bucket->rate.num == 0) {
+        return NGX_HTTP_RATELIMIT_TTL_NEVER;
 
     } else {
         us = ngx_http_ratelimit_rate_wait(&bucket->rate,

@@ -17,8 +17,12 @@
 /* limits that one request may meet */
 #define NGX_HTTP_RATELIMIT_CLAIMS   16
 
-/* longest time to live of a key: 100 years, for rates that never refill */
-#define NGX_HTTP_RATELIMIT_TTL_MAX  3155760000000ULL        /* ms */
+/*
+ * Time to live of a key, ms: if its bucket never refills, a year, which the
+ * scripts renew before half of it is over; else until it is full
+ */
+#define NGX_HTTP_RATELIMIT_TTL_NEVER  31536000000ULL        /* 365 days */
+#define NGX_HTTP_RATELIMIT_TTL_MAX    3155760000000ULL      /* 100 years */
 
 
 /* what a request wants of one limit, and what came of it */
@@ -52,6 +56,7 @@ typedef struct {
     size_t                          id_len;
     unsigned                        preview:1; /* take nothing */
     unsigned                        clock:1;   /* nginx's time counts */
+    unsigned                        part:1;    /* of a request with others */
 } ngx_http_ratelimit_script_t;
 
 
@@ -104,7 +109,7 @@ typedef struct {
 int ngx_http_ratelimit_bundle_add(ngx_http_ratelimit_bundle_t *bundle,
     ngx_http_ratelimit_script_t *script);
 
-/* whether one of the short scripts will do, without time and id */
+/* whether one of the short scripts will do, without an id */
 int ngx_http_ratelimit_script_short(const ngx_http_ratelimit_script_t *script);
 
 /*

@@ -168,6 +168,7 @@ ngx_http_ratelimit_store_call(ngx_http_ratelimit_take_t *take,
     call->errand.script.times = 1;
     call->errand.script.preview = take->preview;
     call->errand.script.clock = take->clock;
+    call->errand.script.part = 0;
 
     return call;
 }
@@ -203,6 +204,7 @@ ngx_http_ratelimit_store_send(ngx_http_ratelimit_take_t *take)
         /* elements don't move any more: the id may be pointed to */
 
         call[i].errand.script.id = (char *) call[i].id;
+        call[i].errand.script.part = (take->calls.nelts > 1);
         call[i].errand.handler = ngx_http_ratelimit_store_over;
         call[i].errand.start = take->start;
         call[i].errand.timeout = take->timeout;

@@ -57,7 +57,7 @@ sub state_of_all {
 
     for my $key (@{ $redis->cmd('KEYS', '*') }) {
         $state{ $key =~ s/^ratelimit://r } =
-            $redis->cmd('TYPE', $key) eq 'string'
+            $redis->cmd('TYPE', $key) eq 'hash'
             ? int(0.5 + $redis->tokens($key))
             : $redis->cmd('ZCARD', $key) . ' entries';
     }

@@ -125,10 +125,10 @@ X-RateLimit-Remaining: 4
 my $key = "$::NAME\{127.0.0.1}";
 my $bucket = ::bucket('127.0.0.1');
 ::is_deeply($::redis->cmd('KEYS', '*'), [$key], 'one key');
-::is($::redis->cmd('TYPE', $key), 'string', 'a string');
+::is($::redis->cmd('TYPE', $key), 'hash', 'a hash');
 ::is(join(' ', sort keys %$bucket), 'expires lastRefill tokens',
      'its fields');
-::is($bucket->{tokens}, '4.000000', 'the tokens');
+::is($bucket->{tokens}, '4', 'the tokens');
 ::like($bucket->{lastRefill}, qr/^\d{16}$/, 'the time, in microseconds');
 ::cmp_ok(abs(::now() - $bucket->{lastRefill}), '<', 60e6, 'is now');
 ::cmp_ok($::redis->cmd('PTTL', $key), '>', 240_000, 'kept until it is full');
@@ -180,7 +180,7 @@ location /t { ratelimit_rate 1r/h; ratelimit_capacity 100; empty_gif; }
 --- config
 location /t { ratelimit_rate 1r/h; ratelimit_capacity 3; empty_gif; }
 --- init
-::seed('127.0.0.1', '1.000000', 86400);
+::seed('127.0.0.1', '1', 86400);
 --- request eval
 ["GET /t", "GET /t", "GET /t", "GET /t"]
 --- error_code eval
@@ -195,8 +195,8 @@ location /t { ratelimit_rate 1r/h; ratelimit_capacity 3; empty_gif; }
 --- config
 location /t { ratelimit_key $arg_k; ratelimit_rate 1r/d; empty_gif; }
 --- init
-::seed('early', '0.000000', 86400 - 100);
-::seed('late', '0.000000', 86400);
+::seed('early', '0', 86400 - 100);
+::seed('late', '0', 86400);
 ::seed('half', '0.500000', 43200);
 --- request eval
 ["GET /t?k=early", "GET /t?k=late", "GET /t?k=half"]
@@ -213,7 +213,7 @@ location /t { ratelimit_key $arg_k; ratelimit_rate 1r/d; empty_gif; }
 location /t { ratelimit_key $arg_k; ratelimit_rate $arg_r;
               ratelimit_capacity 10; empty_gif; }
 --- init
-::seed($_, '0.000000', 7200) for qw(a b c d);
+::seed($_, '0', 7200) for qw(a b c d);
 --- request eval
 ["GET /t?k=a&r=0.5r/h", "GET /t?k=b&r=0.75r/h", "GET /t?k=c&r=0.49r/h",
  "GET /t?k=d&r=0.041667r/m"]
@@ -244,8 +244,8 @@ location /t { ratelimit_rate 0r/s; ratelimit_capacity 2; empty_gif; }
  . "!Retry-After\n!X-RateLimit-Retry-After"]
 --- after
 ::is(::bucket('127.0.0.1')->{tokens}, '0.999999', 'what is left');
-::cmp_ok($::redis->cmd('TTL', "$::NAME\{127.0.0.1}"), '>', 99 * 365 * 86400,
-         'kept for a lifetime');
+::cmp_ok($::redis->cmd('TTL', "$::NAME\{127.0.0.1}"), '>', 364 * 86400,
+         'kept for a year');
 
 
 
@@ -277,7 +277,7 @@ location /slow { ratelimit_rate 1r/d; ratelimit_capacity 1000000000;
  "X-RateLimit-Limit: 1000000000\nX-RateLimit-Remaining: 999800000",
  "X-RateLimit-Limit: 1000000000\nX-RateLimit-Remaining: 999900000"]
 --- after
-::is(::bucket('127.0.0.1')->{tokens}, '999900000.000000', 'the tokens');
+::is(::bucket('127.0.0.1')->{tokens}, '999900000', 'the tokens');
 ::cmp_ok($::redis->cmd('PTTL', "$::NAME\{127.0.0.1}"), '>', 0, 'it expires');
 
 
@@ -463,7 +463,7 @@ X-RateLimit-Remaining: 0
 --- config
 location /t { ratelimit_rate 1r/h; ratelimit_capacity 2; empty_gif; }
 --- init
-::seed('127.0.0.1', '2.000000', 0);
+::seed('127.0.0.1', '2', 0);
 ::expire('127.0.0.1', 60_000);
 --- request
 GET /t
@@ -482,7 +482,7 @@ X-RateLimit-Remaining: 1
 location /t { ratelimit_key $arg_k; ratelimit_rate 1r/h; ratelimit_capacity 5;
               empty_gif; }
 --- init
-::seed('some', '2.000000', -86400);
+::seed('some', '2', -86400);
 ::seed('none', '0.500000', -86400);
 --- request eval
 ["GET /t?k=some", "GET /t?k=none"]
@@ -514,7 +514,7 @@ $::redis->bucket_set("$::NAME\{b}", tokens => '0');
 --- response_headers eval
 [("X-RateLimit-Remaining: 2") x 2]
 --- after
-::is(::bucket($_)->{tokens}, '2.000000', 'in order again') for qw(a b);
+::is(::bucket($_)->{tokens}, '2', 'in order again') for qw(a b);
 
 
 

@@ -43,8 +43,9 @@ sub new_key { return 'ratelimit:script:{' . $keys++ . '}' }
 
 
 # Takes from the bucket "key", or from each of a list; "rate" is [numerator,
-# denominator], "at" the time in microseconds, Redis's own if missing, "times"
-# how many requests, or a list of that for each bucket.
+# denominator], "at" the time in microseconds, Redis's own if missing, "nginx"
+# that of the caller, "times" how many requests, or a list of that for each
+# bucket.
 
 sub take {
     my ($key, %opt) = @_;
@@ -54,6 +55,7 @@ sub take {
     my @keys = ref $key ? @$key : $key;
     my @args = (scalar @keys, @keys, $capacity, $num, $den, $opt{cost} // 1,
                 $opt{ttl} // ttl($capacity, $num, $den),
+                $opt{times} || $opt{nginx} ? $opt{nginx} // 0 : (),
                 ref $opt{times} ? @{ $opt{times} } : $opt{times} // ());
 
     if (!defined $opt{at}) {
@@ -70,7 +72,7 @@ sub take {
 sub ttl {
     my ($capacity, $num, $den) = @_;
 
-    return 100 * 365.25 * 86_400_000 if $num == 0;
+    return 365 * 86_400_000 if $num == 0;
     return ceil($capacity * 1000 * $den / $num) + 1000;
 }
 
@@ -153,10 +155,10 @@ subtest 'the state is readable, and other servers need nothing else' => sub {
     my $after = redis_time();
     my $state = state_of($key);
 
-    is $redis->cmd('TYPE', $key), 'string', 'a string';
+    is $redis->cmd('TYPE', $key), 'hash', 'a hash';
     is_deeply [sort keys %$state], ['expires', 'lastRefill', 'tokens'],
               'of three fields';
-    is $state->{tokens}, '7.000000', 'tokens, six decimals';
+    is $state->{tokens}, '7', 'tokens, a number';
     like $state->{lastRefill}, qr/^\d{16}\z/, 'lastRefill, microseconds';
     cmp_ok $state->{lastRefill}, '>=', $before, 'not before the call';
     cmp_ok $state->{lastRefill}, '<=', $after, 'nor after it';
@@ -286,7 +288,7 @@ subtest 'a cost is taken as a whole or not at all' => sub {
     is take($key, at => $NOON, cost => 100_000, capacity => 1_000_000_000,
             rate => [1_000_000_000, 1]), 999_900_000_000_000,
        'the greatest cost of the greatest bucket';
-    is state_of($key)->{tokens}, '999900000.000000', 'no digit is lost';
+    is state_of($key)->{tokens}, '999900000', 'no digit is lost';
 };
 
 
@@ -340,9 +342,14 @@ subtest 'a take makes the TTL longer, if it is below the time to refill'
             ok $left->(2), 'one that is too short by then is not';
 
         } else {
-            $expires->($ttl);
+            $expires->($ttl / 2 + 1000);
             take($key, %opt);
-            ok $left->(2), 'one that never refills always gets it';
+            is $redis->cmd('PTTL', $key), -1,
+               'one that never refills has it for half of that';
+
+            $expires->($ttl / 2);
+            take($key, %opt);
+            ok $left->(2), 'at least';
         }
     }
 
@@ -475,7 +482,7 @@ subtest 'a capacity that shrinks clamps, one that grows gives nothing' => sub {
 
     is take($key, at => $NOON, capacity => 100), 99_000_000, '99 of 100';
     is take($key, at => $NOON, capacity => 10), 9_000_000, 'now 10: 9 left';
-    is state_of($key)->{tokens}, '9.000000', 'the rest is gone for good';
+    is state_of($key)->{tokens}, '9', 'the rest is gone for good';
     is take($key, at => $NOON, capacity => 100), 8_000_000,
        'and does not come back with the capacity';
 
@@ -488,7 +495,7 @@ subtest 'a capacity that shrinks clamps, one that grows gives nothing' => sub {
     take($key, at => $NOON, capacity => 100, cost => 50);
     is take($key, at => $NOON, capacity => 10, cost => 11), -10_000_001,
        'a denied call sees the clamped bucket';
-    is state_of($key)->{tokens}, '50.000000', 'and leaves it as it was';
+    is state_of($key)->{tokens}, '50', 'and leaves it as it was';
 };
 
 
@@ -704,6 +711,40 @@ subtest 'a leap of the clock fills the bucket and no more' => sub {
 };
 
 
+# By the caller's clock, which is asked if an hour or more has gone by.
+
+subtest 'a leap of the clock refills for an hour, if the caller tells' => sub {
+    my %opt = (capacity => 5000, rate => [5000, 86_400], cost => 5000);
+    my $hour = 5000 * 3600 / 86_400;
+
+    for my $case ([1, 1, 1], [2, 2, 2], [48, 0, 1], [48, 3, 4], [48, 47, 48],
+                  [48, 48, 48], [48, 100, 48], [3, -0.5, 1], [3, -2, 3],
+                  [0.9, 0, 0.9])
+    {
+        my ($gone, $by_caller, $counts) = @$case;
+        my $key = new_key();
+
+        take($key, %opt, at => $NOON, nginx => $NOON);
+        is state_of($key)->{seen}, $NOON, "$gone hours: seen at noon";
+
+        my $left = min(5000, $counts * $hour);
+        my $reply = take($key, %opt, at => $NOON + $gone * 3_600_000_000,
+                         nginx => $NOON + $by_caller * 3_600_000_000);
+
+        $reply = 5_000_000_000 if $reply == 0;
+        $reply = -1 - $reply if $reply < 0;
+        cmp_ok abs($reply - $left * 1_000_000), '<=', 1,
+               "$by_caller by the caller: $counts count";
+
+        $key = new_key();
+        take($key, %opt, at => $NOON);
+        ok !exists state_of($key)->{seen}, 'not told';
+        $reply = take($key, %opt, at => $NOON + 48 * 3_600_000_000);
+        is $reply, 0, 'and so it all counts';
+    }
+};
+
+
 # Whatever is in the hash: the reply is one that a bucket of ten can give, and
 # a client is served again after the time that a bucket needs to fill.
 
@@ -721,8 +762,7 @@ subtest 'odd fields: no reply is wrong, nobody is locked out' => sub {
                   (map { [tokens => $_, lastRefill => $_] } @odd),
                   (map { [tokens => 5, lastRefill => $NOON, expires => $_] }
                        @odd),
-                  [tokens => 5], [lastRefill => $NOON], [expires => $NOON],
-                  [other => 1])
+                  [tokens => 5], [lastRefill => $NOON])
     {
         my $key = new_key();
         my $name = "@$case" =~ s/\0/\\0/r;
@@ -752,7 +792,7 @@ subtest 'a key of another type is an error, and stays as it is' => sub {
     my $alike = sprintf 'foreign%17d lastRefill %16d', 5, 7;
 
     for my $make (['SET', 'x'], ['SET', $alike], ['LPUSH', 'x'],
-                  ['SADD', 'x'])
+                  ['SADD', 'x'], ['HSET', 'other', 1], ['HSET', 'expires', 1])
     {
         my ($command, @value) = @$make;
         my $key = new_key();
@@ -769,14 +809,16 @@ subtest 'a key of another type is an error, and stays as it is' => sub {
 
 subtest 'what another algorithm has left counts as gone' => sub {
     for my $left (['ZADD', 1, 'x'], ['SET', 1_600_000_000_000_000],
-                  ['SET', '-17'])
+                  ['SET', '-17'],
+                  ['SET', 'tokens          3.000000 lastRefill 1763400000123456'
+                          . ' expires 1763400012345'])
     {
         my ($command, @value) = @$left;
         my $key = new_key();
 
         $redis->cmd($command, $key, @value);
         is take($key, capacity => 10), 9_000_000, "$command: a new bucket";
-        is $redis->cmd('TYPE', $key), 'string', 'in its place';
+        is $redis->cmd('TYPE', $key), 'hash', 'in its place';
         cmp_ok $redis->cmd('PTTL', $key), '>', 0, 'with a TTL';
     }
 };
@@ -877,7 +919,7 @@ subtest 'several buckets at once: each by itself' => sub {
               [7_000_000, 2_000_000, -2_000_001, 7_000_000],
               'full ones, one that has enough, one that has not';
     is_deeply state_of($keys[2]), $denied, 'which is left as it was';
-    is state_of($_)->{tokens}, '7.000000', 'others have been taken from'
+    is state_of($_)->{tokens}, '7', 'others have been taken from'
         for @keys[0, 3];
     cmp_ok $redis->cmd('PTTL', $_), '>', 9000, 'a TTL for each' for @keys;
 
@@ -905,7 +947,7 @@ subtest 'several buckets at once: so many requests for each' => sub {
               'all, a part, none, and one of one';
     is_deeply state_of($keys[2]), $denied, 'none: left as it was';
     is_deeply [map { state_of($_)->{tokens} } @keys],
-              ['4.000000', '2.000000', '2.000000', '7.000000'],
+              ['4', '2', '2', '7'],
               'each has what is left';
     is_deeply take(\@keys, %opt, at => $NOON + 1_000_000,
                    times => [1, 1, 1, 1]),
@@ -971,7 +1013,7 @@ subtest 'several buckets at once: one of another type fails alone' => sub {
 
     # with numbers: the error stands where the tokens would
 
-    push @call, 2, 3, 1;
+    push @call, 0, 2, 3, 1;
 
     syswrite $socket, '*' . @call . "\r\n"
                       . join '', map { '$' . length($_) . "\r\n$_\r\n" } @call;

@@ -1047,7 +1047,7 @@ subtest 'a part of what was taken is given back' => sub {
     is_deeply $script->short({ %$bucket, cost => 2 }, at => $NOON,
                              times => 5), [5, 10_000_000], 'a bucket';
     $script->refund([{ %$bucket, cost => 2 }], id => '', times => 3);
-    is $script->fields_of($bucket)->{tokens}, '16.000000', 'six came back';
+    is $script->fields_of($bucket)->{tokens}, '16', 'six came back';
 
     is_deeply $script->short({ %$gcra, cost => 2 }, at => $NOON, times => 5),
               [5, 160_000_000], 'gcra';
@@ -1173,7 +1173,7 @@ subtest 'what several calls took goes back in one, each by its id' => sub {
               'the other one has what is left';
     is_deeply $script->one($y, at => $NOON + 2 * $SECOND, peek => 1),
               [48, 58 * $SECOND, 0], 'and it counts as much';
-    is $script->fields_of($bucket)->{tokens}, '10.000000', 'the bucket is full';
+    is $script->fields_of($bucket)->{tokens}, '10', 'the bucket is full';
 
     # the id of a bucket is nobody's
 
@@ -1236,12 +1236,12 @@ subtest 'random requests of calls given back: as if never taken' => sub {
 
 
 subtest 'a refund of a bucket never exceeds its capacity' => sub {
-    for my $case ([10, 10, 3, '10.000000'], [10, 9, 3, '10.000000'],
-                  [10, 7, 3, '10.000000'], [10, 6.5, 3, '9.500000'],
-                  [10, 0, 3, '3.000000'], [5, 4, 3, '5.000000'],
-                  [5, 8, 3, '8.000000'],
-                  [1_000_000_000, '999900000.000000', 100_000,
-                   '1000000000.000000'])
+    for my $case ([10, 10, 3, '10'], [10, 9, 3, '10'],
+                  [10, 7, 3, '10'], [10, 6.5, 3, '9.500000'],
+                  [10, 0, 3, '3'], [5, 4, 3, '5'],
+                  [5, 8, 3, '8'],
+                  [1_000_000_000, '999900000', 100_000,
+                   '1000000000'])
     {
         my ($capacity, $tokens, $cost, $then) = @$case;
         my $limit = $script->bucket(capacity => $capacity, cost => $cost);
@@ -1251,7 +1251,7 @@ subtest 'a refund of a bucket never exceeds its capacity' => sub {
         is $script->refund([$limit], id => 'x'), 1,
            "$cost to $tokens of $capacity";
         is_deeply $script->fields_of($limit),
-                  { tokens => $then, lastRefill => $NOON }, $then;
+                  { tokens => $then, lastRefill => $NOON }, "$then are there";
     }
 
     # the time since the last take still counts, up to the capacity
@@ -1320,7 +1320,7 @@ subtest 'a refund of what is not there does no harm' => sub {
     $script->take([$other, $window], at => $NOON, id => 'y');
     is $script->refund([$bucket, $other, $window], id => 'y'), 2,
        'two of three';
-    is $script->fields_of($other)->{tokens}, '10.000000', 'the bucket is full';
+    is $script->fields_of($other)->{tokens}, '10', 'the bucket is full';
     is $redis->cmd('EXISTS', $window->{key}), 0, 'the window is empty';
 };
 

@@ -507,8 +507,9 @@ subtest 'passwords' => sub {
 subtest 'an ACL user' => sub {
     my $redis = RateLimit::Redis->start;
     my $addr = $redis->addr;
-    my @needed = qw(evalsha eval mget set setrange pexpire pttl time type
-                    del zadd zcard zcount zrange zremrangebyscore);
+    my @needed = qw(evalsha eval hmget hget hset exists pexpire pttl time type
+                    del mget set setrange zadd zcard zcount zrange
+                    zremrangebyscore);
 
     my $user = sub {
         $redis->cmd('ACL', 'SETUSER', 'web', 'reset', 'on', '>pw',
@@ -552,7 +553,7 @@ EOC
 
     # one after the other is taken away; within a script it is an ERR
 
-    for my $lost (qw(evalsha eval mget time set setrange type del)) {
+    for my $lost (qw(evalsha eval hmget time hset pexpire type del)) {
         my $from = length $nginx->error_log;
 
         $redis->cmd('FLUSHALL');

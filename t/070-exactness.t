@@ -330,7 +330,7 @@ subtest 'costs: what passed adds up to the capacity' => sub {
     is $spent, 100, 'a hundred tokens, not one more or less';
 
     my ($place) = places_of('ratelimit:localhost/cost:{a}');
-    like $shards[$place]->tokens('ratelimit:localhost/cost:{a}'), qr/^0\.0/,
+    like $shards[$place]->tokens('ratelimit:localhost/cost:{a}'), qr/^0(?:\.0|$)/,
          'none is left';
 };
 

@@ -498,14 +498,14 @@ EOC
         my $tokens = $redis[0]->tokens($key) // 'none';
         my $capacity = $key =~ /~/ ? 4 : 5;
 
-        like $tokens, qr/^@{[ $capacity - 2 ]}\.000/, "$key: two were taken";
+        like $tokens, qr/^@{[ $capacity - 2 ]}(?:\.000|$)/, "$key: two were taken";
     }
 
     # a location without a limit of its own shares its parent's
 
     RateLimit::Load::get($nginx->port, '/b/d', Host => 'one.example');
     like $redis[0]->tokens('ratelimit:one.example/b:{k}'),
-         qr/^2\.000/, 'an inherited limit is the same bucket';
+         qr/^2(?:\.000|$)/, 'an inherited limit is the same bucket';
 
     $nginx->stop;
     $nginx->no_alerts;

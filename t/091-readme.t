@@ -1621,7 +1621,7 @@ EOC
         my @at = map { sprintf '%.0f', (time + $_) * 1e6 } $last, $seen;
 
         $redis->cmd('DEL', 'ratelimit:slow:{x}');
-        $redis->bucket_set('ratelimit:slow:{x}', tokens => '100.000000',
+        $redis->bucket_set('ratelimit:slow:{x}', tokens => '100',
                            lastRefill => $at[0], seen => $at[1]);
     };
 
@@ -1686,7 +1686,7 @@ EOC
     for ([4 => 5], [14 => 15], [24 => 25]) {
         my ($ago, $tokens) = @$_;
 
-        $redis->bucket_set('ratelimit:steps:{x}', tokens => '6.000000',
+        $redis->bucket_set('ratelimit:steps:{x}', tokens => '6',
                            lastRefill => sprintf '%.0f', (time - $ago) * 1e6);
         is $left->('/steps'), $tokens, "$tokens after $ago s";
     }
@@ -1824,12 +1824,13 @@ EOC
     my @bucket = (100, 1, 10, 1, 2_000_000);    # 6r/m
     my $tick = 10_000_000 * 16;                 # a token each ten seconds
 
-    is_deeply $redis->cmd('EVAL', $lua{'token_bucket.lua'}, 1, 'a', @bucket, 3),
+    is_deeply $redis->cmd('EVAL', $lua{'token_bucket.lua'}, 1, 'a', @bucket,
+                          0, 3),
               [3, 97_000_000], 'three requests: two integers';
     is_deeply $redis->cmd('EVAL', $lua{'token_bucket.lua'}, 2, 'b', 'c',
                           @bucket), [99_000_000, 99_000_000], 'two buckets';
     is_deeply $redis->cmd('EVAL', $lua{'token_bucket.lua'}, 2, 'f', 'g',
-                          @bucket, 1, 3), [1, 99_000_000, 3, 97_000_000],
+                          @bucket, 0, 1, 3), [1, 99_000_000, 3, 97_000_000],
               'one and three for two buckets: two integers each';
     is $redis->cmd('EVAL', $lua{'gcra.lua'}, 1, 'd', 100 * $tick, $tick, 0),
        99 * $tick, 'gcra: what the tokens are worth';
@@ -2524,9 +2525,9 @@ subtest 'memory of Redis' => sub {
     my $n = 100_000;
 
     for (['bucket', $bytes, <<'EOL'], ['gcra', $gcra, <<'EOM']) {
-redis.call('SET', key, 'tokens         99.000000 lastRefill 1794844923000000'
-                       .. ' expires 1794845923000', 'PX', 1000000)
-redis.call('SETRANGE', key, 0, 'tokens')
+redis.call('HSET', key, 'tokens', '99', 'lastRefill', '1794844923000000',
+           'expires', '1794845923000')
+redis.call('PEXPIRE', key, 1000000)
 EOL
 redis.call('SET', key, '1517518768000000', 'PX', 1000000)
 redis.call('SETRANGE', key, 0, '15')
@@ -2848,7 +2849,7 @@ ratelimit_deny_cache     off;
 ratelimit_breaker        failures=100 window=100ms;
 
 ratelimit_limit bucket key=$arg_b capacity=2 rate=2r/m;
-ratelimit_limit gcra   key=$arg_g capacity=2 rate=2r/m algorithm=gcra;
+ratelimit_limit gcra   key=$arg_g capacity=9 rate=600r/m algorithm=gcra;
 ratelimit_limit window key=$arg_w capacity=3 window=1h
                        algorithm=sliding_window_log;
 EOC
@@ -2877,8 +2878,9 @@ EOC
         # a bucket, gcra; what another algorithm has left
 
         $get->("/bucket?b=$here") for 1 .. 3;
-        $get->("/gcra?g=$here");
-        $redis[1]->cmd('ZADD', "ratelimit:$_:{$there}", 1, 1) for qw(bucket gcra);
+        $get->("/gcra?g=$here") for 1 .. 3;
+        $redis[1]->cmd('ZADD', "ratelimit:bucket:{$there}", 1, 1);
+        $redis[1]->cmd('HSET', "ratelimit:gcra:{$there}", 'tokens', 1);
         $get->("/bucket?b=$there");
         $get->("/gcra?g=$there");
 

@@ -66,7 +66,7 @@ sub state_of_all {
     for my $server (@servers ? @servers : $redis) {
         for my $key (@{ $server->cmd('KEYS', '*') }) {
             $state{ $key =~ s/^ratelimit://r } =
-                $server->cmd('TYPE', $key) eq 'string'
+                $server->cmd('TYPE', $key) eq 'hash'
                 ? int(0.5 + $server->tokens($key))
                 : $server->cmd('ZCARD', $key) . ' entries';
         }
@@ -312,7 +312,7 @@ location /after  { ratelimit rich poor; empty_gif; }
 location /poor   { ratelimit poor; ratelimit_dry_run off; empty_gif; }
 --- init
 my ($s, $us) = @{ $::redis->cmd('TIME') };
-$::redis->bucket_set("ratelimit:poor:{$_}", tokens => '1.000000',
+$::redis->bucket_set("ratelimit:poor:{$_}", tokens => '1',
                      lastRefill => $s * 1_000_000 + $us) for 1, 2;
 $::redis->cmd('PEXPIRE', "ratelimit:poor:{$_}", 800_000_000) for 1, 2;
 --- request eval

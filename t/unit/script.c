@@ -481,11 +481,11 @@ test_wire(void)
 
     len = bundle_command(&command, scripts, 2, 0);
 
-    is_bytes(command, len, bytes_of("*12\r\n$7\r\nEVALSHA\r\n"
+    is_bytes(command, len, bytes_of("*13\r\n$7\r\nEVALSHA\r\n"
              "$40\r\n" SHA1 "\r\n" "$1\r\n2\r\n"
              "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
              "$2\r\n10\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n3\r\n"
-             "$5\r\n86714\r\n" "$1\r\n1\r\n" "$2\r\n12\r\n"),
+             "$5\r\n86714\r\n" "$1\r\n0\r\n" "$1\r\n1\r\n" "$2\r\n12\r\n"),
              "two buckets in a bundle, one of them for 12 requests");
     ngx_http_ratelimit_script_free(command);
 
@@ -524,8 +524,8 @@ test_wire(void)
 
 
 /*
- * The short script knows no preview, no step, no window, no clock but Redis's,
- * no leap of it, and one key
+ * The short script knows no preview, no step, no window, no clock that counts
+ * but Redis's, and one key
  */
 
 static void
@@ -554,8 +554,8 @@ test_short(void)
         { "one bucket", 1, "1r/s", 10, 0, 1, 0, 0, 0, 0 },
         { "one shadow bucket", 1, "1r/s", 10, 0, 1, 0, 0, 1, 0 },
         { "full within an hour", 1, "1r/s", 3599, 0, 1, 0, 0, 0, 0 },
-        { "in a second more", 0, "1r/s", 3600, 0, 1, 0, 0, 0, 0 },
-        { "never", 0, "0r/s", 10, 0, 1, 0, 0, 0, 0 },
+        { "in a second more", 1, "1r/s", 3600, 0, 1, 0, 0, 0, 0 },
+        { "never", 1, "0r/s", 10, 0, 1, 0, 0, 0, 0 },
         { "a preview", 0, "1r/s", 10, 0, 1, 1, 0, 0, 0 },
         { "nginx's clock", 0, "1r/s", 10, 0, 1, 0, 1, 0, 0 },
         { "a step", 0, "1r/s", 10, 1000, 1, 0, 0, 0, 0 },
@@ -643,7 +643,7 @@ test_take_args(void)
              "window", "shadow", "1000000000", "100000",
              "31536000000000", "0", "0", "31536001000",
              "bucket", "enforced", "7", "1", "0", "1", "0",
-             "3155760000000", NULL);
+             "31536000000", NULL);
     ngx_http_ratelimit_script_free(command);
 
     script.preview = 1;
@@ -710,7 +710,7 @@ test_times(void)
     len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args), "12 requests for a bucket: a command");
     args_are(&args, 0, "whose last word says how many", "EVALSHA", SHA1, "1",
-             "k", "10", "7", "60", "3", "86714", "12", NULL);
+             "k", "10", "7", "60", "3", "86714", "0", "12", NULL);
     ngx_http_ratelimit_script_free(command);
 
     claim = claim_of("k", gcra_of(10, "1r/s", 3));
@@ -929,7 +929,7 @@ test_alike_times(void)
         ok(args_of(command, len, &args),
            "a bundle of three, number %zu for 7 requests: a command", i);
         args_are(&args, 0, "which says of each how many", "EVALSHA", SHA1,
-                 "3", "k0", "k1", "k2", "10", "7", "60", "3", "86714",
+                 "3", "k0", "k1", "k2", "10", "7", "60", "3", "86714", "0",
                  i == 0 ? "7" : "1", i == 1 ? "7" : "1", i == 2 ? "7" : "1",
                  NULL);
         ngx_http_ratelimit_script_free(command);
@@ -948,11 +948,11 @@ test_alike_times(void)
     }
 
     len = bundle_command(&command, scripts, BUNDLE, 0);
-    wrong = !args_of(command, len, &args) || args.n != 8 + 2 * BUNDLE;
+    wrong = !args_of(command, len, &args) || args.n != 9 + 2 * BUNDLE;
 
     for (i = 0; i < BUNDLE; i++) {
         wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]))
-                 || arg_number(&args, 8 + BUNDLE + i) != UINT32_MAX - i;
+                 || arg_number(&args, 9 + BUNDLE + i) != UINT32_MAX - i;
     }
 
     is_number(wrong, 0, "a bundle of 32, all of them for many: each in its "
@@ -1000,7 +1000,7 @@ test_alike_times(void)
     len = bundle_command(&command, scripts, 2, 0);
     ok(args_of(command, len, &args), "of buckets with variables: a command");
     args_are(&args, 5, "which need not know", "10", "7", "60", "3", "86714",
-             "2", "2", NULL);
+             "0", "2", "2", NULL);
     ngx_http_ratelimit_script_free(command);
 }
 
@@ -1609,6 +1609,7 @@ test_bundle_hashes(void)
     claims[1].bucket.cost = 1;
     claims[2].shadow = 1;
     claims[3].bucket = bucket_of(1, "1r/d", 1);
+    claims[3].bucket.step = SECOND;
 
     bundle_of(&bundle, scripts, 5);
     ok(bundle.n == 5 && bundle.nlimits == 4 && bundle.nnumbers == 5
@@ -2193,7 +2194,10 @@ ttl_of(const ngx_http_ratelimit_bucket_t *bucket)
     claim = claim_of("k", *bucket);
     script = script_of(&claim, 1);
 
-    /* the last argument of a script, but for gcra.lua: the last but one */
+    /*
+     * the last argument of a script, but for gcra.lua, and for a slow bucket,
+     * which also knows the time: the last but one
+     */
 
     len = bundle_command(&command, &script, 1, 0);
     ttl = 0;
@@ -2201,6 +2205,10 @@ ttl_of(const ngx_http_ratelimit_bucket_t *bucket)
     if (args_of(command, len, &args)) {
         ttl = arg_number(&args, bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA
                                 ? args.n - 2 : args.n - 1);
+
+        if (ttl == script.now) {
+            ttl = arg_number(&args, args.n - 2);
+        }
     }
 
     ngx_http_ratelimit_script_free(command);
@@ -2229,12 +2237,11 @@ test_ttl(void)
     is_number(ttl_of(&bucket), 1001, "never less than a second");
 
     bucket = bucket_of(10, "0r/s", 1);
-    is_number(ttl_of(&bucket), NGX_HTTP_RATELIMIT_TTL_MAX,
-              "a rate of zero: as long as there is");
+    is_number(ttl_of(&bucket), 31536000000ULL, "a rate of zero: a year");
 
     bucket = bucket_of(1000000000, "0.000001r/d", 1);
     is_number(ttl_of(&bucket), NGX_HTTP_RATELIMIT_TTL_MAX,
-              "and so for a rate that is nearly zero");
+              "a rate that is nearly zero: as long as there is");
 
     /* 36525 days are the limit: at it, and half a second below it */
 
@@ -2254,8 +2261,7 @@ test_ttl(void)
 
     bucket = bucket_of(10, "0r/s", 1);
     bucket.step = 60 * SECOND;
-    is_number(ttl_of(&bucket), NGX_HTTP_RATELIMIT_TTL_MAX,
-              "but nothing is longer than the longest");
+    is_number(ttl_of(&bucket), 31536000000ULL, "a step of nothing: a year");
 
     bucket = window_of(10, 60 * SECOND, 1);
     is_number(ttl_of(&bucket), 61000, "a window: its length and a second");

@@ -22,7 +22,6 @@ package RateLimit::Redis;
 #
 #   $redis->bucket($key);              # fields of a token bucket; undef if
 #                                      # there is no such key
-#   $redis->bucket_fields($text);      # of its value
 #   $redis->tokens($key);              # one of them
 #   $redis->bucket_set($key, tokens => 5, expires => undef);
 #                                      # changes some, makes the key if it has
@@ -160,44 +159,12 @@ sub cmd {
 }
 
 
-# The columns of a token bucket's fields, as lua/token_bucket.lua has them.
-
-my @BUCKET = (['tokens', 17], ['lastRefill', 16], ['expires', 13],
-              ['seen', 16]);
-
 sub bucket {
     my ($self, $key) = @_;
 
-    my $text = $self->cmd('GET', $key);
+    my %fields = @{ $self->cmd('HGETALL', $key) };
 
-    return defined $text ? $self->bucket_fields($text) : undef;
-}
-
-
-sub bucket_fields {
-    my ($self, $text) = @_;
-
-    my $at = 0;
-    my %fields;
-
-    for (@BUCKET) {
-        my ($name, $width) = @$_;
-
-        last if length $text < $at + length $name;
-
-        die "no $name at $at: $text\n"
-            if substr($text, $at, 1 + length $name) ne "$name ";
-
-        $at += 1 + length $name;
-
-        my $value = substr $text, $at, $width;
-
-        $value =~ s/^ +//;
-        $fields{$name} = $value if length $value;
-        $at += 1 + $width;
-    }
-
-    return \%fields;
+    return %fields ? \%fields : undef;
 }
 
 
@@ -211,12 +178,12 @@ sub tokens {
 sub bucket_set {
     my ($self, $key, %changes) = @_;
 
-    my %fields = (%{ $self->bucket($key) // {} }, %changes);
-    my $text = join ' ', map { sprintf "$_->[0] %$_->[1].$_->[1]s",
-                                       $fields{$_->[0]} // '' }
-                         @BUCKET[0 .. (defined $fields{seen} ? 3 : 2)];
+    for my $field (sort keys %changes) {
+        my $value = $changes{$field};
 
-    $self->cmd('SET', $key, $text, 'KEEPTTL');
+        $self->cmd(defined $value ? ('HSET', $key, $field, $value)
+                                  : ('HDEL', $key, $field));
+    }
 
     return;
 }

@@ -29,7 +29,8 @@ package RateLimit::Script;
 #   my $n     = $script->refund([$ip, $user], id => 'x', times => 2);
 #   my $left  = $script->short($ip, at => $us, times => 2);  # the short script
 #   my $each  = $script->short([$ip, $other], at => $us,     # of several keys
-#                              times => [2, 5]);             # for each of them
+#                              times => [2, 5],              # for each of them
+#                              nginx => $us);                # none if missing
 #
 # An error reply is a RateLimit::Redis::Error.  What take_many says is a list of
 # arrays, one a request: its part of the reply.  Limits of the same key are one
@@ -71,25 +72,23 @@ my $LIFE = <<'EOC';
     local time = redis.call('TIME')
 
     return { string.format('%.0f', time[1] * 1000000 + time[2]),
-             redis.call('PTTL', KEYS[1]), redis.call('GET', KEYS[1]) }
+             redis.call('PTTL', KEYS[1]), redis.call('HGETALL', KEYS[1]) }
 EOC
 
 my $AGE = <<'EOC';
     local left = redis.call('PTTL', KEYS[1])
     local ms = tonumber(ARGV[1])
-    local state = redis.call('GET', KEYS[1]) or ''
 
     if left >= 0 and left <= ms then
         return redis.call('DEL', KEYS[1])
     end
 
     for field, us in pairs({ lastRefill = 1000, seen = 1000, expires = 1 }) do
-        local at, till, was = string.find(state, field .. ' +(%d+)')
+        local was = redis.call('HGET', KEYS[1], field)
 
-        if at then
-            redis.call('SETRANGE', KEYS[1], at - 1,
-                       string.format('%s %' .. till - at - #field .. '.0f',
-                                     field, was - ms * us))
+        if was then
+            redis.call('HSET', KEYS[1], field,
+                       string.format('%.0f', was - ms * us))
         end
     end
 
@@ -167,7 +166,7 @@ sub ttl_of {
     } else {
         my ($num, $den) = @{ $limit->{rate} };
 
-        return 3_155_760_000_000 if $num == 0;
+        return 31_536_000_000 if $num == 0;
 
         $us = POSIX::ceil($limit->{capacity} * 1_000_000 * $den / $num)
               + ($limit->{step} // 0);
@@ -305,6 +304,10 @@ sub short {
     push @args, $limit->{kind} eq 'gcra' ? $limit->{varies} // 0
                                          : $self->ttl_of($limit);
 
+    if ($limit->{kind} eq 'bucket' && ($opt{times} || $opt{nginx})) {
+        push @args, $opt{nginx} // 0;
+    }
+
     if ($opt{times}) {
         push @args, ref $opt{times} ? @{ $opt{times} }
                                     : ($opt{times}) x @$limits;
@@ -382,12 +385,11 @@ sub pttl {
 sub life_of {
     my ($self, $limit) = @_;
 
-    my ($now, $pttl, $text) = @{ $self->_call('life', undef, [$limit]) };
+    my ($now, $pttl, $fields) = @{ $self->_call('life', undef, [$limit]) };
 
     return undef if $pttl == -2;
 
-    my %life = (%{ $self->{redis}->bucket_fields($text) }, now => $now,
-                pttl => $pttl);
+    my %life = (@$fields, now => $now, pttl => $pttl);
 
     $life{$_} *= 1000 for grep { exists $life{$_} } qw(pttl expires);
 
