@@ -618,7 +618,7 @@ wrong('the same in a limit', 'no request could ever pass',
       conf => "\nratelimit_limit a rate=1r/s capacity=10 cost=20;\n");
 wrong('a rate that never refills', 'never refills', 'ratelimit_rate 0r/s;',
       conf => $SHARDS, server => "location / {\nratelimit_rate 0r/s;\n}");
-wrong('headers', '"off" stands beside other families',
+wrong('headers', '"off" stands beside other',
       'ratelimit_headers off legacy;', conf => $SHARDS,
       server => "ratelimit_rate 1r/s;\nratelimit_headers off legacy;");
 wrong('a password without shards', 'without "ratelimit_shards"',
