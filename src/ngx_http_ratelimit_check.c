@@ -25,6 +25,7 @@
 #define NGX_HTTP_RATELIMIT_CHECK_PLAIN     0x0080
 #define NGX_HTTP_RATELIMIT_CHECK_FILE      0x0100
 #define NGX_HTTP_RATELIMIT_CHECK_RESERVE   0x0200
+#define NGX_HTTP_RATELIMIT_CHECK_CLIENT    0x0400
 
 /* a mark of a lease that has an effect somewhere */
 #define NGX_HTTP_RATELIMIT_CHECK_LEASED    0x10000
@@ -89,6 +90,7 @@ ngx_conf_enum_t  ngx_http_ratelimit_silences[] = {
     { ngx_string("plain_password"), NGX_HTTP_RATELIMIT_CHECK_PLAIN },
     { ngx_string("password_file"), NGX_HTTP_RATELIMIT_CHECK_FILE },
     { ngx_string("small_reserve"), NGX_HTTP_RATELIMIT_CHECK_RESERVE },
+    { ngx_string("client_value"), NGX_HTTP_RATELIMIT_CHECK_CLIENT },
     { ngx_null_string, 0 }
 };
 
@@ -297,6 +299,19 @@ ngx_http_ratelimit_check_value(ngx_http_ratelimit_check_t *check,
                       "without \"default\": it is empty, and no number, for "
                       "all that is not listed there; add a \"default\"",
                       &name, &s->words[0]);
+    }
+
+    /* a key has to tell clients apart, and no cost switches a limit off */
+
+    if (ngx_strcmp(directive, "ratelimit_key") != 0
+        && ngx_strcmp(directive, "ratelimit_cost") != 0
+        && ngx_http_ratelimit_origin_client(conf->block, &value->value, &name))
+    {
+        ngx_http_ratelimit_check_warn(check, conf, s,
+                      NGX_LOG_WARN, NGX_HTTP_RATELIMIT_CHECK_CLIENT,
+                      "\"$%V\" in \"%V\" is what a client sends, so that "
+                      "it can choose its own limit; list the values that are "
+                      "allowed in a \"map\"", &name, &s->words[0]);
     }
 }
 

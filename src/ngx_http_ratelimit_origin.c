@@ -23,6 +23,8 @@ static ngx_uint_t ngx_http_ratelimit_origin_authorized(
     ngx_http_ratelimit_statement_t *block, ngx_str_t *name);
 static ngx_uint_t ngx_http_ratelimit_origin_partial(
     ngx_http_ratelimit_statement_t *block, ngx_str_t *name);
+static ngx_uint_t ngx_http_ratelimit_origin_sent(
+    ngx_http_ratelimit_statement_t *block, ngx_str_t *name);
 static ngx_uint_t ngx_http_ratelimit_origin_is(ngx_str_t *word,
     ngx_str_t *name);
 
@@ -44,6 +46,56 @@ ngx_http_ratelimit_origin_map(ngx_http_ratelimit_statement_t *block,
     return ngx_http_ratelimit_origin_uses(block, text,
                                           ngx_http_ratelimit_origin_partial, 0,
                                           0, name);
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_origin_client(ngx_http_ratelimit_statement_t *block,
+    ngx_str_t *text, ngx_str_t *name)
+{
+    return ngx_http_ratelimit_origin_uses(block, text,
+                                          ngx_http_ratelimit_origin_sent, 0,
+                                          0, name);
+}
+
+
+/* those that a client may choose freely; a "_" at the end begins many names */
+
+static ngx_uint_t
+ngx_http_ratelimit_origin_sent(ngx_http_ratelimit_statement_t *block,
+    ngx_str_t *name)
+{
+    ngx_str_t  *sent;
+
+    static ngx_str_t  names[] = {
+        ngx_string("arg_"),
+        ngx_string("args"),
+        ngx_string("content_length"),
+        ngx_string("content_type"),
+        ngx_string("cookie_"),
+        ngx_string("document_uri"),
+        ngx_string("http_"),
+        ngx_string("query_string"),
+        ngx_string("request"),
+        ngx_string("request_body"),
+        ngx_string("request_length"),
+        ngx_string("request_method"),
+        ngx_string("request_uri"),
+        ngx_string("uri"),
+        ngx_null_string
+    };
+
+    for (sent = names; sent->len; sent++) {
+
+        if ((name->len == sent->len
+             || (name->len > sent->len && sent->data[sent->len - 1] == '_'))
+            && ngx_strncasecmp(name->data, sent->data, sent->len) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 

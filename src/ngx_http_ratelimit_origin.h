@@ -26,6 +26,10 @@ ngx_uint_t ngx_http_ratelimit_origin_auth(
 ngx_uint_t ngx_http_ratelimit_origin_map(
     ngx_http_ratelimit_statement_t *block, ngx_str_t *text, ngx_str_t *name);
 
+/* whether it has one that a client sends, or one that such a one may become */
+ngx_uint_t ngx_http_ratelimit_origin_client(
+    ngx_http_ratelimit_statement_t *block, ngx_str_t *text, ngx_str_t *name);
+
 /* a regex that is known to match anything; in a map, after "~" or "~*" */
 ngx_uint_t ngx_http_ratelimit_regex_any(ngx_str_t *regex);
 

@@ -340,6 +340,46 @@ warned('a geo', 'map_default', 'ratelimit_rate $rate;', ['"$rate"'],
        conf => "$SHARDS geo \$rate { 10.0.0.0/8 1r/s; }\n",
        server => "location / {\nratelimit_rate \$rate;\n}");
 
+# ---- what a client sends
+
+for my $case (['capacity', 'ratelimit_capacity $http_x_burst;',
+               'ratelimit_rate 1r/s;', '$http_x_burst'],
+              ['rate', 'ratelimit_rate ${arg_n}r/s;', '', '$arg_n'],
+              ['rate', 'ratelimit_rate $COOKIE_rate;', '', '$COOKIE_rate'],
+              ['refill_interval', 'ratelimit_refill_interval $arg_t;',
+               'ratelimit_rate 1r/s;', '$arg_t'],
+              ['window', 'ratelimit_window $content_length;',
+               'ratelimit_capacity 5; ratelimit_algorithm sliding_window_log;',
+               '$content_length'])
+{
+    my ($name, $text, $others, $variable) = @$case;
+
+    warned("a $name: $text", 'client_value', $text,
+           [qq{"$variable" in "ratelimit_$name" is what a client sends},
+            'list the values that are allowed in a "map"'],
+           conf => $SHARDS, server => "location / { $others\n$text\n}");
+}
+
+warned('a client has a say through a map', 'client_value',
+       'ratelimit_rate $rate;', ['"$rate" in "ratelimit_rate"'],
+       conf => "$SHARDS map \$host \$rate { default 1r/s; a \$arg_rate; }\n",
+       server => "location / {\nratelimit_rate \$rate;\n}");
+warned('of a limit with a name', 'client_value',
+       'ratelimit_limit a rate=1r/s capacity=$arg_c;',
+       ['"$arg_c" in "ratelimit_limit"'],
+       conf => "$SHARDS\nratelimit_limit a rate=1r/s capacity=\$arg_c;\n",
+       server => 'ratelimit a;');
+
+not_warned($_->[0], conf => "$SHARDS $_->[1]\n", server => $_->[2])
+    for ['what a map chooses by', 'map $arg_a $rate { default 1r/s; a 2r/s; }',
+         'ratelimit_rate $rate;'],
+        ['a key and a cost of a client', '',
+         'ratelimit_rate 1r/s; ratelimit_key $http_x; '
+         . 'ratelimit_cost $content_length;'],
+        ['a name that only begins alike', 'map $host $argument { default 5; }',
+         'ratelimit_rate 1r/s; ratelimit_capacity $argument;'];
+
+
 write_file('map', "default 1r/s;\n");
 
 not_warned($_->[0], conf => "$SHARDS $_->[1]\n",
@@ -527,7 +567,7 @@ my ($refused) = said('emerg', conf => "\nratelimit_silence quiet;\n");
 
 like $refused->[0], qr/\Q$_\E/, "an unknown name: $_"
     for 'invalid value "quiet" in "ratelimit_silence": it must be '
-        . '"auth_variable", "early_return", ', ' or "small_reserve"';
+        . '"auth_variable", "early_return", ', ' or "client_value"';
 is $refused->[1], 'ratelimit_silence quiet;', 'with its line';
 
 
@@ -618,7 +658,7 @@ wrong('the same in a limit', 'no request could ever pass',
       conf => "\nratelimit_limit a rate=1r/s capacity=10 cost=20;\n");
 wrong('a rate that never refills', 'never refills', 'ratelimit_rate 0r/s;',
       conf => $SHARDS, server => "location / {\nratelimit_rate 0r/s;\n}");
-wrong('headers', '"off" stands beside other',
+wrong('headers', '"off" stands beside other values',
       'ratelimit_headers off legacy;', conf => $SHARDS,
       server => "ratelimit_rate 1r/s;\nratelimit_headers off legacy;");
 wrong('a password without shards', 'without "ratelimit_shards"',

@@ -448,11 +448,20 @@ $opt->{server}
     }
 EOC
 
-    # on a busy machine tests are patient on purpose
+    # on a busy machine tests are patient on purpose, and requests of a test
+    # choose the limits that it needs
 
-    my $silence = !$opt->{warnings}
-                  && "$opt->{http}$server" =~ /\bratelimit_redis_timeout\s+\d+s/
-                  ? 'ratelimit_silence long_timeout;' : '';
+    my $silence = '';
+
+    if (!$opt->{warnings}) {
+        my $all = "$opt->{http}$server";
+
+        $silence .= 'ratelimit_silence long_timeout;'
+            if $all =~ /\bratelimit_redis_timeout\s+\d+s/;
+        $silence .= 'ratelimit_silence client_value;'
+            if $all =~ /\bratelimit_(?:limit|capacity|rate|window|refill_interval)
+                        \s[^;]*\$\{?(?:arg|http|cookie)_/x;
+    }
 
     my $text = <<"EOC";
 $load
