@@ -31,7 +31,6 @@ add_block_preprocessor(sub {
 
     $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
     ratelimit_redis_timeout 10s;
-    ratelimit_silence long_timeout;
     ratelimit_redis_connect_timeout 10s;
     add_header X-Name $ratelimit_name always;
 EOC
@@ -902,7 +901,7 @@ location /d { ratelimit_algorithm sliding_window_log; empty_gif;
 --- after
 ::is_deeply([sort map { /:(.*):/; "$1 " . $::redis->cmd('TYPE', $_) }
                   @{ $::redis->cmd('KEYS', '*') }],
-            ['http string', 'localhost/c string', 'localhost/d zset',
+            ['http string', 'localhost/c hash', 'localhost/d zset',
              'localhost/d/e string'], 'what they are kept in');
 
 

@@ -29,7 +29,6 @@ add_block_preprocessor(sub {
     $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
     ratelimit_shards $TEST_NGINX_REDIS_ADDR;
     ratelimit_redis_timeout 10s;
-    ratelimit_silence long_timeout;
     ratelimit_redis_connect_timeout 10s;
     add_header X-Status $ratelimit_status always;
 EOC
@@ -223,7 +222,7 @@ location /t { ratelimit_key $arg_k; ratelimit_rate $arg_r;
 ["X-RateLimit-Remaining: 0", "X-RateLimit-Remaining: 0",
  "X-RateLimit-Remaining: 0", "X-RateLimit-Remaining: 4"]
 --- after
-::like(::bucket('a')->{tokens}, qr/^0\.0/, 'half a token an hour');
+::like(::bucket('a')->{tokens}, qr/^0(?:\.0|$)/, 'half a token an hour');
 ::like(::bucket('b')->{tokens}, qr/^0\.5/, 'three quarters of a token');
 ::like(::bucket('d')->{tokens}, qr/^4\.0/, 'a 24th of a token a minute');
 

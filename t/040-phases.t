@@ -23,7 +23,6 @@ add_block_preprocessor(sub {
     $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
     ratelimit_shards $TEST_NGINX_REDIS_ADDR;
     ratelimit_redis_timeout 10s;
-    ratelimit_silence long_timeout;
     ratelimit_redis_connect_timeout 10s;
 EOC
 

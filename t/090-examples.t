@@ -256,7 +256,7 @@ $behaviour{'whitelist.conf'} = sub {
 $behaviour{'json-error-page.conf'} = sub {
     my ($key) = keys_in_redis();
     my ($home) = grep { $_->cmd('EXISTS', $key) } @redis;
-    my $before = $home->cmd('GET', $key);
+    my $before = $home->cmd('HGETALL', $key);
 
     my $response = get('/');
 
@@ -266,7 +266,7 @@ $behaviour{'json-error-page.conf'} = sub {
     is json_of($response)->{limit}, 2, 'its limit';
     is json_of($response)->{retry_after}, $response->{headers}{'retry-after'},
        'the time of the header';
-    is $home->cmd('GET', $key), $before,
+    is_deeply $home->cmd('HGETALL', $key), $before,
        'a rejected request and its error page take nothing';
 
     # Redis away

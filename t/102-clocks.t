@@ -58,6 +58,7 @@ EOC
     ratelimit_redis_connect_timeout 20s;
     ratelimit_on_error closed;
     ratelimit_deny_cache off;
+    ratelimit_log_key plain;
 
     map \$arg_c \$cost { "" 1; default \$arg_c; }
 

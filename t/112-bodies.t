@@ -59,7 +59,6 @@ add_block_preprocessor(sub {
     $block->set_value('http_config', <<"EOC" . ($block->http_config // ''));
     ratelimit_shards \$TEST_NGINX_${server}_ADDR;
     ratelimit_redis_timeout 10s;
-    ratelimit_silence long_timeout;
     ratelimit_redis_connect_timeout 10s;
     ratelimit_limit ip rate=20r/m capacity=100;
 EOC
