@@ -43,6 +43,12 @@
 /* ms, the longest time to live of a lease */
 #define NGX_HTTP_RATELIMIT_CELLS_LINGER  60000
 
+/* in portions of 32 ms: two minutes, as a reply takes one at most */
+#define NGX_HTTP_RATELIMIT_LASTS_MAX     4095
+
+/* ms */
+#define NGX_HTTP_RATELIMIT_CELLS_DISORDER  1000000
+
 #define NGX_HTTP_RATELIMIT_WEIGHT_MUCH   1
 #define NGX_HTTP_RATELIMIT_WEIGHT_LITTLE 4
 #define NGX_HTTP_RATELIMIT_WEIGHT_KNOWN  16
@@ -336,6 +342,38 @@ ngx_http_ratelimit_cells_save(ngx_http_ratelimit_cells_t *c,
 }
 
 
+void
+ngx_http_ratelimit_bound_learned(ngx_http_ratelimit_node_t *node,
+    uint64_t learned, uint64_t until)
+{
+    uint64_t  lasts;
+
+    lasts = (until > learned) ? until - learned : 0;
+    lasts = (lasts + NGX_HTTP_RATELIMIT_LASTS - 1) / NGX_HTTP_RATELIMIT_LASTS;
+
+    if (lasts > NGX_HTTP_RATELIMIT_LASTS_MAX) {
+        lasts = NGX_HTTP_RATELIMIT_LASTS_MAX;
+    }
+
+    node->u.bound.learned = (uint32_t) learned;
+    node->u.bound.lasts = lasts & NGX_HTTP_RATELIMIT_LASTS_MAX;
+}
+
+
+uint32_t
+ngx_http_ratelimit_bound_age(const ngx_http_ratelimit_node_t *node,
+    uint64_t now)
+{
+    uint32_t  age;
+
+    age = (uint32_t) (now / 1000) - node->u.bound.learned;
+
+    /* calls may be answered in another order than they were sent in */
+
+    return (age > UINT32_MAX - NGX_HTTP_RATELIMIT_CELLS_DISORDER) ? 0 : age;
+}
+
+
 const char *
 ngx_http_ratelimit_held_name(ngx_http_ratelimit_held_e held)
 {
@@ -579,8 +617,9 @@ ngx_http_ratelimit_cells_expired(const ngx_http_ratelimit_cells_t *c,
 
         /* what is held has gone back, and demand has been forgotten, by then */
 
-        return (int32_t) ((uint32_t) (now / 1000) - node->u.bound.until)
-               >= NGX_HTTP_RATELIMIT_CELLS_LINGER;
+        return ngx_http_ratelimit_bound_age(node, now)
+               >= ngx_http_ratelimit_bound_lasts(node)
+                  + NGX_HTTP_RATELIMIT_CELLS_LINGER;
 
     default:
         return node->u.state.until <= now;

@@ -20,6 +20,10 @@
 /* keys that are in use at the same time, at most */
 #define NGX_HTTP_RATELIMIT_PINNED  32
 
+/* ms: how long a bound is of use is kept as a number of these */
+#define NGX_HTTP_RATELIMIT_LASTS   32
+
+
 
 /* what may be kept about a key, each under a name of its own */
 
@@ -76,14 +80,19 @@ typedef struct {
         } preview;
 
         /*
-         * A shard's bucket holds at most this; of a window that is full,
-         * "last" is when the cost fits again, and "tokens" when its oldest
-         * entry leaves.  "held" tokens have been taken from it in advance.
+         * A shard's bucket held at most these tokens at "last", which is the
+         * beginning of a step where it is refilled in steps, so it is no age.
+         * Of a window that is full, "last" is when the cost fits again, and
+         * "tokens" when its oldest entry leaves.  "held" tokens have been
+         * taken from it in advance.
          */
         struct {
-            ngx_http_ratelimit_level_t  level;
-            uint32_t                    until;     /* ms, cut to 32 bits:
-                                                      of no use then */
+            int64_t                     tokens;    /* microtokens */
+            uint64_t                    last:52;   /* us */
+            uint64_t                    lasts:12;  /* of use for so long, in
+                                                      portions of 32 ms */
+            uint32_t                    learned;   /* ms, cut to 32 bits: when
+                                                      the call was sent */
             uint32_t                    held;      /* or the window's rest */
             uint32_t                    gone;      /* of all held so far */
             uint32_t                    wanted;    /* by the next lease; or
@@ -123,6 +132,12 @@ typedef union {
     ngx_http_ratelimit_node_t       node;
     ngx_http_ratelimit_chunk_t      chunk;
 } ngx_http_ratelimit_cell_t;
+
+
+/* does not compile if a cell is no line of the cache */
+typedef char
+    ngx_http_ratelimit_cell_size_t[sizeof(ngx_http_ratelimit_cell_t) == 64
+                                   ? 1 : -1];
 
 
 typedef struct {
@@ -187,6 +202,18 @@ void ngx_http_ratelimit_cells_load(ngx_http_ratelimit_cells_t *c,
     const ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_log_t *log);
 void ngx_http_ratelimit_cells_save(ngx_http_ratelimit_cells_t *c,
     ngx_http_ratelimit_node_t *node, ngx_http_ratelimit_log_t *log,
+    uint64_t now);
+
+/* ms since it was learned: a bound is of no use then */
+#define ngx_http_ratelimit_bound_lasts(node)                                  \
+    ((uint32_t) (node)->u.bound.lasts * NGX_HTTP_RATELIMIT_LASTS)
+
+/* a bound was learned at a time, and is of use until another one, ms */
+void ngx_http_ratelimit_bound_learned(ngx_http_ratelimit_node_t *node,
+    uint64_t learned, uint64_t until);
+
+/* ms since then; 0 for a time a little before it, us */
+uint32_t ngx_http_ratelimit_bound_age(const ngx_http_ratelimit_node_t *node,
     uint64_t now);
 
 const char *ngx_http_ratelimit_held_name(ngx_http_ratelimit_held_e held);

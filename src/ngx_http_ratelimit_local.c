@@ -10,6 +10,13 @@
 #define NGX_HTTP_RATELIMIT_LOCAL_STALE   1000
 
 
+/*
+ * us: a step that a shard is in may have begun before this machine did.  It
+ * takes a day at most, and the slowest rate makes a microtoken a day
+ */
+#define NGX_HTTP_RATELIMIT_LOCAL_BEGIN   (4 * 86400 * 1000000ULL)
+
+
 /* a claim while it is looked at */
 
 typedef struct {
@@ -53,9 +60,10 @@ static ngx_http_ratelimit_look_t
     ngx_http_ratelimit_looks[NGX_HTTP_RATELIMIT_CLAIMS];
 
 
-/* ms for which what a shard said is of use, or tokens of it are held */
-#define ngx_http_ratelimit_local_left(node, now)                              \
-    ((int32_t) ((node)->u.bound.until - (uint32_t) ((now) / 1000)))
+/* whether what a shard said is of no use any more */
+#define ngx_http_ratelimit_local_over(node, now)                              \
+    (ngx_http_ratelimit_bound_age(node, now)                                  \
+     >= ngx_http_ratelimit_bound_lasts(node))
 
 
 uint64_t
@@ -65,7 +73,8 @@ ngx_http_ratelimit_local_clock(void)
 
     (void) clock_gettime(CLOCK_MONOTONIC, &ts);
 
-    return (uint64_t) ts.tv_sec * NGX_HTTP_RATELIMIT_MICRO
+    return NGX_HTTP_RATELIMIT_LOCAL_BEGIN
+           + (uint64_t) ts.tv_sec * NGX_HTTP_RATELIMIT_MICRO
            + ts.tv_nsec / 1000;
 }
 
@@ -402,9 +411,8 @@ ngx_http_ratelimit_local_know_bucket(ngx_http_ratelimit_node_t *node,
     uint32_t                     cost;
     ngx_http_ratelimit_level_t   level;
 
-    /* a copy: "last" tells how old all this is */
-
-    level = node->u.bound.level;
+    level.tokens = node->u.bound.tokens;
+    level.last = node->u.bound.last;
     cost = (uint32_t) claim->bucket.cost;
 
     fits = ngx_http_ratelimit_level_look(&level, &claim->bucket, now,
@@ -425,10 +433,11 @@ ngx_http_ratelimit_local_know_bucket(ngx_http_ratelimit_node_t *node,
         return NGX_OK;
     }
 
+    /* another place may believe it for longer */
+
     return (fits
-            || now >= node->u.bound.level.last
-                      + (uint64_t) trust->deny * 1000
-            || ngx_http_ratelimit_local_left(node, now) <= 0)
+            || ngx_http_ratelimit_bound_age(node, now) >= trust->deny
+            || ngx_http_ratelimit_local_over(node, now))
            ? NGX_DECLINED : NGX_OK;
 }
 
@@ -438,17 +447,13 @@ ngx_http_ratelimit_local_know_window(ngx_http_ratelimit_node_t *node,
     ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
     uint64_t now)
 {
-    int32_t   left;
     uint64_t  oldest, fits;
 
-    fits = node->u.bound.level.last;
-    oldest = (uint64_t) node->u.bound.level.tokens;
+    fits = node->u.bound.last;
+    oldest = (uint64_t) node->u.bound.tokens;
 
-    left = ngx_http_ratelimit_local_left(node, now);
-
-    /* another place may believe it for longer */
-
-    if (left <= 0 || left > (int32_t) trust->deny
+    if (ngx_http_ratelimit_bound_age(node, now) >= trust->deny
+        || ngx_http_ratelimit_local_over(node, now)
         || now >= fits || claim->bucket.cost < node->u.bound.wanted)
     {
         return NGX_DECLINED;
@@ -468,8 +473,9 @@ static ngx_uint_t
 ngx_http_ratelimit_local_stale(ngx_http_ratelimit_node_t *node,
     ngx_http_ratelimit_trust_t *trust, uint64_t now)
 {
-    return (int32_t) ((uint32_t) (now / 1000) - node->u.bound.until)
-           > (int32_t) (NGX_HTTP_RATELIMIT_LOCAL_STALE + trust->lease / 32);
+    return ngx_http_ratelimit_bound_age(node, now)
+           > ngx_http_ratelimit_bound_lasts(node)
+             + NGX_HTTP_RATELIMIT_LOCAL_STALE + trust->lease / 32;
 }
 
 
@@ -478,6 +484,7 @@ ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, ngx_http_ratelimit_trust_t *trust,
     uint64_t sent, uint64_t held, uint32_t *mark)
 {
+    int32_t                         lasts;
     int64_t                         left;
     uint64_t                        until;
     ngx_http_ratelimit_node_t      *node;
@@ -505,9 +512,9 @@ ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
                (until + NGX_HTTP_RATELIMIT_LOCAL_STALE + trust->lease) * 1000);
 
     if (claim->bucket.algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
-        node->u.bound.until = (uint32_t) until;
-        node->u.bound.level.tokens = sent + claim->state[1];
-        node->u.bound.level.last = sent + claim->state[2];
+        ngx_http_ratelimit_bound_learned(node, sent / 1000, until);
+        node->u.bound.tokens = sent + claim->state[1];
+        node->u.bound.last = sent + claim->state[2];
         node->u.bound.held = (uint32_t) left;
         node->u.bound.wanted = (uint32_t) claim->bucket.cost;
 
@@ -521,15 +528,23 @@ ngx_http_ratelimit_local_learn(ngx_http_ratelimit_zone_t *zone,
 
     /* not before the end of other leases */
 
-    if (node->u.bound.held == 0
-        || (int32_t) ((uint32_t) until - node->u.bound.until) > 0)
-    {
-        node->u.bound.until = (uint32_t) until;
+    if (node->u.bound.held) {
+        lasts = (int32_t) (node->u.bound.learned
+                           + ngx_http_ratelimit_bound_lasts(node)
+                           - (uint32_t) (sent / 1000));
+
+        until = ngx_max((int64_t) until, (int64_t) (sent / 1000) + lasts);
     }
 
-    node->u.bound.level.tokens = left;
-    node->u.bound.level.last = sent - (claim->bucket.step ? claim->state[1]
-                                                          : 0);
+    ngx_http_ratelimit_bound_learned(node, sent / 1000, until);
+
+    node->u.bound.tokens = left;
+    node->u.bound.last = sent;
+
+    if (claim->bucket.step) {
+        node->u.bound.last -= ngx_min(claim->state[1], (int64_t) sent - 1);
+    }
+
     node->u.bound.held += (uint32_t) held;
 
     if (mark) {
@@ -561,7 +576,7 @@ ngx_http_ratelimit_local_suspect(ngx_http_ratelimit_zone_t *zone,
     node = ngx_http_ratelimit_cells_find(zone->cells, &key);
 
     known = node && ngx_http_ratelimit_local_denies(node, claim, sent);
-    believed = known && ngx_http_ratelimit_local_left(node, sent) > 0;
+    believed = known && !ngx_http_ratelimit_local_over(node, sent);
 
     ngx_http_ratelimit_zone_unlock(zone);
 
@@ -589,11 +604,12 @@ ngx_http_ratelimit_local_denies(ngx_http_ratelimit_node_t *node,
     ngx_http_ratelimit_level_t  level;
 
     if (claim->bucket.algorithm == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG) {
-        return now < node->u.bound.level.last
+        return now < node->u.bound.last
                && claim->bucket.cost >= node->u.bound.wanted;
     }
 
-    level = node->u.bound.level;
+    level.tokens = node->u.bound.tokens;
+    level.last = node->u.bound.last;
 
     return !ngx_http_ratelimit_level_look(&level, &claim->bucket, now, state);
 }
@@ -618,10 +634,10 @@ ngx_http_ratelimit_local_returned(ngx_http_ratelimit_zone_t *zone,
     } else if (claim->bucket.algorithm
                == NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG)
     {
-        node->u.bound.level.last = 0;
+        node->u.bound.last = 0;
 
     } else {
-        node->u.bound.level.tokens += tokens * NGX_HTTP_RATELIMIT_MICRO;
+        node->u.bound.tokens += tokens * NGX_HTTP_RATELIMIT_MICRO;
     }
 
     ngx_http_ratelimit_zone_unlock(zone);
@@ -662,7 +678,7 @@ ngx_http_ratelimit_local_wanted(ngx_http_ratelimit_zone_t *zone,
 
         /* ms since the last call */
 
-        age = ((int64_t) now - (int64_t) node->u.bound.level.last) / 1000;
+        age = ngx_http_ratelimit_bound_age(node, now);
 
         if (age <= ttl) {
             demand = used * ttl * 7 / (8 * ngx_max(age, 1));
@@ -737,8 +753,7 @@ ngx_http_ratelimit_local_end(ngx_http_ratelimit_zone_t *zone,
 
         /* the shard will have it again */
 
-        node->u.bound.level.tokens += (int64_t) rest
-                                      * NGX_HTTP_RATELIMIT_MICRO;
+        node->u.bound.tokens += (int64_t) rest * NGX_HTTP_RATELIMIT_MICRO;
 
         /* so much was of use, and no more */
 

@@ -28,7 +28,7 @@
  * theirs.
  */
 #ifndef NGX_HTTP_RATELIMIT_ZONE_FORMAT
-#define NGX_HTTP_RATELIMIT_ZONE_FORMAT   6
+#define NGX_HTTP_RATELIMIT_ZONE_FORMAT   7
 #endif
 
 /* followed by the layout */
@@ -125,8 +125,8 @@ static const uint32_t  ngx_http_ratelimit_zone_layout[] = {
     ngx_http_ratelimit_zone_field(node, u.state.n),
     ngx_http_ratelimit_zone_field(node, u.preview.until),
     ngx_http_ratelimit_zone_field(node, u.preview.state),
-    ngx_http_ratelimit_zone_field(node, u.bound.level),
-    ngx_http_ratelimit_zone_field(node, u.bound.until),
+    ngx_http_ratelimit_zone_field(node, u.bound.tokens),
+    ngx_http_ratelimit_zone_field(node, u.bound.learned),
     ngx_http_ratelimit_zone_field(node, u.bound.held),
     ngx_http_ratelimit_zone_field(node, u.bound.gone),
     ngx_http_ratelimit_zone_field(node, u.bound.wanted),

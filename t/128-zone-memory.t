@@ -345,7 +345,7 @@ SKIP: {
          ['two fields of a size, the other way round', 'stats.h',
           sub { s/(uint64_t +set);(.*?)(uint64_t +news);/$3;$2$1;/s }],
          ['a larger field', 'cells.h',
-          sub { s/uint32_t( +gone;)/uint64_t$1/ }],
+          sub { s/uint32_t( +turn;)/uint64_t$1/ }],
          ['one more of an enum that is counted', 'failure.h',
           sub { s/(\n +NGX_HTTP_RATELIMIT_FAILURES)/\n    ONE_MORE,$1/ }],
          ['a struct within', 'breaker.h',

@@ -66,6 +66,12 @@ sub start_nginx {
                           empty_gif; }
         location /step { ratelimit_capacity 2; ratelimit_rate 1r/s;
                          ratelimit_refill_interval 2s; empty_gif; }
+        location /minute { ratelimit_capacity 2; ratelimit_rate 1r/s;
+                           ratelimit_refill_interval 60s;
+                           ratelimit_deny_cache 10s; empty_gif; }
+        location /daily { ratelimit_capacity 2; ratelimit_rate 1000r/d;
+                          ratelimit_refill_interval 1d;
+                          ratelimit_deny_cache 300ms; empty_gif; }
         location /off { ratelimit_capacity 2; ratelimit_deny_cache off;
                         empty_gif; }
         location /short { ratelimit_capacity 2; ratelimit_deny_cache 300ms;
@@ -296,6 +302,102 @@ subtest 'a refill in steps: denied until the step is over' => sub {
     cmp_ok $passed[2] - $passed[0], '>', 1.9, 'two seconds between two pairs';
     cmp_ok $passed[3] - $passed[2], '<', 1, 'of which both come at once';
     cmp_ok $calls, '<=', 3 * @passed + 6, 'by few calls';
+};
+
+
+# The step may have begun long before the bucket was asked, so that its age
+# says nothing about how old the answer is.
+
+sub step_began {
+    my ($place, $key, $tokens, $ago) = @_;
+
+    my $name = "ratelimit:localhost$place:{$key}";
+
+    $redis->cmd('HSET', $name, 'tokens', $tokens, 'lastRefill',
+                sprintf '%.0f', 1e6 * (redis_time() - $ago));
+    $redis->cmd('PEXPIRE', $name, 100_000_000);
+}
+
+
+subtest 'a long step: a denied flood is denied here' => sub {
+    step_began('/minute', 'a', 1, 20);
+
+    my $calls = calls(sub {
+        my $load = RateLimit::Load::run(
+            targets => [$port], connections => 10, requests => 2000,
+            timeout => 60, path => '/minute?k=a');
+
+        is_deeply $load->statuses, { 200 => 1, 429 => 1999 },
+                  'one passes, the others do not';
+    });
+
+    # the first ones are on their way at the same time
+
+    cmp_ok $calls, '<=', 12, 'by few calls';
+
+    is calls(sub {
+        is_deeply ask(('/minute?k=a') x 100), [('429 denied') x 100],
+                  'a hundred more';
+    }), 0, 'by none';
+
+    my $r = get('/minute?k=a');
+    my $wait = $r->{headers}{'retry-after'};
+
+    cmp_ok $wait, '<=', 40, 'the step ends in less than 40 seconds';
+    cmp_ok $wait, '>', 40 - patience(10), 'and not before';
+};
+
+
+subtest 'a long step: asked again after the time of the directive' => sub {
+    step_began('/daily', 'a', 0, 80_000);
+
+    my $sources = '';
+    my $end = time + 1.2;
+
+    while (time < $end) {
+        my $seen = seen(get('/daily?k=a'));
+
+        $sources .= $seen eq '429 denied' ? 'd'
+                    : $seen eq '429 redis' ? 'r' : '?';
+        sleep 0.01;
+    }
+
+    like $sources, qr/^rd+(rd+)+r?\z/, 'now and then';
+};
+
+
+# The token comes when the step ends: no request before that passes, and no
+# request that begins after it is denied.
+
+subtest 'a long step: denied until it ends, and no longer' => sub {
+    for my $case (['/minute', 60], ['/daily', 86_400]) {
+        my ($place, $step) = @$case;
+        my @late;
+
+        step_began($place, 'end', 0, $step - 1.5);
+
+        my $state = $redis->bucket("ratelimit:localhost$place:{end}");
+        my $ends = $state->{lastRefill} / 1e6 + $step;
+        my $passed = 0;
+        my $here = 0;
+
+        while ($passed == 0 && redis_time() < $ends + 20) {
+            my $before = redis_time();
+            my $seen = seen(get("$place?k=end"));
+
+            $here++ if $seen eq '429 denied';
+
+            if ($seen eq '200 redis') {
+                $passed = redis_time();
+            } elsif ($before > $ends) {
+                push @late, $before - $ends;
+            }
+        }
+
+        cmp_ok $passed, '>=', $ends, "$place: passes after its end";
+        is "@late", '', 'and nobody is denied after it';
+        cmp_ok $here, '>', 20, 'before, all are denied here';
+    }
 };
 
 

@@ -84,6 +84,12 @@ sub start_nginx {
         location /fill { ratelimit_capacity 100; ratelimit_rate 200r/s;
                          ratelimit_lease 50 ttl=300ms;
                          ratelimit_deny_cache on; empty_gif; }
+        location /step { ratelimit_capacity 1000000; ratelimit_rate 1000r/d;
+                         ratelimit_refill_interval 1h;
+                         ratelimit_lease 1000 ttl=60s; empty_gif; }
+        location /brief { ratelimit_capacity 1000; ratelimit_rate 1r/h;
+                          ratelimit_refill_interval 1h;
+                          ratelimit_lease 100 ttl=300ms; empty_gif; }
         location /gcra { ratelimit_capacity 1000; ratelimit_algorithm gcra;
                          ratelimit_rate 1r/h; ratelimit_lease 100 ttl=300ms;
                          empty_gif; }
@@ -228,6 +234,32 @@ subtest 'one call serves many requests' => sub {
     is scalar keys %workers, 2, 'by two workers';
     cmp_ok min(map { $_->{lease} // 0 } values %workers), '>', 100,
            'who both spend what one of them took';
+};
+
+
+# A step that began half an hour ago does not make a lease half an hour old.
+
+subtest 'a refill in steps: one call serves many requests' => sub {
+    for my $place ('/step', '/brief') {
+        my ($s) = @{ $redis->cmd('TIME') };
+
+        $redis->cmd('HSET', key($place, 'a'), 'tokens', 900, 'lastRefill',
+                    ($s - 1800) . '000000');
+        $redis->cmd('PEXPIRE', key($place, 'a'), 100_000_000);
+
+        my $seen;
+        my $calls = calls(sub { $seen = serial($n, "$place?k=a", 500) });
+
+        note "$calls calls for 500 requests";
+        is passed($seen), 500, "$place: 500 pass";
+        cmp_ok $calls, '<=', 50, 'by few calls';
+        cmp_ok $seen->{'200 lease'} // 0, '>=', 450,
+               'most of them by leases';
+    }
+
+    ok wait_until(sub { tokens('/brief', 'a') == 400 }, 10),
+       'what was not used goes back'
+        or diag tokens('/brief', 'a');
 };
 
 

@@ -137,7 +137,7 @@ learn(cells_t *c, uint64_t limit, uint64_t number, uint32_t held,
 
     if (node) {
         node->u.bound.held = held;
-        node->u.bound.until = (uint32_t) (until / 1000);
+        ngx_http_ratelimit_bound_learned(node, now / 1000, until / 1000);
     }
 
     ngx_http_ratelimit_cells_release(c);
@@ -426,7 +426,7 @@ test_nothing_first(void)
         window(c, 2, i, 8, 1, 1);
         learn(c, 3, i, 0, 10 * SEC, 1);
         preview(c, 4, i, 10 * SEC, 1);
-        learn(c, 5, i, 1, 4999 * SEC, 1);
+        learn(c, 5, i, 1, 120 * SEC, 1);
     }
 
     for (i = 0; c->fresh < CELLS; i++) {
@@ -434,7 +434,7 @@ test_nothing_first(void)
     }
 
     for (i = 0; i < 200; i++) {
-        take(c, 7, i, 0, NEVER, 5000 * SEC);
+        take(c, 7, i, 0, NEVER, 130 * SEC);
     }
 
     is_number(count(c, 1, 0, 100) + count(c, 7, 0, 200), 300,
@@ -446,6 +446,47 @@ test_nothing_first(void)
               150 - count(c, 2, 0, 50) - count(c, 3, 0, 50)
               - count(c, 4, 0, 50), "they held nothing");
     is_text(broken(c), NULL, "all is well");
+}
+
+
+/* how old a bound is, and how long it is of use, apart from its tokens */
+
+static void
+test_bounds(void)
+{
+    node_t    node;
+    uint64_t  ms, day;
+
+    memset(&node, 0, sizeof(node));
+
+    day = 86400000;
+    ms = 60 * day;
+
+    node.u.bound.last = (ms - day) * 1000;
+    ngx_http_ratelimit_bound_learned(&node, ms, ms + 1000);
+
+    is_number(ngx_http_ratelimit_bound_age(&node, ms * 1000), 0,
+              "new when it is learned, whenever its step began");
+    is_number(ngx_http_ratelimit_bound_age(&node, ms * 1000 + 2999), 2,
+              "then its age is in milliseconds");
+    is_number(ngx_http_ratelimit_bound_age(&node, (ms - 70000) * 1000), 0,
+              "a call that was sent before finds it new");
+    is_number(ngx_http_ratelimit_bound_age(&node, (ms + 40 * day) * 1000),
+              40 * day, "after 40 days it is old");
+    is_number(node.u.bound.last, (ms - day) * 1000, "the step is kept");
+
+    is_number(ngx_http_ratelimit_bound_lasts(&node), 1024,
+              "of use for as long, or up to 32 ms longer");
+
+    ngx_http_ratelimit_bound_learned(&node, ms, ms + 120000);
+    is_number(ngx_http_ratelimit_bound_lasts(&node), 120000, "two minutes");
+
+    ngx_http_ratelimit_bound_learned(&node, ms, ms + day);
+    is_number(ngx_http_ratelimit_bound_lasts(&node), 131040, "at most so");
+
+    ngx_http_ratelimit_bound_learned(&node, ms, ms - 1);
+    is_number(ngx_http_ratelimit_bound_lasts(&node), 0, "or not at all");
+    is_number(node.u.bound.last, (ms - day) * 1000, "the step is kept");
 }
 
 
@@ -743,6 +784,7 @@ main(void)
     test_kept();
     test_order();
     test_nothing_first();
+    test_bounds();
     test_other_limits();
     test_same_limit();
     test_known();
