@@ -39,6 +39,8 @@ static void ngx_http_ratelimit_local_taken(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_look_t *look, int64_t *state, uint64_t now);
 static void ngx_http_ratelimit_local_key(ngx_http_ratelimit_claim_t *claim,
     ngx_http_ratelimit_keep_e keep, ngx_http_ratelimit_cell_key_t *key);
+static void ngx_http_ratelimit_local_preview(ngx_http_ratelimit_claim_t *claim,
+    ngx_msec_t age, ngx_http_ratelimit_cell_key_t *key);
 static void ngx_http_ratelimit_local_bound(ngx_http_ratelimit_claim_t *claim,
     ngx_http_ratelimit_cell_key_t *key);
 static ngx_int_t ngx_http_ratelimit_local_know_bucket(
@@ -279,6 +281,20 @@ ngx_http_ratelimit_local_key(ngx_http_ratelimit_claim_t *claim,
 }
 
 
+/* a place that believes it for longer keeps its own */
+
+static void
+ngx_http_ratelimit_local_preview(ngx_http_ratelimit_claim_t *claim,
+    ngx_msec_t age, ngx_http_ratelimit_cell_key_t *key)
+{
+    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_PREVIEW, key);
+
+    /* the lowest byte tells what is kept */
+
+    key->hash[1] ^= (uint64_t) age << 8;
+}
+
+
 ngx_int_t
 ngx_http_ratelimit_local_recall(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_claim_t *claim, ngx_msec_t age)
@@ -288,7 +304,7 @@ ngx_http_ratelimit_local_recall(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_node_t      *node;
     ngx_http_ratelimit_cell_key_t   key;
 
-    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_PREVIEW, &key);
+    ngx_http_ratelimit_local_preview(claim, age, &key);
 
     rc = NGX_DECLINED;
     now = ngx_http_ratelimit_local_clock() / 1000;
@@ -297,11 +313,7 @@ ngx_http_ratelimit_local_recall(ngx_http_ratelimit_zone_t *zone,
 
     node = ngx_http_ratelimit_cells_find(zone->cells, &key);
 
-    /* another place may believe it for longer */
-
-    if (node && node->u.preview.until > now
-        && node->u.preview.until <= now + age)
-    {
+    if (node && node->u.preview.until > now) {
         ngx_memcpy(claim->state, node->u.preview.state, sizeof(claim->state));
         rc = NGX_OK;
     }
@@ -320,7 +332,7 @@ ngx_http_ratelimit_local_remember(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_node_t      *node;
     ngx_http_ratelimit_cell_key_t   key;
 
-    ngx_http_ratelimit_local_key(claim, NGX_HTTP_RATELIMIT_KEEP_PREVIEW, &key);
+    ngx_http_ratelimit_local_preview(claim, age, &key);
 
     now = ngx_http_ratelimit_local_clock();
 

@@ -676,7 +676,29 @@ my $left = sub {
 
 
 
-=== TEST 17: requests that consume never see the cache
+=== TEST 17: at the end of the time of one place an answer is too old for another
+--- config
+ratelimit_rate 1r/d;
+ratelimit_capacity 5;
+location /api { empty_gif; }
+location /long { ratelimit_preview on; ratelimit_preview_cache 4s; empty_gif; }
+location /short { ratelimit_preview on; ratelimit_preview_cache 2s;
+                  empty_gif; }
+--- request eval
+["GET /long", "GET /api"]
+--- response_headers eval
+["X-RateLimit-Remaining: 5", "X-RateLimit-Remaining: 4"]
+--- after
+my $port = Test::Nginx::Util::server_port();
+
+select undef, undef, undef, 2.5;
+
+::is(RateLimit::Load::get($port, '/short')->{headers}{'x-ratelimit-remaining'},
+     4, 'it is asked for anew');
+
+
+
+=== TEST 18: requests that consume never see the cache
 --- config
 ratelimit_rate 1r/d;
 ratelimit_capacity 1;
@@ -696,7 +718,7 @@ location /quota { ratelimit_preview on; empty_gif; }
 
 
 
-=== TEST 18: a cached emptiness rejects nobody
+=== TEST 19: a cached emptiness rejects nobody
 --- config
 ratelimit_rate 1r/d;
 ratelimit_capacity 1;
@@ -716,7 +738,7 @@ my $r = RateLimit::Load::get(Test::Nginx::Util::server_port(), '/api');
 
 
 
-=== TEST 19: every key, limit, prefix and server has a cache entry of its own
+=== TEST 20: every key, limit, prefix and server has a cache entry of its own
 --- http_config
 ratelimit_limit a key=$arg_k rate=1r/d capacity=5;
 ratelimit_limit b key=$arg_k rate=1r/d capacity=6;
@@ -749,7 +771,7 @@ location /quota {
 
 
 
-=== TEST 20: what is not cached is asked for, beside what is
+=== TEST 21: what is not cached is asked for, beside what is
 --- http_config
 ratelimit_limit all  key=all rate=1r/d capacity=10;
 ratelimit_limit user key=$arg_u rate=1r/d capacity=10;
@@ -772,7 +794,7 @@ location /quota { ratelimit_preview on; empty_gif; }
 
 
 
-=== TEST 21: a change of plan shows in what is cached
+=== TEST 22: a change of plan shows in what is cached
 --- http_config
 ratelimit_limit plan key=$arg_k rate=1r/d capacity=$arg_c;
 ratelimit_preview_cache 60s;
