@@ -95,6 +95,8 @@ static ngx_http_ratelimit_record_t *ngx_http_ratelimit_zone_named(
     ngx_http_ratelimit_record_t **unused);
 static ngx_http_ratelimit_record_t *ngx_http_ratelimit_zone_new(
     ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_zone_ask_t *ask);
+static void ngx_http_ratelimit_zone_append(ngx_queue_t *records,
+    ngx_queue_t *q);
 static void ngx_http_ratelimit_zone_rename(
     ngx_http_ratelimit_record_t *record, ngx_http_ratelimit_zone_ask_t *ask);
 static size_t ngx_http_ratelimit_zone_size(size_t size);
@@ -601,9 +603,30 @@ ngx_http_ratelimit_zone_new(ngx_http_ratelimit_zone_t *zone,
     record->name.len = ask->name->len;
     ngx_memcpy(record->name.data, ask->name->data, ask->name->len);
 
-    ngx_queue_insert_tail(&zone->sh->records, &record->queue);
+    ngx_http_ratelimit_zone_append(&zone->sh->records, &record->queue);
 
     return record;
+}
+
+
+/*
+ * Those who walk along the records go by "next": whenever a worker dies here,
+ * that leads from one to the next, and back to the head
+ */
+
+static void
+ngx_http_ratelimit_zone_append(ngx_queue_t *records, ngx_queue_t *q)
+{
+    q->prev = ngx_queue_last(records);
+    q->next = records;
+
+    ngx_memory_barrier();
+
+    q->prev->next = q;
+
+    ngx_memory_barrier();
+
+    records->prev = q;
 }
 
 
