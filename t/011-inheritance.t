@@ -871,13 +871,13 @@ location /d {
     empty_gif;
 }
 --- request eval
-["GET /a", "GET /a", ("GET /b", "GET /b/c") x 3, ("GET /d") x 6]
+["GET /a", "GET /a", ("GET /b", "GET /b/c") x 3, ("GET /d") x 12]
 --- error_code eval
-[(200) x 14]
+[(200) x 20]
 --- response_headers eval
 ["X-RateLimit-Degraded: true", "X-RateLimit-Degraded-Reason: circuit_open",
  ("X-RateLimit-Degraded-Reason: storage_unavailable") x 6,
- ("X-RateLimit-Degraded: true") x 5,
+ ("X-RateLimit-Degraded: true") x 11,
  "X-RateLimit-Degraded-Reason: circuit_open"]
 
 
