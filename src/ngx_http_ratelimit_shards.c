@@ -526,7 +526,8 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
         return NGX_ERROR;
     }
 
-    if (ngx_http_ratelimit_shard_no_password(cf, p, last) != NGX_OK
+    if (ngx_http_ratelimit_shard_no_password(cf, at ? at + 1 : host, last)
+        != NGX_OK
         || ngx_http_ratelimit_shard_one(cf, at ? at + 1 : host, p) != NGX_OK)
     {
         return NGX_ERROR;
@@ -587,7 +588,8 @@ ngx_http_ratelimit_shard_url(ngx_conf_t *cf, ngx_str_t *word,
 
 
 /*
- * An "@" where none belongs may follow a password, so what stands there is not
+ * An "@" where none belongs may follow a password, and other programs have it
+ * among parameters ("?password=" or ",password="), so what stands there is not
  * shown, and does not get as far as to nginx's own complaints
  */
 
@@ -595,7 +597,19 @@ static ngx_int_t
 ngx_http_ratelimit_shard_no_password(ngx_conf_t *cf, u_char *p, u_char *last)
 {
     if (ngx_strlchr(p, last, '@') == NULL) {
-        return NGX_OK;
+
+        if (ngx_strlchr(p, last, '?') == NULL
+            && ngx_strlchr(p, last, '=') == NULL)
+        {
+            return NGX_OK;
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "an address in \"ratelimit_shards\" has "
+                           "parameters: write redis://user:password@host, or "
+                           "\"ratelimit_redis_password\"");
+
+        return NGX_ERROR;
     }
 
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,

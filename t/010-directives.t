@@ -432,6 +432,13 @@ my @SHARDS_WRONG = (
                            . 'write "host1:port host2:port" in '],
     ['URLs by commas'   => "redis://:$SECRET\@127.0.0.1:1,redis://127.0.0.1:2",
                            'separated by spaces'],
+    ['URL, a parameter' => "redis://127.0.0.1?password=$SECRET",
+                           'has parameters'],
+    ['URL, a parameter behind a database'
+                        => "redis://localhost/0?password=$SECRET",
+                           'has parameters'],
+    ['parameters by commas' => "127.0.0.1:6379,password=$SECRET",
+                           'has parameters', '"ratelimit_redis_password"'],
     ['a weight'         => '127.0.0.1 weight=5', 'invalid parameter "weight="',
                            'shards have no weights',
                            '"hash=consistent" and "hash=modulo"'],
