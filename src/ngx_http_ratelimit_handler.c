@@ -333,7 +333,7 @@ ngx_http_ratelimit_ask(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx)
 
 /*
  * NGX_OK: the limit has told, and taken, at a place on the way here that was in
- * a dry run; for another cost it is asked again
+ * a dry run; for another cost, or by other numbers, it is asked again
  */
 
 static ngx_int_t
@@ -367,7 +367,9 @@ ngx_http_ratelimit_asked(ngx_http_ratelimit_ctx_t *ctx,
             told = &other->claim;
 
             if (told->decision.limit == 0
-                || told->bucket.cost != claim->bucket.cost
+                || ngx_memcmp(&told->bucket, &claim->bucket,
+                              sizeof(ngx_http_ratelimit_bucket_t))
+                   != 0
                 || told->len != claim->len
                 || ngx_memcmp(told->key, claim->key, claim->len) != 0)
             {

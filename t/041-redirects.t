@@ -1076,3 +1076,23 @@ location /gone { error_page 404 =200 /busy.html; }
 ["X-RateLimit-Remaining: 2", "X-RateLimit-Remaining: 1"]
 --- no_error_log
 [alert]
+
+
+
+=== TEST 41: what a dry run took by other numbers does not count where it is enforced
+--- http_config
+ratelimit_limit a rate=1r/d capacity=$capacity;
+--- config
+location /a { set $capacity 1000; ratelimit a; ratelimit_dry_run on;
+              try_files /none @a; }
+location @a { set $capacity 2; ratelimit a; rewrite ^ /t break; }
+--- request eval
+["GET /a", "GET /a"]
+--- error_code eval
+[200, 429]
+--- grep_error_log eval
+qr/ratelimit [A-Z_]+(?=, limit)/
+--- grep_error_log_out eval
+qr/\Aratelimit PASSED\nratelimit (?:PASSED|REJECTED)\n\z/
+--- no_error_log
+[alert]
