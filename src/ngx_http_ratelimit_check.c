@@ -296,8 +296,9 @@ ngx_http_ratelimit_check_value(ngx_http_ratelimit_check_t *check,
         ngx_http_ratelimit_check_warn(check, conf, s,
                       NGX_LOG_WARN, NGX_HTTP_RATELIMIT_CHECK_MAP,
                       "\"$%V\" in \"%V\" comes from a \"map\" or \"geo\" "
-                      "without \"default\": it is empty, and no number, for "
-                      "all that is not listed there; add a \"default\"",
+                      "without \"default\", or with an empty one: it is "
+                      "empty, and no number, for all that is not listed "
+                      "there; add a \"default\"",
                       &name, &s->words[0]);
     }
 
@@ -822,9 +823,11 @@ ngx_http_ratelimit_check_warn(ngx_http_ratelimit_check_t *check,
     ngx_log_error(level, check->cf->log, 0, "%*s", (size_t) (last - text),
                   text);
 
-    /* by itself "nginx -t" shows nothing below a warning */
+    /* unless that is its log, "nginx -t" shows nothing below a warning */
 
-    if (level > NGX_LOG_WARN && ngx_test_config && !ngx_quiet_mode) {
+    if (level > NGX_LOG_WARN && ngx_test_config && !ngx_quiet_mode
+        && check->cf->log->file->fd != ngx_stderr)
+    {
         ngx_log_stderr(0, "%*s", (size_t) (last - text), text);
     }
 }

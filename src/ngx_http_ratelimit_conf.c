@@ -19,6 +19,7 @@
 
 
 #include "ngx_http_ratelimit_conf.h"
+#include "ngx_http_ratelimit_origin.h"
 #include "ngx_http_ratelimit_place.h"
 
 
@@ -601,25 +602,7 @@ ngx_http_ratelimit_guard_log_key(ngx_http_complex_value_t *key,
     p = key->value.data;
     last = p + key->value.len;
 
-    while (p < last) {
-
-        if (*p++ != '$') {
-            continue;
-        }
-
-        if (p < last && *p == '{') {
-            p++;
-        }
-
-        name.data = p;
-
-        while (p < last && (*p == '_' || (*p >= '0' && *p <= '9')
-                            || ((*p | 0x20) >= 'a' && (*p | 0x20) <= 'z')))
-        {
-            p++;
-        }
-
-        name.len = p - name.data;
+    while (ngx_http_ratelimit_origin_next(&p, last, &name)) {
 
         for (i = 0; addresses[i].len; i++) {
             if (addresses[i].len == name.len

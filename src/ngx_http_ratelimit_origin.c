@@ -2,7 +2,7 @@
 #include "ngx_http_ratelimit_origin.h"
 
 
-#define NGX_HTTP_RATELIMIT_ORIGIN_DEPTH  8             /* maps of maps */
+#define NGX_HTTP_RATELIMIT_ORIGIN_DEPTH  32            /* maps of maps */
 
 
 /* whether a variable is one of those that are looked for */
@@ -11,14 +11,30 @@ typedef ngx_uint_t (*ngx_http_ratelimit_origin_pt)(
     ngx_http_ratelimit_statement_t *block, ngx_str_t *name);
 
 
+typedef struct {
+    ngx_http_ratelimit_statement_t  *block;
+    ngx_http_ratelimit_origin_pt     handler;
+    ngx_uint_t                       number;    /* no statement is looked at
+                                                   twice */
+    unsigned                         sources:1; /* what a map chooses by counts
+                                                   too */
+    unsigned                         captures:1; /* or what its regex took of
+                                                    that */
+} ngx_http_ratelimit_search_t;
+
+
 static ngx_uint_t ngx_http_ratelimit_origin_uses(
-    ngx_http_ratelimit_statement_t *block, ngx_str_t *text,
-    ngx_http_ratelimit_origin_pt handler, ngx_uint_t sources, ngx_uint_t depth,
+    ngx_http_ratelimit_search_t *search, ngx_str_t *text, ngx_uint_t depth,
     ngx_str_t *found);
 static ngx_uint_t ngx_http_ratelimit_origin_made(
-    ngx_http_ratelimit_statement_t *block, ngx_str_t *name,
-    ngx_http_ratelimit_origin_pt handler, ngx_uint_t sources,
-    ngx_uint_t depth);
+    ngx_http_ratelimit_search_t *search, ngx_str_t *name, ngx_uint_t depth);
+static ngx_uint_t ngx_http_ratelimit_origin_first(
+    ngx_http_ratelimit_search_t *search,
+    ngx_http_ratelimit_statement_t *statement);
+static ngx_uint_t ngx_http_ratelimit_origin_located(
+    ngx_http_ratelimit_statement_t *block, ngx_str_t *text, ngx_str_t *found);
+static ngx_uint_t ngx_http_ratelimit_origin_captured(ngx_str_t *regex,
+    ngx_str_t *text, ngx_str_t *found);
 static ngx_uint_t ngx_http_ratelimit_origin_authorized(
     ngx_http_ratelimit_statement_t *block, ngx_str_t *name);
 static ngx_uint_t ngx_http_ratelimit_origin_partial(
@@ -29,13 +45,22 @@ static ngx_uint_t ngx_http_ratelimit_origin_is(ngx_str_t *word,
     ngx_str_t *name);
 
 
+static ngx_uint_t  ngx_http_ratelimit_origin_searches;
+
+
 ngx_uint_t
 ngx_http_ratelimit_origin_auth(ngx_http_ratelimit_statement_t *block,
     ngx_str_t *text, ngx_str_t *name)
 {
-    return ngx_http_ratelimit_origin_uses(block, text,
-                                       ngx_http_ratelimit_origin_authorized, 1,
-                                       0, name);
+    ngx_http_ratelimit_search_t  search;
+
+    search.block = block;
+    search.handler = ngx_http_ratelimit_origin_authorized;
+    search.number = ++ngx_http_ratelimit_origin_searches;
+    search.sources = 1;
+    search.captures = 0;
+
+    return ngx_http_ratelimit_origin_uses(&search, text, 0, name);
 }
 
 
@@ -43,9 +68,15 @@ ngx_uint_t
 ngx_http_ratelimit_origin_map(ngx_http_ratelimit_statement_t *block,
     ngx_str_t *text, ngx_str_t *name)
 {
-    return ngx_http_ratelimit_origin_uses(block, text,
-                                          ngx_http_ratelimit_origin_partial, 0,
-                                          0, name);
+    ngx_http_ratelimit_search_t  search;
+
+    search.block = block;
+    search.handler = ngx_http_ratelimit_origin_partial;
+    search.number = ++ngx_http_ratelimit_origin_searches;
+    search.sources = 0;
+    search.captures = 0;
+
+    return ngx_http_ratelimit_origin_uses(&search, text, 0, name);
 }
 
 
@@ -53,9 +84,16 @@ ngx_uint_t
 ngx_http_ratelimit_origin_client(ngx_http_ratelimit_statement_t *block,
     ngx_str_t *text, ngx_str_t *name)
 {
-    return ngx_http_ratelimit_origin_uses(block, text,
-                                          ngx_http_ratelimit_origin_sent, 0,
-                                          0, name);
+    ngx_http_ratelimit_search_t  search;
+
+    search.block = block;
+    search.handler = ngx_http_ratelimit_origin_sent;
+    search.number = ++ngx_http_ratelimit_origin_searches;
+    search.sources = 0;
+    search.captures = 1;
+
+    return ngx_http_ratelimit_origin_uses(&search, text, 0, name)
+           || ngx_http_ratelimit_origin_located(block, text, name);
 }
 
 
@@ -101,16 +139,15 @@ ngx_http_ratelimit_origin_sent(ngx_http_ratelimit_statement_t *block,
 
 /*
  * Whether a text has a variable that the handler knows, or one that is made of
- * such: by "map", or by "set" in this block or around it.  What a map chooses
- * by is followed if "sources" is set.  "found" is the variable in the text.
+ * such: by "map", or by "set" in this block or around it.  "found" is the
+ * variable in the text.
  */
 
 static ngx_uint_t
-ngx_http_ratelimit_origin_uses(ngx_http_ratelimit_statement_t *block,
-    ngx_str_t *text, ngx_http_ratelimit_origin_pt handler, ngx_uint_t sources,
-    ngx_uint_t depth, ngx_str_t *found)
+ngx_http_ratelimit_origin_uses(ngx_http_ratelimit_search_t *search,
+    ngx_str_t *text, ngx_uint_t depth, ngx_str_t *found)
 {
-    u_char     *p, *last;
+    u_char     *p;
     ngx_str_t   name;
 
     if (depth > NGX_HTTP_RATELIMIT_ORIGIN_DEPTH) {
@@ -118,33 +155,11 @@ ngx_http_ratelimit_origin_uses(ngx_http_ratelimit_statement_t *block,
     }
 
     p = text->data;
-    last = text->data + text->len;
 
-    while (p < last) {
+    while (ngx_http_ratelimit_origin_next(&p, text->data + text->len, &name)) {
 
-        if (*p++ != '$') {
-            continue;
-        }
-
-        if (p < last && *p == '{') {
-            p++;
-        }
-
-        name.data = p;
-
-        while (p < last
-               && ((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z')
-                   || (*p >= '0' && *p <= '9') || *p == '_'))
-        {
-            p++;
-        }
-
-        name.len = p - name.data;
-
-        if (name.len
-            && (handler(block, &name)
-                || ngx_http_ratelimit_origin_made(block, &name, handler,
-                                                 sources, depth + 1)))
+        if (search->handler(search->block, &name)
+            || ngx_http_ratelimit_origin_made(search, &name, depth + 1))
         {
             if (found) {
                 *found = name;
@@ -159,21 +174,20 @@ ngx_http_ratelimit_origin_uses(ngx_http_ratelimit_statement_t *block,
 
 
 static ngx_uint_t
-ngx_http_ratelimit_origin_made(ngx_http_ratelimit_statement_t *block,
-    ngx_str_t *name, ngx_http_ratelimit_origin_pt handler, ngx_uint_t sources,
-    ngx_uint_t depth)
+ngx_http_ratelimit_origin_made(ngx_http_ratelimit_search_t *search,
+    ngx_str_t *name, ngx_uint_t depth)
 {
     ngx_http_ratelimit_statement_t  *b, *s, *entry;
 
-    for (b = block; b->parent->parent; b = b->parent) {
+    for (b = search->block; b->parent->parent; b = b->parent) {
 
         for (s = b->child; s; s = s->next) {
 
             if (s->n == 3 && ngx_http_ratelimit_statement_is(s, "set")
                 && ngx_http_ratelimit_origin_is(&s->words[1], name)
-                && ngx_http_ratelimit_origin_uses(block, &s->words[2],
-                                                 handler, sources, depth,
-                                                 NULL))
+                && ngx_http_ratelimit_origin_first(search, s)
+                && ngx_http_ratelimit_origin_uses(search, &s->words[2], depth,
+                                                  NULL))
             {
                 return 1;
             }
@@ -183,25 +197,155 @@ ngx_http_ratelimit_origin_made(ngx_http_ratelimit_statement_t *block,
     for (s = b->child; ngx_http_ratelimit_statement_maps(s); s = s->next) {
 
         if (s->n != 3
-            || !ngx_http_ratelimit_origin_is(&s->words[2], name))
+            || !ngx_http_ratelimit_origin_is(&s->words[2], name)
+            || !ngx_http_ratelimit_origin_first(search, s))
         {
             continue;
         }
 
-        if (sources
-            && ngx_http_ratelimit_origin_uses(block, &s->words[1],
-                                             handler, sources, depth, NULL))
+        if (search->sources
+            && ngx_http_ratelimit_origin_uses(search, &s->words[1], depth,
+                                              NULL))
         {
             return 1;
         }
 
         for (entry = s->child; entry; entry = entry->next) {
 
-            if (ngx_http_ratelimit_origin_uses(block, &entry->words[1],
-                                              handler, sources, depth, NULL))
+            if (ngx_http_ratelimit_origin_uses(search, &entry->words[1], depth,
+                                               NULL))
             {
                 return 1;
             }
+
+            if (search->captures
+                && *entry->words[0].data == '~'
+                && ngx_http_ratelimit_origin_captured(&entry->words[0],
+                                                      &entry->words[1], NULL)
+                && ngx_http_ratelimit_origin_uses(search, &s->words[1], depth,
+                                                  NULL))
+            {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+/* one that was found before has not been what is looked for */
+
+static ngx_uint_t
+ngx_http_ratelimit_origin_first(ngx_http_ratelimit_search_t *search,
+    ngx_http_ratelimit_statement_t *statement)
+{
+    if (statement->search == search->number) {
+        return 0;
+    }
+
+    statement->search = search->number;
+
+    return 1;
+}
+
+
+/* whether a text has what the regex of a location took of the URI */
+
+static ngx_uint_t
+ngx_http_ratelimit_origin_located(ngx_http_ratelimit_statement_t *block,
+    ngx_str_t *text, ngx_str_t *found)
+{
+    for ( /* void */ ; block->parent->parent; block = block->parent) {
+
+        if (ngx_http_ratelimit_statement_is(block, "location")
+            && block->n > 1 && *block->words[1].data == '~'
+            && ngx_http_ratelimit_origin_captured(&block->words[block->n - 1],
+                                                  text, found))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* $1 to $9, or a name that the regex gives to a part */
+
+static ngx_uint_t
+ngx_http_ratelimit_origin_captured(ngx_str_t *regex, ngx_str_t *text,
+    ngx_str_t *found)
+{
+    u_char     *p, *q;
+    ngx_str_t   name;
+
+    p = text->data;
+
+    while (ngx_http_ratelimit_origin_next(&p, text->data + text->len, &name)) {
+
+        if (found) {
+            *found = name;
+        }
+
+        if (name.len == 1 && *name.data >= '1' && *name.data <= '9') {
+            return ngx_strchr(regex->data, '(') != NULL;
+        }
+
+        for (q = regex->data; *q; q++) {
+
+            if (*q == '<' && q[1]
+                && ngx_strncasecmp(q + 1, name.data, name.len) == 0
+                && q[1 + name.len] == '>')
+            {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_origin_next(u_char **pos, u_char *last, ngx_str_t *name)
+{
+    u_char  *p;
+
+    for (p = *pos; p < last; /* void */ ) {
+
+        if (*p++ != '$') {
+            continue;
+        }
+
+        /* the number of a capture has one digit */
+
+        if (p < last && *p >= '1' && *p <= '9') {
+            name->data = p++;
+            name->len = 1;
+            *pos = p;
+
+            return 1;
+        }
+
+        if (p < last && *p == '{') {
+            p++;
+        }
+
+        name->data = p;
+
+        while (p < last
+               && ((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z')
+                   || (*p >= '0' && *p <= '9') || *p == '_'))
+        {
+            p++;
+        }
+
+        name->len = p - name->data;
+
+        if (name->len) {
+            *pos = p;
+            return 1;
         }
     }
 
@@ -272,7 +416,7 @@ ngx_http_ratelimit_origin_partial(ngx_http_ratelimit_statement_t *block,
 
             word = entry->words;
 
-            if (ngx_strcmp(word->data, "default") == 0
+            if ((ngx_strcmp(word->data, "default") == 0 && word[1].len)
                 || (geo ? ngx_strcmp(word->data, "include") == 0
                         : ngx_http_ratelimit_regex_any(word)))
             {

@@ -26,9 +26,16 @@ ngx_uint_t ngx_http_ratelimit_origin_auth(
 ngx_uint_t ngx_http_ratelimit_origin_map(
     ngx_http_ratelimit_statement_t *block, ngx_str_t *text, ngx_str_t *name);
 
-/* whether it has one that a client sends, or one that such a one may become */
+/*
+ * Whether it has one that a client sends, or one that such a one may become, as
+ * a whole or by what a regex takes of it
+ */
 ngx_uint_t ngx_http_ratelimit_origin_client(
     ngx_http_ratelimit_statement_t *block, ngx_str_t *text, ngx_str_t *name);
+
+/* the next variable of a text, and where to go on; 0: there is none */
+ngx_uint_t ngx_http_ratelimit_origin_next(u_char **pos, u_char *last,
+    ngx_str_t *name);
 
 /* a regex that is known to match anything; in a map, after "~" or "~*" */
 ngx_uint_t ngx_http_ratelimit_regex_any(ngx_str_t *regex);

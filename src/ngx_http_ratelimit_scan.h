@@ -36,6 +36,7 @@ struct ngx_http_ratelimit_statement_s {
     ngx_str_t                          file;
     ngx_uint_t                         line;     /* of its ";" or "{" */
     ngx_uint_t                         marks;    /* of whoever looks at it */
+    ngx_uint_t                         search;   /* the last one to see it */
 };
 
 

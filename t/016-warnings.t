@@ -340,6 +340,11 @@ warned('a geo', 'map_default', 'ratelimit_rate $rate;', ['"$rate"'],
        conf => "$SHARDS geo \$rate { 10.0.0.0/8 1r/s; }\n",
        server => "location / {\nratelimit_rate \$rate;\n}");
 
+warned('an empty default', 'map_default', 'ratelimit_rate $rate;',
+       ['"$rate"', 'or with an empty one'],
+       conf => "$SHARDS map \$arg_a \$rate { default ''; a 1r/s; }\n",
+       server => "location / {\nratelimit_rate \$rate;\n}");
+
 # ---- what a client sends
 
 for my $case (['capacity', 'ratelimit_capacity $http_x_burst;',
@@ -370,14 +375,46 @@ warned('of a limit with a name', 'client_value',
        conf => "$SHARDS\nratelimit_limit a rate=1r/s capacity=\$arg_c;\n",
        server => 'ratelimit a;');
 
+warned('what the regex of a map takes of it', 'client_value',
+       'ratelimit_rate $rate;', ['"$rate" in "ratelimit_rate"'],
+       conf => "$SHARDS map \$http_x \$rate {
+                    default 1r/s; ~^(\\d+)\$ \$1r/s;
+                }\n",
+       server => "location / {\nratelimit_rate \$rate;\n}");
+warned('by its name', 'client_value', 'ratelimit_capacity $n;',
+       ['"$n" in "ratelimit_capacity"'],
+       conf => "$SHARDS map \$http_x \$n {
+                    default 1; ~^(?<number>\\d+)\$ \$number;
+                }\n",
+       server => "location / { ratelimit_rate 1r/s;\nratelimit_capacity \$n;\n}");
+warned('what the regex of a location takes of the URI', 'client_value',
+       "ratelimit_capacity $_;", [qq{"$_" in "ratelimit_capacity"}],
+       conf => $SHARDS,
+       server => "location ~ ^/(?<n>\\d+)/ { ratelimit_rate 1r/s;
+           ratelimit_capacity $_;
+       }")
+    for '$1', '$n';
+
 not_warned($_->[0], conf => "$SHARDS $_->[1]\n", server => $_->[2])
-    for ['what a map chooses by', 'map $arg_a $rate { default 1r/s; a 2r/s; }',
+    for ['what a regex takes of the server\'s own',
+         'map $server_name $n { default 1; ~^a(\d+) $1; }
+          map $http_x $m { default 1; ~^a(b) $n; }',
+         'location ~ ^/(?<x>\d+)/ { ratelimit_rate 1r/s;
+              ratelimit_capacity $m; }'],
+        ['what a map chooses by', 'map $arg_a $rate { default 1r/s; a 2r/s; }',
          'ratelimit_rate $rate;'],
         ['a key and a cost of a client', '',
          'ratelimit_rate 1r/s; ratelimit_key $http_x; '
          . 'ratelimit_cost $content_length;'],
         ['a name that only begins alike', 'map $host $argument { default 5; }',
          'ratelimit_rate 1r/s; ratelimit_capacity $argument;'];
+
+
+# each place is looked at once, however often variables are made of themselves
+
+not_warned('a key in many steps', conf => $SHARDS,
+           server => 'location / { set $k a;' . 'set $k "$k-$k";' x 30
+                     . 'ratelimit_rate 1r/s; ratelimit_key $k; }');
 
 
 write_file('map', "default 1r/s;\n");
@@ -419,6 +456,21 @@ is_deeply [notices_of(conf => 'ratelimit_silence no_shards;',
 is_deeply [notices_of(conf => $SHARDS, server => 'ratelimit_rate 1r/s;')], [],
           'nor with shards';
 is_deeply [notices_of(server => '')], [], 'nor without limits';
+
+SKIP: {
+    my $nginx = RateLimit::Nginx->new(server => 'ratelimit_rate 1r/s;');
+    my @command = $nginx->_command('-t');
+
+    skip 'this nginx has no -e', 1 unless grep { $_ eq '-e' } @command;
+
+    $nginx->_write_config;
+    $command[-1] = 'stderr';
+
+    my $output = qx{@command 2>&1};
+
+    is scalar(() = $output =~ /there is no "ratelimit_shards"/g), 1,
+       'one notice where the log is what nginx -t shows';
+}
 
 warned('some without shards', 'no_shards', 'location /b {',
        ['limits of location "/b" live in this machine\'s memory alone'],
