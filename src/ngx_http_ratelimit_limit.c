@@ -461,6 +461,13 @@ ngx_http_ratelimit_limit_param(ngx_conf_t *cf,
             goto duplicate;
         }
 
+        if (text.len == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "no key in \"%V\" of \"%V\": a limit with an "
+                               "empty key limits nothing", word, &value[0]);
+            return NGX_ERROR;
+        }
+
         limit->terms.key = ngx_palloc(cf->pool,
                                       sizeof(ngx_http_complex_value_t));
         if (limit->terms.key == NULL) {

@@ -182,6 +182,8 @@ refused("algorithm=$_", "$SHARDS ratelimit_limit a rate=1r/s algorithm=$_;",
         'it must be "token_bucket", "sliding_window_log" or "gcra"')
     for qw(foo sliding_window sliding_window_logs), '';
 
+refused('an empty key', "$SHARDS ratelimit_limit a key= rate=1r/s;", '',
+        'no key in "key=" of "ratelimit_limit"', 'limits nothing');
 refused('a variable that nobody knows',
         "$SHARDS ratelimit_limit a rate=1r/s $_=\$no_such;", '',
         'unknown "no_such" variable')
