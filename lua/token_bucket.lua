@@ -30,12 +30,13 @@
 -- integers, which Lua formats in half the time that it takes for one float.
 --
 -- A key that is used again gets twice its time to live, so that few calls have
--- to renew it. "x - x % 1" is the floor of x without a call.
+-- to renew it. "x - x % 1" is the floor of x and "x + -x % 1" its ceiling, both
+-- without a call.
 
 local HOUR = 3600000000
 
 local call, pcall, tonumber = redis.call, redis.pcall, tonumber
-local ceil, max, min = math.ceil, math.max, math.min
+local max, min = math.max, math.min
 local format, sub = string.format, string.sub
 
 local time = call('TIME')
@@ -121,7 +122,7 @@ for i = 1, #KEYS do
     if tokens and last then
         local elapsed = now - last
 
-        expires = max(0, tonumber(bucket[3]) or 0)
+        expires = tonumber(bucket[3]) or 0
         ttl = 2 * ttl
 
         tokens = tokens * 1000000 + 0.5
@@ -129,6 +130,7 @@ for i = 1, #KEYS do
 
         -- should somebody else have written that, or "nan"
         tokens = tokens >= 0 and tokens or 0
+        expires = expires >= 0 and expires or 0
 
         if elapsed > HOUR and seen > 0 then
             elapsed = elapsed - leap(key, elapsed)
@@ -146,7 +148,9 @@ for i = 1, #KEYS do
                 -- time that made no whole microtoken is left to the next call
                 refill = refill - refill % 1
                 tokens = tokens + refill
-                last = min(now, last + ceil(refill * den / num))
+                refill = refill * den / num
+                last = last + refill + -refill % 1
+                last = last < now and last or now
             end
         else
             -- the clock stepped back: nothing is refilled, it goes on from here

@@ -47,9 +47,10 @@ use RateLimit::Util qw(slurp);
 my %rate = (
     hot  => { capacity => 1_000_000, rate => '100000r/s' },
     keys => { capacity => 100_000, rate => '100r/s' },
+    slow => { capacity => 100_000, rate => '5000r/d' },
 );
 
-my %key = (hot => 'hot', keys => '$arg_k');
+my %key = (hot => 'hot', keys => '$arg_k', slow => '$arg_k');
 
 sub all {
     my ($keys) = @_;
@@ -117,6 +118,11 @@ sub all {
                conf => shard() . limit($kind));
     }
 
+    # a quota: a bucket that takes longer than an hour to become full
+
+    $add->('slow', 'keys', title => 'exact, 5000r/d', goal => 1,
+           conf => shard() . limit('slow'));
+
     $add->('denied', 'denied', id => 'denied', title => 'all denied',
            goal => 1, expect => 429, conf => shard() . denied());
     $add->('denied', 'denied', id => 'denied-plain', goal => 1, expect => 429,
@@ -127,7 +133,7 @@ sub all {
     # that are further apart would measure nothing else.
 
     for my $kind (qw(hot keys)) {
-        $add->('gcra', $kind, title => 'gcra',
+        $add->('gcra', $kind, title => 'gcra', goal => $kind eq 'keys',
                before => $kind eq 'keys' ? 2 : 0,
                conf => shard() . limit($kind)
                        . "ratelimit_algorithm gcra;\n");

@@ -79,7 +79,8 @@ sub goals {
     my $case = $self->{by_id};
     my $cpu = 'CPU of nginx + Redis / limit_req';
 
-    for (['exact-hot', 1.25], ['exact-keys', 1.75],
+    for (['exact-hot', 1.25], ['exact-keys', 1.7],
+         ['slow-keys', 1.87], ['gcra-keys', 1.5],
          ['denied', 1.15], ['denied-plain', 1.05],
          ['lease-hot', 1.1], ['lease-keys', 1.4],
          ['local-hot', 1.1], ['local-keys', 1.1])
