@@ -18,8 +18,8 @@
  * A node is a peer with a link of its own, breaker and counters included, made
  * when it is first heard of.  One that leaves the map loses its connection,
  * and, as soon as nothing is under way, its record; then the next node that
- * comes gets its place.  Whoever still holds on to its link, as leases do, is
- * redirected by the new one.  The seeds are the first nodes, and stay; one that
+ * comes gets its place.  Whoever still holds on to its link, as leases do, asks
+ * where the key is by now.  The seeds are the first nodes, and stay; one that
  * is in the map under the same address is that node.
  *
  * A node is found by its address, or, if the cluster announces names and there
@@ -159,6 +159,8 @@ static void ngx_http_ratelimit_cluster_unindex(
     ngx_http_ratelimit_cluster_t *cluster, ngx_http_ratelimit_member_t *node);
 static ngx_uint_t ngx_http_ratelimit_cluster_chain(const void *text,
     size_t len, in_port_t port);
+static ngx_http_ratelimit_link_t *ngx_http_ratelimit_cluster_now(void *data,
+    const char *key, size_t len);
 static ngx_http_ratelimit_link_t *ngx_http_ratelimit_cluster_any(
     ngx_http_ratelimit_cluster_t *cluster);
 static ngx_http_ratelimit_failure_e ngx_http_ratelimit_cluster_greeted(
@@ -231,6 +233,7 @@ ngx_http_ratelimit_cluster_create(ngx_cycle_t *cycle,
     cluster->guide.greeted = ngx_http_ratelimit_cluster_greeted;
     cluster->guide.redirect = ngx_http_ratelimit_cluster_redirect;
     cluster->guide.trouble = ngx_http_ratelimit_cluster_trouble;
+    cluster->guide.find = ngx_http_ratelimit_cluster_now;
 
     cluster->refresh.handler = ngx_http_ratelimit_cluster_refresh;
     cluster->refresh.data = cluster;
@@ -359,6 +362,15 @@ ngx_http_ratelimit_cluster_find(ngx_http_ratelimit_cluster_t *cluster,
     ngx_http_ratelimit_cluster_want(cluster);
 
     return ngx_http_ratelimit_cluster_any(cluster);
+}
+
+
+static ngx_http_ratelimit_link_t *
+ngx_http_ratelimit_cluster_now(void *data, const char *key, size_t len)
+{
+    ngx_uint_t  slot;
+
+    return ngx_http_ratelimit_cluster_find(data, key, len, &slot);
 }
 
 

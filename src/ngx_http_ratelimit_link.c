@@ -287,6 +287,15 @@ ngx_http_ratelimit_link_refunds(ngx_http_ratelimit_link_t *link)
 }
 
 
+ngx_http_ratelimit_link_t *
+ngx_http_ratelimit_link_now(ngx_http_ratelimit_link_t *link, const char *key,
+    size_t len)
+{
+    return link->guide.find ? link->guide.find(link->guide.data, key, len)
+                            : link;
+}
+
+
 ngx_uint_t
 ngx_http_ratelimit_link_found(ngx_http_ratelimit_link_t *link,
     ngx_str_t *address)

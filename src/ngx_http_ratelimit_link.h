@@ -38,6 +38,10 @@ typedef struct {
     /* it did not answer, or not as it should: it may be elsewhere by now */
     void        (*trouble)(void *data, ngx_http_ratelimit_link_t *link,
                            ngx_http_ratelimit_failure_e failure);
+
+    /* where a key lives by now; never NULL */
+    ngx_http_ratelimit_link_t *
+                (*find)(void *data, const char *key, size_t len);
 } ngx_http_ratelimit_guide_t;
 
 
@@ -81,6 +85,10 @@ ngx_http_ratelimit_redis_t *ngx_http_ratelimit_link_redis(
 /* places for what batches and refunds keep of it, NULL at first */
 void **ngx_http_ratelimit_link_lane(ngx_http_ratelimit_link_t *link);
 void **ngx_http_ratelimit_link_refunds(ngx_http_ratelimit_link_t *link);
+
+/* the link to a key that this one led to some time ago */
+ngx_http_ratelimit_link_t *ngx_http_ratelimit_link_now(
+    ngx_http_ratelimit_link_t *link, const char *key, size_t len);
 
 /* keeps where the peer is; returns whether other workers don't know that yet */
 ngx_uint_t ngx_http_ratelimit_link_found(ngx_http_ratelimit_link_t *link,

@@ -124,6 +124,9 @@ ngx_http_ratelimit_refund(ngx_http_ratelimit_link_t *link,
     ngx_http_ratelimit_due_t      *due;
     ngx_http_ratelimit_refunds_t  *line;
 
+    /* the node that a lease came from may have left its cluster */
+
+    link = ngx_http_ratelimit_link_now(link, refund->key, refund->len);
     line = ngx_http_ratelimit_refund_line(link);
 
     /* leases, which are given back at the end, have a bound of their own */

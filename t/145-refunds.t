@@ -147,6 +147,40 @@ subtest 'a cluster: more than fits goes back in portions' => sub {
 };
 
 
+# The node that a lease came from is no more: its keys are another one's now.
+
+subtest 'a cluster: to the node that has the key by then' => sub {
+    my $cluster = RateLimit::Cluster->start(masters => 1);
+    my ($stays) = $cluster->nodes;
+    my $leaves = $cluster->add_node;
+    my $slot = RateLimit::Cluster::slot('left');
+
+    $cluster->move_slot($slot, $leaves);
+
+    my $nginx = start_nginx('cluster ' . $stays->addr);
+    my $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{status} };
+
+    is $get->('/lease?k=left'), 200, 'passed' for 1 .. 2;
+    is int $leaves->tokens('ratelimit:lease:{left}'), 99_997, 'one is held';
+
+    $cluster->move_slot($slot, $stays);
+
+    is $get->('/small?k=left'), 200, 'a key of the same slot';
+    ok wait_until(sub { $get->('/small?k=left') == 200 && !$leaves->clients }),
+       'the node has left';
+
+    $cluster->remove_node($leaves);
+
+    ok $nginx->stop, 'nginx leaves';
+    is int $stays->tokens('ratelimit:lease:{left}'), 99_998,
+       'what was held is back';
+    is $nginx->log_count(qr/were lost|unavailable/), 0, 'nobody was missing';
+    $nginx->no_alerts;
+
+    $cluster->stop;
+};
+
+
 subtest 'what does not go back is counted and logged' => sub {
     my $nginx = start_nginx($redis->addr);
 
