@@ -24,7 +24,6 @@
 #define NGX_HTTP_RATELIMIT_LASTS   32
 
 
-
 /* what may be kept about a key, each under a name of its own */
 
 typedef enum {

@@ -3,8 +3,11 @@
 #include "ngx_http_ratelimit_hash.h"
 
 
-/* ms: by then, as a rule, a request that was denied has given back */
-#define NGX_HTTP_RATELIMIT_LOCAL_MOMENT  100
+/*
+ * ms: by then, as a rule, a request that was denied has given back.  100 at
+ * most, and whole portions, as these are rounded up
+ */
+#define NGX_HTTP_RATELIMIT_LOCAL_MOMENT  (3 * NGX_HTTP_RATELIMIT_LASTS)
 
 /* ms after its end: tokens of a lease that are still there belong to nobody */
 #define NGX_HTTP_RATELIMIT_LOCAL_STALE   1000
