@@ -605,14 +605,19 @@ static void
 ngx_http_ratelimit_script_state(ngx_http_ratelimit_claim_t *claim, size_t i,
     int64_t n)
 {
-    uint64_t  left, tick;
+    uint64_t                   left;
+    ngx_http_ratelimit_rate_t  rate;
 
     if (claim->bucket.algorithm == NGX_HTTP_RATELIMIT_GCRA) {
         left = (n < 0) ? (uint64_t) (-1 - n) : (uint64_t) n;
-        tick = ngx_http_ratelimit_gcra_tick(&claim->bucket.rate);
 
-        left = left / tick * NGX_HTTP_RATELIMIT_MICRO
-               + left % tick * NGX_HTTP_RATELIMIT_MICRO / tick;
+        /* a year of ticks times a million needs more than 64 bits */
+
+        rate.num = NGX_HTTP_RATELIMIT_MICRO;
+        rate.den = ngx_http_ratelimit_gcra_tick(&claim->bucket.rate);
+
+        left = ngx_http_ratelimit_rate_refill(&rate, left);
+        left = (left < INT64_MAX) ? left : INT64_MAX;
 
         n = (n < 0) ? -1 - (int64_t) left : (int64_t) left;
     }

@@ -2821,6 +2821,107 @@ test_gcra_replies(void)
 
     is_number(wrong, 0, "20000 random answers: to the microtoken");
 
+    /* more than a Redis in its right mind says */
+
+    answer(reader, ":9223372036854775807\r\n", &script);
+    ok(claims[0].state[0] > 0 && script.passed == 1, "too much is much");
+    answer(reader, ":-9223372036854775808\r\n", &script);
+    ok(claims[0].state[0] < 0 && script.passed == 0, "denied all the same");
+
+    ngx_http_ratelimit_reader_free(reader);
+}
+
+
+/*
+ * From the fastest rate to the slowest that gcra can have, and all orders of
+ * magnitude between them: what is left just before a token is whole, just
+ * after, and in the middle, against a wider type
+ */
+
+static void
+test_gcra_edges(void)
+{
+    char                           wire[64];
+    int64_t                        got;
+    unsigned                       i, k, times, wrong;
+    uint64_t                       capacity, tick, ticks;
+    long double                    wanted, seconds, unit;
+    ngx_http_ratelimit_claim_t     claim;
+    ngx_http_ratelimit_script_t    script;
+    ngx_http_ratelimit_reader_t   *reader;
+
+    static const char  *rates[] = {
+        "100000r/s", "99999.999999r/s", "1000r/s", "7r/s", "1r/s", "0.1r/s",
+        "7r/m", "1r/m", "1r/h", "7r/d", "1r/d", "0.1r/d", "0.075r/d",
+        "0.074r/d", "0.05r/d", "0.01r/d", "0.003r/d", "0.00274r/d"
+    };
+
+    reader = ngx_http_ratelimit_reader_create();
+
+    claim = claim_of("a", gcra_of(1, "0.05r/d", 1));
+    script = script_of(&claim, 1);
+
+    /* a token in 20 days; 19.9 have gone */
+
+    answer(reader, ":-27509760000001\r\n", &script);
+    is_number(claim.state[0] == -995001, 1, "0.05r/d after 19.9 days");
+
+    ngx_http_ratelimit_decide(&claim.decision, &claim.bucket, claim.state);
+    is_number(claim.decision.retry_after, 8640, "a tenth of a day more");
+
+    for (i = 0; i < nelts_of(rates); i++) {
+        wrong = 0;
+
+        for (times = 0; times < 2; times++) {
+            claim = claim_of("a", gcra_of(1, rates[i], 1));
+            tick = ngx_http_ratelimit_gcra_tick(&claim.bucket.rate);
+
+            /* one token, or as many as a year makes */
+
+            capacity = times ? 31536000ULL * 16 * 1000000 / tick : 1;
+            capacity = capacity < 1000000000 ? capacity : 1000000000;
+            claim.bucket.capacity = capacity;
+            script = script_of(&claim, 1);
+
+            if (ngx_http_ratelimit_gcra_check(&claim.bucket.rate, capacity)) {
+                wrong = 1000;
+            }
+
+            for (k = 0; k <= 1000; k++) {
+                ticks = (k % 10 == 0) ? tick * (capacity - 1) + tick / 1000 * k
+                        : (k % 10 < 5) ? tick * capacity - k % 10
+                        : tick * (capacity - 1) + k % 10 - 5;
+
+                snprintf(wire, sizeof(wire), ":%" PRId64 "\r\n",
+                         k % 2 ? (int64_t) ticks : -1 - (int64_t) ticks);
+                answer(reader, wire, &script);
+
+                got = k % 2 ? claim.state[0] : -1 - claim.state[0];
+                wanted = (long double) ticks * 1000000 / tick;
+
+                wrong += got > wanted || got + 1 < wanted;
+
+                if (capacity > 1 || k % 2) {
+                    continue;
+                }
+
+                /* when there is a token, to the microtoken and the second */
+
+                ngx_http_ratelimit_decide(&claim.decision, &claim.bucket,
+                                          claim.state);
+
+                unit = (long double) tick / 16e12L;
+                seconds = (long double) (tick - ticks) / 16e6L;
+
+                wrong += claim.decision.retry_after + 1e-6L < seconds
+                         || claim.decision.retry_after
+                            > seconds + unit + 1.000001L;
+            }
+        }
+
+        is_number(wrong, 0, rates[i]);
+    }
+
     ngx_http_ratelimit_reader_free(reader);
 }
 
@@ -3764,6 +3865,7 @@ main(void)
     test_many_replies();
     test_times_replies();
     test_gcra_replies();
+    test_gcra_edges();
     test_alike_replies();
     test_alike_pairs();
     test_alike_wrong();
