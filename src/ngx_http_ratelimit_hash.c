@@ -7,6 +7,9 @@
 #define NGX_HTTP_RATELIMIT_FNV_BASIS  0xcbf29ce484222325ULL
 #define NGX_HTTP_RATELIMIT_FNV_PRIME  0x00000100000001b3ULL
 
+#define NGX_HTTP_RATELIMIT_FNV32_BASIS  0x811c9dc5
+#define NGX_HTTP_RATELIMIT_FNV32_PRIME  0x01000193
+
 
 #define ngx_http_ratelimit_rotate(x, n)  (((x) << (n)) | ((x) >> (64 - (n))))
 
@@ -60,9 +63,28 @@ ngx_http_ratelimit_hash_consistent(uint64_t key, const uint64_t *shards,
 
 
 size_t
-ngx_http_ratelimit_hash_modulo(uint64_t key, size_t n)
+ngx_http_ratelimit_hash_modulo(const void *data, size_t len, size_t n)
 {
-    return (size_t) (key % n);
+    return ngx_http_ratelimit_hash32(data, len) % n;
+}
+
+
+uint32_t
+ngx_http_ratelimit_hash32(const void *data, size_t len)
+{
+    size_t                i;
+    uint32_t              h;
+    const unsigned char  *p;
+
+    p = data;
+    h = NGX_HTTP_RATELIMIT_FNV32_BASIS;
+
+    for (i = 0; i < len; i++) {
+        h ^= p[i];
+        h *= NGX_HTTP_RATELIMIT_FNV32_PRIME;
+    }
+
+    return h;
 }
 
 

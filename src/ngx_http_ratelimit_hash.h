@@ -25,8 +25,9 @@ uint64_t ngx_http_ratelimit_hash(const void *data, size_t len);
 size_t ngx_http_ratelimit_hash_consistent(uint64_t key,
     const uint64_t *shards, size_t n);
 
-/* the plain rule of other clients: FNV-1a mod n */
-size_t ngx_http_ratelimit_hash_modulo(uint64_t key, size_t n);
+/* the plain rule of other clients: FNV-1a with 32 bits, mod n */
+size_t ngx_http_ratelimit_hash_modulo(const void *data, size_t len, size_t n);
+uint32_t ngx_http_ratelimit_hash32(const void *data, size_t len);
 
 /*
  * SipHash-2-4 with 128 bits: as long as the secret is one, nobody finds two

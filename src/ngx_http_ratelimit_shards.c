@@ -928,12 +928,11 @@ ngx_http_ratelimit_shards_find(ngx_http_ratelimit_shards_t *shards,
         return shards->peers[0];
     }
 
-    hash = ngx_http_ratelimit_hash(key->data, key->len);
-
     if (shards->hash == NGX_HTTP_RATELIMIT_HASH_MODULO) {
-        i = ngx_http_ratelimit_hash_modulo(hash, shards->n);
+        i = ngx_http_ratelimit_hash_modulo(key->data, key->len, shards->n);
 
     } else {
+        hash = ngx_http_ratelimit_hash(key->data, key->len);
         i = ngx_http_ratelimit_hash_consistent(hash, shards->hashes,
                                                shards->n);
     }

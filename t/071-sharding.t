@@ -15,6 +15,7 @@ use Digest::SHA qw(sha1_hex);
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
+use RateLimit::Util qw(slurp);
 
 my @redis = RateLimit::Redis->start_many(4);
 
@@ -34,6 +35,19 @@ sub fnv1a {
 
     for my $byte (unpack 'C*', $text) {
         $h = ($h ^ $byte) * 0x100000001b3;
+    }
+
+    return $h;
+}
+
+
+sub fnv1a_32 {
+    my ($text) = @_;
+
+    my $h = 0x811c9dc5;
+
+    for my $byte (unpack 'C*', $text) {
+        $h = ($h ^ $byte) * 0x01000193 % 2 ** 32;
     }
 
     return $h;
@@ -81,7 +95,7 @@ sub consistent {
 sub modulo {
     my ($key, @names) = @_;
 
-    return unsigned(fnv1a($key)) % @names;
+    return fnv1a_32($key) % @names;
 }
 
 
@@ -179,6 +193,12 @@ subtest 'the rules of this test are the published ones' => sub {
     is sprintf('%016x', unsigned(fnv1a($_))), $vectors{$_}, 'FNV-1a'
         for sort keys %vectors;
 
+    my %vectors32 = ('' => '811c9dc5', 'a' => 'e40c292c',
+                     'foobar' => 'bf9cf968');
+
+    is sprintf('%08x', fnv1a_32($_)), $vectors32{$_}, 'FNV-1a, 32 bits'
+        for sort keys %vectors32;
+
     # the finalizer of MurmurHash3
     is sprintf('%016x', unsigned(mix(1))), 'b456bcfc34c2cb2c', 'mix of 1';
     is unsigned(mix(0)), 0, 'mix of 0';
@@ -215,6 +235,27 @@ subtest 'hash=modulo counts the list' => sub {
 
     $nginx = start_nginx(list(@shards, tcp(3)) . ' hash=modulo');
     agrees('four', $nginx, \&modulo, @shards, tcp(3));
+};
+
+
+# What other programs rely on.
+
+subtest 'hash=modulo by the table of the README' => sub {
+    my @shards = map { tcp($_) } 0 .. 2;
+    my $nginx = start_nginx(list(@shards) . ' hash=modulo');
+    my @rows = slurp('README.md') =~ /^\| `(.+)` \| `([0-9a-f]{8})` \| (\d) \|$/mg;
+    my %used;
+
+    cmp_ok scalar @rows, '>=', 3 * 5, 'the table has rows';
+
+    while (my ($key, $hash, $shard) = splice @rows, 0, 3) {
+        is sprintf('%08x', fnv1a_32($key)), $hash, "$key: the hash";
+        is RateLimit::Load::get($nginx->port, "/t?k=$key")
+               ->{headers}{'x-shard'}, $shards[$shard]{name}, 'the shard';
+        $used{$shard} = 1;
+    }
+
+    is join(' ', sort keys %used), '0 1 2', 'each shard is in it';
 };
 
 

@@ -93,6 +93,7 @@ static const struct {
 
 
 static uint64_t  hashes[NKINDS][KEYS];
+static uint32_t  hashes32[NKINDS][KEYS];
 
 
 static void
@@ -107,22 +108,38 @@ test_vectors(void)
         const char  *text;
         size_t       len;
         uint64_t     hash;
+        uint32_t     hash32;
     } vectors[] = {
-        { "", 0, 0xcbf29ce484222325ULL },
-        { "a", 1, 0xaf63dc4c8601ec8cULL },
-        { "b", 1, 0xaf63df4c8601f1a5ULL },
-        { "c", 1, 0xaf63de4c8601eff2ULL },
-        { "fo", 2, 0x08985907b541d342ULL },
-        { "foo", 3, 0xdcb27518fed9d577ULL },
-        { "foob", 4, 0xdd120e790c2512afULL },
-        { "fooba", 5, 0xcac165afa2fef40aULL },
-        { "foobar", 6, 0x85944171f73967e8ULL },
-        { "", 1, 0xaf63bd4c8601b7dfULL },
-        { "a\0", 2, 0x089be207b544f1e4ULL },
-        { "foobar\0", 7, 0x34531ca7168b8f38ULL },
-        { "chongo was here!\n", 17, 0x46810940eff5f915ULL },
-        { "127.0.0.1", 9, 0xaabafe7104d914beULL },
-        { "\xff\x00\x00\x01", 4, 0x6961196491cc682dULL }
+        { "", 0, 0xcbf29ce484222325ULL,
+          0x811c9dc5 },
+        { "a", 1, 0xaf63dc4c8601ec8cULL,
+          0xe40c292c },
+        { "b", 1, 0xaf63df4c8601f1a5ULL,
+          0xe70c2de5 },
+        { "c", 1, 0xaf63de4c8601eff2ULL,
+          0xe60c2c52 },
+        { "fo", 2, 0x08985907b541d342ULL,
+          0x6222e842 },
+        { "foo", 3, 0xdcb27518fed9d577ULL,
+          0xa9f37ed7 },
+        { "foob", 4, 0xdd120e790c2512afULL,
+          0x3f5076ef },
+        { "fooba", 5, 0xcac165afa2fef40aULL,
+          0x39aaa18a },
+        { "foobar", 6, 0x85944171f73967e8ULL,
+          0xbf9cf968 },
+        { "", 1, 0xaf63bd4c8601b7dfULL,
+          0x050c5d1f },
+        { "a\0", 2, 0x089be207b544f1e4ULL,
+          0x2b24d044 },
+        { "foobar\0", 7, 0x34531ca7168b8f38ULL,
+          0x0c1c9eb8 },
+        { "chongo was here!\n", 17, 0x46810940eff5f915ULL,
+          0xd49930d5 },
+        { "127.0.0.1", 9, 0xaabafe7104d914beULL,
+          0x08a3d11e },
+        { "\xff\x00\x00\x01", 4, 0x6961196491cc682dULL,
+          0xc48fb86d }
     };
 
     for (i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++) {
@@ -130,6 +147,8 @@ test_vectors(void)
                  (int) strcspn(vectors[i].text, "\n\xff"), vectors[i].text);
         is_number(ngx_http_ratelimit_hash(vectors[i].text, vectors[i].len),
                   vectors[i].hash, name);
+        is_number(ngx_http_ratelimit_hash32(vectors[i].text, vectors[i].len),
+                  vectors[i].hash32, "the same with 32 bits");
     }
 }
 
@@ -155,7 +174,7 @@ test_spread(void)
 
                 for (i = 0; i < KEYS; i++) {
                     s = modulo
-                        ? ngx_http_ratelimit_hash_modulo(hashes[k][i], n)
+                        ? hashes32[k][i] % n
                         : ngx_http_ratelimit_hash_consistent(hashes[k][i],
                                                              shards, n);
                     count[s]++;
@@ -421,6 +440,7 @@ main(void)
         for (i = 0; i < KEYS; i++) {
             len = kinds[k].make(key, sizeof(key), i);
             hashes[k][i] = ngx_http_ratelimit_hash(key, len);
+            hashes32[k][i] = ngx_http_ratelimit_hash32(key, len);
         }
     }
 
@@ -437,8 +457,8 @@ main(void)
               "a single shard has every key");
     is_number(ngx_http_ratelimit_hash_consistent(1, &one, 1), 0,
               "even one whose score is zero");
-    is_number(ngx_http_ratelimit_hash_modulo(UINT64_MAX, 10), 5,
-              "modulo is unsigned");
+    is_number(ngx_http_ratelimit_hash_modulo("foobar", 6, 1000), 720,
+              "modulo is the remainder");
 
     return tap_done();
 }
