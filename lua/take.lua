@@ -36,7 +36,9 @@
 --   window: a sorted set with an entry for each request that passed; its score
 --     is the time in microseconds, and its member TOTAL:COST:SEEN:ID, where
 --     TOTAL is the sum of all costs up to and with this one. So what a window
---     holds is known from its first entry and its last.
+--     holds is known from its first entry and its last. Entries that have left
+--     are cleared away by calls that pass, each a portion of them, as a million
+--     at once would hold Redis up.
 --   gcra: as gcra.lua keeps it
 --
 -- Reply: integers, in the order of the requests, and of the limits of each; a
@@ -64,6 +66,7 @@
 local HOUR = 3600000000
 local BEHIND = 60000000
 local EPOCH = 160000000    -- ticks, as gcra.lua has it
+local PORTION = 200        -- entries of a window that one call clears away
 
 local take = ARGV[1] == 'take'
 local nginx = ARGV[2] == 'nginx'
@@ -332,7 +335,7 @@ local function look_at_window(i, a)
     local total, _, score, at = entry(key, -1)
     local w = { taken = 0, cost = cost, now = now, total = 0, used = 0,
                 oldest = 0, wait = 0, needed = 0, left = limit,
-                length = length, kind = 'window', shadow = false }
+                length = length, clear = 0, kind = 'window', shadow = false }
 
     if type(total) == 'table' then
         return stranger(key, 'zset', total) or w
@@ -364,16 +367,20 @@ local function look_at_window(i, a)
         end
     end
 
+    -- entries that have left may still be there, in front
     local cut = w.now - length
     local n = call('ZCARD', key)
     local gone = call('ZCOUNT', key, '-inf', integer(cut))
 
-    w.gone = gone > 0 and integer(cut)
+    w.clear = min(gone, PORTION)
+
+    if w.clear < n then
+        w.total = total
+    end
 
     if gone < n then
         local first, first_cost, first_score = entry(key, gone)
 
-        w.total = total
         w.used = total - first + first_cost
         w.oldest = first_score - cut
         w.needed = score + delta - cut
@@ -405,8 +412,8 @@ local function look_at_window(i, a)
 end
 
 local function write_window(key, a, w)
-    if w.gone then
-        call('ZREMRANGEBYSCORE', key, '-inf', w.gone)
+    if w.clear > 0 then
+        call('ZREMRANGEBYRANK', key, 0, w.clear - 1)
     end
 
     call('ZADD', key, integer(w.now),

@@ -500,6 +500,113 @@ subtest 'a denied call adds nothing and changes nothing' => sub {
 };
 
 
+# A million at once would hold Redis up, so each call that passes clears a
+# portion away.  What is still there does not count.
+
+subtest 'entries that have left are cleared away in portions' => sub {
+    my $limit = $script->window(capacity => 1000, length => $MINUTE);
+    my $entries = sub { $redis->cmd('ZCARD', $limit->{key}) };
+    my @log;
+
+    take_both($limit, $NOON + $_, \@log) for 1 .. 1000;
+    is $entries->(), 1000, 'a thousand';
+
+    my $now = $NOON + 2 * $MINUTE;
+    my $bytes = $script->bytes_of($limit);
+
+    is_deeply $script->one($limit, at => $now, peek => 1), [1000, 0, 0],
+              'they have left: a look finds an empty window';
+    is_deeply $script->one({ %$limit, cost => 1001 }, at => $now),
+              [-1001, 0, 0], 'and so does what never fits';
+    is_deeply $script->bytes_of($limit), $bytes, 'both change nothing';
+
+    my ($most, @wrong) = 0;
+
+    for my $n (1 .. 50) {
+        my $before = $entries->();
+        my ($got, $wanted) = take_both($limit, $now + $n * $SECOND, \@log);
+
+        push @wrong, "$n: $got instead of $wanted" if $got ne $wanted;
+
+        my $cleared = $before + 1 - $entries->();
+
+        $most = max($most, $cleared);
+        push @wrong, "$n: the set has grown" if $cleared < 2
+                                                && $before >= $n;
+    }
+
+    is "@wrong[0 .. min(3, $#wrong)]", '',
+       '50 more: as a plain list does, and the set shrinks';
+    cmp_ok $most, '<=', 200, 'never more than 200 at once';
+    is_deeply [map { $_->[0] } @{ $script->log_of($limit) }],
+              [map { $now + $_ * $SECOND } 1 .. 50], 'in the end all are away';
+};
+
+
+subtest 'with entries that have left: random arrivals, as a plain list does'
+    => sub
+{
+    srand 53;
+
+    my ($left, $denied) = (0, 0);
+    my @wrong;
+
+    for my $round (1 .. 6) {
+        my $limit = $script->window(capacity => 700, length => $MINUTE,
+                                    ttl => 1_000_000_000);
+        my $now = $NOON;
+        my (@log, @ids);
+
+        for my $burst (1 .. 4) {
+            for my $n (1 .. 650) {
+                $now += any_up_to($SECOND / 100);
+
+                my $call = { %$limit, cost => 1 + int rand 2 };
+                my $id = "$round-$burst-$n";
+                my $passed = @log;
+                my ($got, $wanted) = take_both($call, $now, \@log, id => $id);
+
+                push @wrong, "$id: $got instead of $wanted" if $got ne $wanted;
+                $denied++ if $got =~ /^-/;
+
+                $left++ if $n < 650
+                           && $redis->cmd('ZCOUNT', $limit->{key}, '-inf',
+                                          $now - $MINUTE) > 0;
+
+                # some give back what they took
+
+                if (@log > $passed && rand > 0.9) {
+                    $script->refund([$call], id => $id);
+                    pop @log;
+                }
+            }
+
+            $now += int($MINUTE * (0.7 + rand));
+        }
+    }
+
+    is "@wrong[0 .. min(3, $#wrong)]", '', 'with takes and refunds';
+    cmp_ok $left, '>', 10, "$left times some that had left were there";
+    cmp_ok $denied, '>', 100, "$denied denied";
+};
+
+
+# They count again where the window has become longer, as they should.
+
+subtest 'with entries that have left: a window that becomes longer' => sub {
+    my $limit = $script->window(capacity => 1000, length => $HOUR,
+                                ttl => 1_000_000_000);
+    my $short = { %$limit, length => $SECOND };
+
+    $script->one($limit, at => $NOON + $_) for 1 .. 500;
+
+    is_deeply $script->one($short, at => $NOON + $MINUTE), [999, $SECOND, 0],
+              'a shorter one is empty';
+    is_deeply $script->one($limit, at => $NOON + $MINUTE + 1)->[0],
+              1000 - 300 - 1 - 1, 'the long one has what is still there';
+};
+
+
 subtest 'many in one microsecond are as many entries' => sub {
     my $limit = $script->window(capacity => 1000, length => $MINUTE);
     my $wrong = 0;

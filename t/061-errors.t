@@ -509,7 +509,7 @@ subtest 'an ACL user' => sub {
     my $addr = $redis->addr;
     my @needed = qw(evalsha eval hmget hget hset exists pexpire pttl time type
                     del mget set setrange zadd zcard zcount zrange
-                    zremrangebyscore);
+                    zremrangebyrank);
 
     my $user = sub {
         $redis->cmd('ACL', 'SETUSER', 'web', 'reset', 'on', '>pw',
