@@ -297,9 +297,10 @@ ngx_http_ratelimit_check_value(ngx_http_ratelimit_check_t *check,
                       NGX_LOG_WARN, NGX_HTTP_RATELIMIT_CHECK_MAP,
                       "\"$%V\" in \"%V\" comes from a \"map\" or \"geo\" "
                       "without \"default\", or with an empty one: it is "
-                      "empty, and no number, for all that is not listed "
-                      "there; add a \"default\"",
-                      &name, &s->words[0]);
+                      "empty, and %s, for all that is not listed there; add "
+                      "a \"default\"", &name, &s->words[0],
+                      ngx_strcmp(directive, "ratelimit_cost") == 0
+                      ? "counts as 1" : "no number");
     }
 
     /* a key has to tell clients apart, and no cost switches a limit off */

@@ -327,7 +327,9 @@ for my $case (['capacity', 'ratelimit_capacity $n;', 'ratelimit_rate 1r/s;'],
 
     warned("a $name of a map without default", 'map_default', $text,
            ['"$n" in "ratelimit_' . $name . '" comes from a "map" or "geo" '
-            . 'without "default"', 'add a "default"'],
+            . 'without "default"', 'add a "default"',
+            $name eq 'cost' ? 'empty, and counts as 1,'
+                            : 'empty, and no number,'],
            conf => "$SHARDS map \$arg_a \$n { a 1; b 2; }\n",
            server => "location / { $others\n$text\n}");
 }
