@@ -1491,7 +1491,12 @@ ngx_http_ratelimit_cluster_tidy(ngx_event_t *ev)
             ngx_http_ratelimit_cluster_share(cluster, node);
         }
 
-        if (node->mapped || node->left) {
+        if (node->mapped) {
+            continue;
+        }
+
+        if (node->left) {
+            ngx_http_ratelimit_link_rest(node->link);
             continue;
         }
 
@@ -1506,10 +1511,9 @@ ngx_http_ratelimit_cluster_tidy(ngx_event_t *ev)
 
             if (ngx_http_ratelimit_link_unused(node->link)) {
                 ngx_http_ratelimit_cluster_leave(cluster, node);
-                continue;
             }
 
-            /* it has calls */
+            /* it has calls, or some that have not been sent yet */
 
             age = 0;
         }

@@ -222,4 +222,55 @@ subtest 'a node that is away takes no other one with it' => sub {
 };
 
 
+# A request waits to be sent to a node at the very moment in which that leaves.
+
+subtest 'a node that has left is not connected to for good' => sub {
+    my @fakes = map { RateLimit::FakeRedis->start(policy => {
+                          eval => $PASSED }) } 1 .. 2;
+    my ($seed, $leaves) = @fakes;
+    my $slot = RateLimit::Cluster::slot('a');
+    my $before = map_of([0, $MAX, '127.0.0.1', $seed->port],
+                        [$slot, $slot, '127.0.0.1', $leaves->port]);
+    my $after = map_of([0, $MAX, '127.0.0.1', $seed->port]);
+
+    $_->policy({ eval => $PASSED, handshake => { 'CLUSTER SLOTS' => $before } })
+        for @fakes;
+
+    my $nginx = RateLimit::Nginx->start(workers => 1, log => 'notice',
+                                        conf => conf($seed->addr));
+    my ($worker) = $nginx->workers;
+    my $client = RateLimit::Load::connection($nginx->port);
+    my $ask = sub {
+        $client->write("GET /?k=a HTTP/1.1\r\nHost: a\r\n\r\n");
+    };
+
+    ok wait_until(sub { seen(get($nginx, '/?k=a')) eq '200 redis'
+                        && $leaves->commands('EVALSHA') }, 15), 'it is there';
+    $ask->();
+    is seen($client->response(10)), '200 redis', 'one client stays';
+
+    # the request, then the map, are there when the worker goes on
+
+    $seed->policy({ eval => $PASSED, handshake => {
+        'CLUSTER SLOTS' => { reply => $after, delay => 1000 } } });
+    $leaves->policy({ eval => $PASSED, handshake => {
+        'CLUSTER SLOTS' => $after } });
+    $seed->clear;
+    $seed->drop;
+    ok $seed->wait_commands('CLUSTER', 1), 'the map is asked for';
+
+    kill 'STOP', $worker;
+    $ask->();
+    sleep 2;
+    kill 'CONT', $worker;
+
+    is seen($client->response(10)), '200 redis', 'the client is answered';
+    ok wait_until(sub { $leaves->connections->{open} == 0 }, 30),
+       'and the node is left alone';
+
+    ok $nginx->stop, 'nginx leaves by itself';
+    $nginx->no_alerts;
+};
+
+
 done_testing;
