@@ -263,6 +263,7 @@ ngx_http_ratelimit_check_value(ngx_http_ratelimit_check_t *check,
     const char *directive, ngx_http_complex_value_t *value)
 {
     ngx_str_t                        name;
+    ngx_uint_t                       auth, set;
     ngx_http_ratelimit_statement_t  *s;
 
     if (value == NULL || value->lengths == NULL) {
@@ -277,8 +278,19 @@ ngx_http_ratelimit_check_value(ngx_http_ratelimit_check_t *check,
         return;
     }
 
-    if (check->auth && conf->phase == NGX_HTTP_RATELIMIT_PHASE_ACCESS
-        && ngx_http_ratelimit_origin_auth(conf->block, &value->value, &name))
+    auth = ngx_http_ratelimit_origin_auth(conf->block, &value->value, &name,
+                                          &set);
+
+    if (auth && set) {
+        ngx_http_ratelimit_check_warn(check, conf, s,
+                      NGX_LOG_WARN, NGX_HTTP_RATELIMIT_CHECK_AUTH,
+                      "\"$%V\" in \"%V\" takes by \"set\" what "
+                      "\"auth_request_set\" sets only later, and is empty: "
+                      "use a \"map\" instead, and write \"ratelimit_phase "
+                      "precontent;\"", &name, &s->words[0]);
+
+    } else if (auth && check->auth
+               && conf->phase == NGX_HTTP_RATELIMIT_PHASE_ACCESS)
     {
         ngx_http_ratelimit_check_warn(check, conf, s,
                       NGX_LOG_WARN, NGX_HTTP_RATELIMIT_CHECK_AUTH,

@@ -20,6 +20,7 @@ typedef struct {
                                                    too */
     unsigned                         captures:1; /* or what its regex took of
                                                     that */
+    unsigned                         set:1;     /* found: "set" was used */
 } ngx_http_ratelimit_search_t;
 
 
@@ -50,7 +51,7 @@ static ngx_uint_t  ngx_http_ratelimit_origin_searches;
 
 ngx_uint_t
 ngx_http_ratelimit_origin_auth(ngx_http_ratelimit_statement_t *block,
-    ngx_str_t *text, ngx_str_t *name)
+    ngx_str_t *text, ngx_str_t *name, ngx_uint_t *set)
 {
     ngx_http_ratelimit_search_t  search;
 
@@ -59,8 +60,15 @@ ngx_http_ratelimit_origin_auth(ngx_http_ratelimit_statement_t *block,
     search.number = ++ngx_http_ratelimit_origin_searches;
     search.sources = 1;
     search.captures = 0;
+    search.set = 0;
 
-    return ngx_http_ratelimit_origin_uses(&search, text, 0, name);
+    if (!ngx_http_ratelimit_origin_uses(&search, text, 0, name)) {
+        return 0;
+    }
+
+    *set = search.set;
+
+    return 1;
 }
 
 
@@ -189,6 +197,7 @@ ngx_http_ratelimit_origin_made(ngx_http_ratelimit_search_t *search,
                 && ngx_http_ratelimit_origin_uses(search, &s->words[2], depth,
                                                   NULL))
             {
+                search->set = 1;
                 return 1;
             }
         }

@@ -17,10 +17,12 @@
 
 /*
  * Whether a text has a variable that "auth_request_set" sets in this block, or
- * one that is made of such by "map" or "set"; "name" is the one in the text
+ * one that is made of such by "map" or "set"; "name" is the one in the text.
+ * "set" is whether it takes a "set", which comes before any authentication.
  */
 ngx_uint_t ngx_http_ratelimit_origin_auth(
-    ngx_http_ratelimit_statement_t *block, ngx_str_t *text, ngx_str_t *name);
+    ngx_http_ratelimit_statement_t *block, ngx_str_t *text, ngx_str_t *name,
+    ngx_uint_t *set);
 
 /* whether it has one of a "map" or a "geo" that has no value for everything */
 ngx_uint_t ngx_http_ratelimit_origin_map(

@@ -176,6 +176,17 @@ warned('by way of a value of a map, and set', 'auth_variable',
            ratelimit_rate 1r/s;
        }");
 
+warned('set comes before any authentication, whatever the phase',
+       'auth_variable', 'ratelimit_key $key;',
+       ['"$key" in "ratelimit_key" takes by "set"', 'use a "map" instead'],
+       conf => $SHARDS,
+       server => "$PLACE location / { $AUTH
+           ratelimit_phase precontent;
+           set \$key \$user;
+           ratelimit_key \$key;
+           ratelimit_rate 1r/s;
+       }");
+
 warned('where auth_request is inherited', 'auth_variable',
        'ratelimit_key $user;', ['"$user"'],
        conf => $SHARDS,
