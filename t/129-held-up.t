@@ -116,7 +116,7 @@ subtest 'workers that are stopped for longer than a call may take' => sub {
             sleep 0.2;
         }
 
-        ok $fault->wait_state('circuit_open', 10), 'the breaker opens';
+        ok $fault->wait_state('circuit_open', 20), 'the breaker opens';
         $fault->redis->resume;
         ok $fault->wait_state('distributed', 10), 'and closes';
     });
