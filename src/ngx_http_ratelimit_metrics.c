@@ -532,8 +532,11 @@ ngx_http_ratelimit_metrics_nodes(ngx_http_ratelimit_metrics_t *m,
             return;
         }
 
+        /* a process that has ended since may have been the last to see it */
+
         if (stats->role == NGX_HTTP_RATELIMIT_ROLE_NODE && stats->mapped
-            && stats->set == cluster->hash)
+            && stats->set == cluster->hash
+            && ngx_http_ratelimit_stats_used(m->rmcf->stats, stats))
         {
             ngx_http_ratelimit_metrics_add(m, &m->servers, &name, stats);
             room = 0;

@@ -289,6 +289,25 @@ ngx_http_ratelimit_stats_room(ngx_http_ratelimit_zone_t *zone,
 }
 
 
+ngx_uint_t
+ngx_http_ratelimit_stats_used(ngx_http_ratelimit_stats_t *stats,
+    ngx_http_ratelimit_shard_stats_t *shard)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_PROCESSES; i++) {
+
+        if ((shard->users[i / 64] >> i % 64 & 1)
+            && ngx_http_ratelimit_stats_alive(stats->pids[i]))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
 /* whether this process uses it */
 
 static void

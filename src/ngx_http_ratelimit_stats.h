@@ -195,6 +195,10 @@ void ngx_http_ratelimit_stats_return(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_stats_t *stats,
     ngx_http_ratelimit_shard_stats_t *shard);
 
+/* whether a process that lives uses a record that was lent */
+ngx_uint_t ngx_http_ratelimit_stats_used(ngx_http_ratelimit_stats_t *stats,
+    ngx_http_ratelimit_shard_stats_t *shard);
+
 /*
  * All of them, in any order: the one after that, NULL at the end.  The name is
  * copied.
