@@ -94,7 +94,7 @@ sub start_nginx {
                                  empty_gif; }
 
         location /all { ratelimit user ip global; empty_gif; }
-        location /asks { ratelimit user ip global; ratelimit_deny_cache off;
+        location /each { ratelimit user ip global; ratelimit_deny_cache off;
                          empty_gif; }
         location /two { ratelimit user global; empty_gif; }
 
@@ -629,7 +629,7 @@ subtest 'several limits in several slots: all or nothing' => sub {
 
         # who was denied because of a token that came back may try again
 
-        $passed++ while get("/asks?$query")->{status} == 200 && $passed < 100;
+        $passed++ while get("/each?$query")->{status} == 200 && $passed < 100;
 
         is $passed, 40, 'one after the other: up to the limit';
         is_spent 'and so for each of them', [user => $u, $uc], 40,
