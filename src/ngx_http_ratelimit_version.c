@@ -41,7 +41,7 @@ ngx_http_ratelimit_version_check(ngx_cycle_t *cycle)
     }
 
     if (mtime != ngx_file_mtime(&fi) || uniq != ngx_file_uniq(&fi)) {
-        ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
+        ngx_log_error(NGX_LOG_ERR, cycle->log, 0,
                       "\"%s\" has changed since it was loaded, and a reload "
                       "keeps the old code, ratelimit %s: restart nginx, or "
                       "upgrade it on the fly (USR2)",

@@ -43,7 +43,7 @@ my $SERVER = <<'EOC';
 EOC
 
 my $EMPTY = qr/\[notice\].* the ratelimit zone starts empty: /;
-my $CHANGED = qr/\[warn\].* has changed since it was loaded/;
+my $CHANGED = qr/\[error\].* has changed since it was loaded/;
 
 
 # The version in the metric of an nginx.

@@ -1018,7 +1018,12 @@ subtest 'CLIENT KILL under load' => sub {
     ok works($nginx), 'works again';
     ok wait_until(sub { clients($redis) == 2 }, 15),
        'one connection for each worker';
-    cmp_ok $nginx->log_count(qr/\[error\]/), '<=', 6, 'a short log';
+
+    # in a minute: ten lines of outages, and what failed first and after each of
+    # five recoveries from those and from other changes
+
+    cmp_ok $nginx->log_count(qr/\[error\]/), '<=', 21, 'a short log'
+        or diag $nginx->error_log;
 
     finish($nginx);
 };
