@@ -31,7 +31,7 @@
 #define NGX_HTTP_RATELIMIT_LEASE_ENDS  512
 
 /* of one worker, about 200 bytes each */
-#define NGX_HTTP_RATELIMIT_LEASE_NOTES  65536
+#define NGX_HTTP_RATELIMIT_LEASE_NOTES  131072
 
 /* looked at for each that is wanted */
 #define NGX_HTTP_RATELIMIT_LEASE_LOOKS  2
@@ -95,12 +95,12 @@ ngx_http_ratelimit_lease_init(ngx_cycle_t *cycle,
 
     ngx_queue_init(&ngx_http_ratelimit_lines);
 
-    /* of half of the keys, a part for each worker */
+    /* of three quarters of the keys, a part for each worker */
 
     ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
 
     ngx_http_ratelimit_lease_max =
-                               ngx_min((ngx_uint_t) zone->cells->n / 2
+                               ngx_min((ngx_uint_t) zone->cells->n / 4 * 3
                                        / ngx_max(ccf->worker_processes, 1),
                                        NGX_HTTP_RATELIMIT_LEASE_NOTES);
 }

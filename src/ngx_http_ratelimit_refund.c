@@ -23,7 +23,7 @@
 
 
 #define NGX_HTTP_RATELIMIT_REFUND_COMMANDS  512     /* of a server, under way */
-#define NGX_HTTP_RATELIMIT_REFUND_MAX       65536   /* kept, of all servers */
+#define NGX_HTTP_RATELIMIT_REFUND_MAX       131072   /* kept, of all servers */
 #define NGX_HTTP_RATELIMIT_REFUND_LATE      1000    /* ms that one may wait */
 #define NGX_HTTP_RATELIMIT_REFUND_EXIT      3000    /* ms for all at the end, */
 #define NGX_HTTP_RATELIMIT_REFUND_STALL     500     /* and without any answer */
