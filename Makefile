@@ -218,7 +218,7 @@ build/unit/%: t/unit/%.c $(pure_objs)
 -include $(wildcard build/unit/*.d)
 
 
-test: ## install what is needed, build, run the tests (QUICK=1, TESTS='t/001-*.t', REDIS=valkey)
+test: ## install what is needed, build, run the tests (QUICK=1, TESTS='t/http/*.t 070', REDIS=valkey)
 	@tools/setup.sh $(group) run test valkey
 	@$(MAKE) --no-print-directory prove
 

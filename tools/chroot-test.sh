@@ -4,7 +4,7 @@
 #
 #     tools/chroot-test.sh RELEASE [TEST...]
 #
-# RELEASE is trixie, testing, ...; TEST is a t/*.t or a t/unit/*.c, by default
+# RELEASE is trixie, testing, ...; TEST is as tools/test.sh takes it, by default
 # those that walk the whole path.  The release is installed once by debootstrap,
 # from the archive that this machine uses, into CHROOT, by default
 # /var/tmp/ratelimit-RELEASE.  What git knows of this tree is copied there, with
@@ -45,7 +45,8 @@ tests=("$@")
 cd "$tools/.."
 
 if [ ${#tests[@]} -eq 0 ]; then
-    tests=(t/unit/*.c t/{010,020,021,030,060,070,100,140}-*.t)
+    shopt -s globstar
+    tests=(t/unit/**/*.c t/*/{010,020,021,030,060,070,100,140}-*.t)
 fi
 
 

@@ -4,10 +4,11 @@
 #
 #     tools/test.sh plain|asan|valgrind [TEST...]
 #
-# TEST is a t/*.t or a t/unit/*.c, by default all of them; for valgrind, which
-# makes nginx some thirty times slower, those that walk the whole path.  With
-# QUICK=1 the default is a part of them that is done in two minutes.  The
-# environment names the nginx to test, TEST_NGINX_BINARY, and the module to load
+# TEST is a t/FOLDER/NNN-*.t, its number alone, or the source of a unit test in
+# t/unit/; by default all of them.  For valgrind, which makes nginx some thirty
+# times slower, those that walk the whole path.  With QUICK=1 the default is a
+# part of them that is done in two minutes.  Folders are those of src/, by what a
+# test is about; t/project/ is about what is around it.  The environment names the nginx to test, TEST_NGINX_BINARY, and the module to load
 # into it, RATELIMIT_MODULE, which is empty when the module is compiled in.
 # REDIS is the server to test with: redis (the default), valkey, or a program.
 #
@@ -33,21 +34,35 @@ shift
 tests=("$@")
 reports=
 
-shopt -s nullglob
+shopt -s nullglob globstar
 
 if [ ${#tests[@]} -eq 0 ]; then
     if [ "$mode" = valgrind ]; then
-        tests=(t/{020,030,041,050,060,081,101,110,112}-*.t)
+        tests=(t/*/{020,030,041,050,060,081,101,110,112}-*.t)
     else
-        tests=(t/unit/*.c t/*.t)
+        tests=(t/unit/**/*.c t/*/*.t)
     fi
 
     if [ -n "${QUICK:-}" ]; then
-        tests=(t/unit/*.c
-               t/{000,010,012,013,020,021,022,023,030,040,041}-*.t
-               t/{050,060,070,071,100,101,110,144}-*.t)
+        tests=(t/unit/**/*.c
+               t/*/{000,010,012,013,020,021,022,023,030,040,041}-*.t
+               t/*/{050,060,070,071,100,101,110,144}-*.t)
     fi
 fi
+
+# a number stands for the file that begins with it
+for i in "${!tests[@]}"; do
+    if [[ ${tests[i]} =~ ^[0-9]{3}$ ]]; then
+        found=(t/*/"${tests[i]}"-*.t)
+
+        if [ ${#found[@]} -ne 1 ]; then
+            echo "test: no test has the number ${tests[i]}" >&2
+            exit 1
+        fi
+
+        tests[i]=${found[0]}
+    fi
+done
 
 # a unit test is named by its source, run as a program
 tests=("${tests[@]/#t\/unit\//build/unit/}")
@@ -123,7 +138,7 @@ status=0
 
 # the file that runs others is the longest: the end does not wait for it
 for i in "${!tests[@]}"; do
-    if [[ ${tests[i]} == t/170-* ]]; then
+    if [[ ${tests[i]} == t/*/170-* ]]; then
         tests=("${tests[i]}" "${tests[@]:0:i}" "${tests[@]:i+1}")
     fi
 done

@@ -189,8 +189,9 @@ sub _before_block {
         }
     }
 
-    # tests let clients choose limits and end requests early; t/016 is about
-    # the warnings.  On the first line, so that the others keep their numbers
+    # tests let clients choose limits and end requests early; the warnings are
+    # tested by conf/016-warnings.t.  On the first line, so that the others keep
+    # their numbers
 
     $block->set_value('http_config', 'ratelimit_silence '
                       . join(' ', @SILENT) . '; ' . ($block->http_config // ''))

@@ -803,7 +803,7 @@ $behaviour{'fallback.conf'} = sub {
 };
 
 
-# those for other topologies are run by t/092-run.t
+# those for other topologies are run by 092-run.t
 my %elsewhere = map { ("$_.conf" => 1) } qw(cluster managed sentinel tls);
 
 my @files = grep { !$elsewhere{$_} }

@@ -569,7 +569,7 @@ subtest 'back to the old master while nobody listened: it is found' => sub {
 
 # ---- what is left
 
-# Names that change so often are in t/165-names.t.
+# Names that change so often are in 165-names-move.t.
 
 subtest "$ROUNDS failovers and redirects leave nothing behind" => sub {
     my @servers = RateLimit::Sentinel::Server->start_many(2);

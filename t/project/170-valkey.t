@@ -58,7 +58,7 @@ sub run {
 
 
 for my $topic (@TOPICS) {
-    my ($file) = glob "t/$topic-*.t" or next;
+    my ($file) = glob "t/*/$topic-*.t" or next;
 
     subtest $file => sub {
         my ($status, $output) = run($file);
