@@ -30,31 +30,20 @@ package RateLimit::Dns;
 # An answer by UDP of more than 512 bytes is truncated: a client asks again by
 # TCP.
 #
-# Ownership: the child serves one control socket, whose other end the test
-# holds; when that closes, for whatever reason, the child ends.
+# A RateLimit::Child, which see about its end.
 
 use strict;
 use warnings;
 
+use parent 'RateLimit::Child';
+
 use IO::Socket::INET ();
-use POSIX ();
-use Scalar::Util ();
-use Socket qw(AF_UNIX SOCK_STREAM PF_UNSPEC);
-use Storable ();
 
-use RateLimit::FakeRedis ();
-use RateLimit::Util qw(free_port reap patience wait_until);
-
-my %all;
+use RateLimit::Util qw(free_port wait_until);
 
 
 sub start {
     my ($class, %opt) = @_;
-
-    my $self = bless { owner => $$ }, $class;
-
-    socketpair my $mine, my $its, AF_UNIX, SOCK_STREAM, PF_UNSPEC
-        or die "socketpair() failed: $!\n";
 
     my $server;
 
@@ -63,29 +52,14 @@ sub start {
     for (1 .. 10) {
         my $port = $opt{port} // free_port();
 
-        $server = RateLimit::Dns::Server->new($port, $its);
+        $server = RateLimit::Dns::Server->new($port);
         last if $server || $opt{port};
     }
 
     die "dns: no port to listen on: $!\n" unless $server;
 
-    $self->{port} = $server->{port};
-    $self->{pid} = fork() // die "fork() failed: $!\n";
-
-    if ($self->{pid} == 0) {
-        close $mine;
-        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-        eval { $server->run };
-        print STDERR "# dns: $@" if $@;
-        POSIX::_exit($@ ? 1 : 0);
-    }
-
-    close $_ for $its, $server->{udp}, $server->{listener};
-
-    $self->{control} = $mine;
-
-    $all{Scalar::Util::refaddr($self)} = $self;
-    Scalar::Util::weaken($all{Scalar::Util::refaddr($self)});
+    my $self = $class->start_child('dns server', $server,
+                                   port => $server->{port});
 
     $self->name($_, %{ $opt{names}{$_} }) for sort keys %{ $opt{names} || {} };
 
@@ -93,15 +67,10 @@ sub start {
 }
 
 
-sub port { $_[0]{port} }
-sub addr { "127.0.0.1:$_[0]{port}" }
-sub pid  { $_[0]{pid} }
-
-
-sub name    { my ($self, @name) = @_;  $self->_ask(name => @name) }
-sub forget  { my ($self, $name) = @_;  $self->_ask(forget => $name) }
-sub queries { my ($self, @which) = @_; $self->_ask(queries => @which) }
-sub tcp     { my ($self) = @_;         $self->_ask('tcp') }
+sub name    { my ($self, @name) = @_;  $self->ask(name => @name) }
+sub forget  { my ($self, $name) = @_;  $self->ask(forget => $name) }
+sub queries { my ($self, @which) = @_; $self->ask(queries => @which) }
+sub tcp     { my ($self) = @_;         $self->ask('tcp') }
 
 
 sub wait_queries {
@@ -110,53 +79,6 @@ sub wait_queries {
     my $from = $self->queries(@which);
 
     return wait_until(sub { $self->queries(@which) >= $from + $n }, $timeout);
-}
-
-
-sub stop {
-    my ($self) = @_;
-
-    return unless $self->{pid} && $self->{owner} == $$;
-
-    local ($?, $!, $@);
-
-    close $self->{control};
-
-    if (!defined reap($self->{pid}, 2)) {
-        kill 'KILL', $self->{pid};
-        reap($self->{pid}, 5);
-    }
-
-    undef $self->{pid};
-    delete $all{Scalar::Util::refaddr($self)};
-}
-
-
-sub DESTROY { $_[0]->stop }
-
-
-END {
-    $_->stop for grep { defined } values %all;
-}
-
-
-sub _ask {
-    my ($self, @question) = @_;
-
-    die "the dns server is stopped\n" unless $self->{pid};
-
-    local $SIG{PIPE} = 'IGNORE';
-    local $SIG{ALRM} = sub { die "the dns server does not answer\n" };
-
-    alarm int patience(10);
-    RateLimit::FakeRedis::Server::write_frame($self->{control},
-                                              Storable::freeze(\@question));
-    my $answer = RateLimit::FakeRedis::Server::read_frame($self->{control});
-    alarm 0;
-
-    die "the dns server has ended\n" unless defined $answer;
-
-    return Storable::thaw($answer)->[0];
 }
 
 
@@ -171,6 +93,8 @@ package RateLimit::Dns::Server;
 use strict;
 use warnings;
 
+use parent -norequire, 'RateLimit::Child::Server';
+
 use Socket qw(AF_INET AF_INET6 inet_pton);
 use Time::HiRes qw(time);
 
@@ -182,7 +106,7 @@ my %CODES = (NOERROR => 0, FORMERR => 1, SERVFAIL => 2, NXDOMAIN => 3,
 # Undef if the port is in use.
 
 sub new {
-    my ($class, $port, $control) = @_;
+    my ($class, $port) = @_;
 
     my %at = (LocalAddr => '127.0.0.1', LocalPort => $port);
 
@@ -194,7 +118,6 @@ sub new {
 
     return bless {
         port     => $port,
-        control  => $control,
         udp      => $udp,
         listener => $listener,
         names    => {},
@@ -206,10 +129,11 @@ sub new {
 }
 
 
+sub close_listeners { close $_ for @{ $_[0] }{qw(udp listener)} }
+
+
 sub run {
     my ($self) = @_;
-
-    $SIG{PIPE} = 'IGNORE';
 
     while (1) {
         my $read = '';
@@ -253,13 +177,8 @@ sub run {
 }
 
 
-sub answer_control {
-    my ($self) = @_;
-
-    my $frame = RateLimit::FakeRedis::Server::read_frame($self->{control})
-                // return 0;
-    my ($what, @args) = @{ Storable::thaw($frame) };
-    my $answer = 1;
+sub answer {
+    my ($self, $what, @args) = @_;
 
     if ($what eq 'name') {
         my ($name, %record) = @args;
@@ -269,22 +188,19 @@ sub answer_control {
         delete $self->{names}{ lc $args[0] };
 
     } elsif ($what eq 'tcp') {
-        $answer = $self->{tcp};
+        return $self->{tcp};
 
     } elsif ($what eq 'queries') {
         my ($name, $type) = @args;
+        my $n = 0;
 
-        $answer = 0;
-
-        for my $n (defined $name ? $name : keys %{ $self->{queries} }) {
-            my $types = $self->{queries}{$n} || {};
-            $answer += $types->{$_} // 0
-                for defined $type ? $type : keys %$types;
+        for my $name (defined $name ? $name : keys %{ $self->{queries} }) {
+            my $types = $self->{queries}{$name} || {};
+            $n += $types->{$_} // 0 for defined $type ? $type : keys %$types;
         }
-    }
 
-    RateLimit::FakeRedis::Server::write_frame($self->{control},
-                                              Storable::freeze([$answer]));
+        return $n;
+    }
 
     return 1;
 }

@@ -57,95 +57,58 @@ package RateLimit::FakeRedis;
 #   $fake->refuse;               # stop listening     $fake->listen;  # again
 #   $fake->stop;
 #
-# Ownership: the child serves one control socket, whose other end the test
-# holds; when that closes, for whatever reason, the child ends.
+# A RateLimit::Child, which see about its end.
 
 use strict;
 use warnings;
 
-use Carp ();
+use parent 'RateLimit::Child';
+
 use Digest::SHA ();
 use File::Path ();
 use IO::Handle ();
 use IO::Socket::INET ();
 use IO::Socket::UNIX ();
-use POSIX ();
-use Scalar::Util ();
-use Socket qw(
-    AF_UNIX SOCK_STREAM PF_UNSPEC IPPROTO_TCP TCP_NODELAY SOL_SOCKET SO_LINGER
-);
-use Storable ();
 use Time::HiRes ();
 
-use RateLimit::Util qw(free_port wait_until slurp temp_dir reap patience);
-
-my %all;
+use RateLimit::Util qw(free_port wait_until temp_dir);
 
 
 sub start {
     my ($class, %opt) = @_;
 
-    my $self = bless {
-        owner => $$,
-        dir   => temp_dir('fake'),
-        port  => $opt{port} // free_port(),
-    }, $class;
-
-    $self->{socket} = "$self->{dir}/fake.sock" if $opt{unix};
-
-    socketpair my $mine, my $its, AF_UNIX, SOCK_STREAM, PF_UNSPEC
-        or die "socketpair() failed: $!\n";
+    my $dir = temp_dir('fake');
 
     my $server = RateLimit::FakeRedis::Server->new(
-        port    => $self->{port},
-        socket  => $self->{socket},
+        port    => $opt{port} // free_port(),
+        socket  => $opt{unix} ? "$dir/fake.sock" : undef,
         bind    => $opt{bind} // ['127.0.0.1'],
         policy  => $opt{policy} || {},
-        control => $its,
     );
 
-    $self->{pid} = fork() // die "fork() failed: $!\n";
-
-    if ($self->{pid} == 0) {
-        close $mine;
-        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-        eval { $server->run };
-        print STDERR "# fake redis: $@" if $@;
-        POSIX::_exit($@ ? 1 : 0);
-    }
-
-    close $its;
-    $server->close_listeners;
-
-    $self->{control} = $mine;
-
-    $all{Scalar::Util::refaddr($self)} = $self;
-    Scalar::Util::weaken($all{Scalar::Util::refaddr($self)});
-
-    return $self;
+    return $class->start_child('fake redis', $server, dir => $dir,
+                               port => $server->{port},
+                               socket => $server->{socket});
 }
 
 
-sub port   { $_[0]{port} }
-sub addr   { "127.0.0.1:$_[0]{port}" }
 sub socket { $_[0]{socket} }
-sub pid    { $_[0]{pid} }
 
 
 sub policy {
     my ($self, $policy) = @_;
 
-    $self->_ask(policy => $policy);
+    $self->ask(policy => $policy);
 }
 
 
-sub entries     { @{ $_[0]->_ask('entries') } }
-sub clear       { $_[0]->_ask('clear') }
-sub connections { $_[0]->_ask('connections') }
-sub push        { $_[0]->_ask(push => $_[1]) }
-sub drop        { $_[0]->_ask(drop => $_[1] // 'close') }
-sub refuse      { $_[0]->_ask('refuse') }
-sub listen      { $_[0]->_ask('listen') }
+sub entries     { @{ $_[0]->ask('entries') } }
+sub clear       { $_[0]->ask('clear') }
+sub connections { $_[0]->ask('connections') }
+sub push        { $_[0]->ask(push => $_[1]) }
+sub drop        { $_[0]->ask(drop => $_[1] // 'close') }
+sub refuse      { $_[0]->ask('refuse') }
+sub listen      { $_[0]->ask('listen') }
 
 
 sub commands {
@@ -166,53 +129,9 @@ sub wait_commands {
 sub stop {
     my ($self) = @_;
 
-    return unless $self->{pid} && $self->{owner} == $$;
-
     local ($?, $!, $@);
 
-    close $self->{control};
-
-    if (!defined reap($self->{pid}, 2)) {
-        kill 'KILL', $self->{pid};
-        reap($self->{pid}, 5);
-    }
-
-    undef $self->{pid};
-    delete $all{Scalar::Util::refaddr($self)};
-    File::Path::remove_tree($self->{dir});
-}
-
-
-sub DESTROY { $_[0]->stop }
-
-
-END {
-    $_->stop for grep { defined } values %all;
-}
-
-
-# Code refs don't travel: Storable would die with a less helpful message.
-
-sub _ask {
-    my ($self, @question) = @_;
-
-    die "the fake redis is stopped\n" unless $self->{pid};
-
-    my $frame = eval { Storable::freeze(\@question) };
-
-    Carp::croak("a policy set at run time can't hold code") unless $frame;
-
-    local $SIG{PIPE} = 'IGNORE';
-    local $SIG{ALRM} = sub { die "the fake redis does not answer\n" };
-
-    alarm int patience(10);
-    RateLimit::FakeRedis::Server::write_frame($self->{control}, $frame);
-    my $answer = RateLimit::FakeRedis::Server::read_frame($self->{control});
-    alarm 0;
-
-    die "the fake redis has ended\n" unless defined $answer;
-
-    return Storable::thaw($answer)->[0];
+    File::Path::remove_tree($self->{dir}) if $self->SUPER::stop;
 }
 
 
@@ -226,6 +145,8 @@ package RateLimit::FakeRedis::Server;
 
 use strict;
 use warnings;
+
+use parent -norequire, 'RateLimit::Child::Server';
 
 use Socket qw(IPPROTO_TCP TCP_NODELAY SOL_SOCKET SO_LINGER);
 use Time::HiRes qw(time);
@@ -295,8 +216,6 @@ sub run {
 
     my $control = fileno $self->{control};
 
-    $SIG{PIPE} = 'IGNORE';
-
     while (1) {
         my ($read, $write) = ('', '');
         my $timeout;
@@ -339,71 +258,33 @@ sub run {
 }
 
 
-# ---- the control socket
+sub answer {
+    my ($self, $what, $value) = @_;
 
-sub write_frame {
-    my ($socket, $bytes) = @_;
+    my @conns = values %{ $self->{conns} };
 
-    $bytes = pack('N', length $bytes) . $bytes;
+    return $self->{entries} if $what eq 'entries';
 
-    while (length $bytes) {
-        my $n = syswrite $socket, $bytes;
-        return unless defined $n;
-        substr $bytes, 0, $n, '';
+    if ($what eq 'connections') {
+        return {
+            accepted => $self->{accepted},
+            peak     => $self->{peak},
+            open     => scalar @conns,
+        };
     }
-}
-
-
-sub read_frame {
-    my ($socket) = @_;
-
-    my $bytes = '';
-
-    while (1) {
-        if (length $bytes >= 4) {
-            my $length = unpack 'N', $bytes;
-
-            if (length $bytes >= 4 + $length) {
-                return substr $bytes, 4, $length;
-            }
-        }
-
-        sysread $socket, $bytes, 65536, length $bytes or return undef;
-    }
-}
-
-
-sub answer_control {
-    my ($self) = @_;
-
-    my $frame = read_frame($self->{control}) // return 0;
-    my ($what, $value) = @{ Storable::thaw($frame) };
-    my $answer = 1;
 
     if ($what eq 'policy') {
         $self->{policy} = $value;
         $self->{used} = {};
 
-    } elsif ($what eq 'entries') {
-        $answer = $self->{entries};
-
     } elsif ($what eq 'clear') {
         $self->{entries} = [];
 
-    } elsif ($what eq 'connections') {
-        $answer = {
-            accepted => $self->{accepted},
-            peak     => $self->{peak},
-            open     => scalar keys %{ $self->{conns} },
-        };
-
     } elsif ($what eq 'push') {
-        push @{ $_->{out} }, { data => $value }
-            for values %{ $self->{conns} };
+        push @{ $_->{out} }, { data => $value } for @conns;
 
     } elsif ($what eq 'drop') {
-        $self->close_conn($_, $value)
-            for my @conns = values %{ $self->{conns} };
+        $self->close_conn($_, $value) for @conns;
 
     } elsif ($what eq 'refuse') {
         $self->close_listeners;
@@ -411,8 +292,6 @@ sub answer_control {
     } elsif ($what eq 'listen') {
         $self->open_listeners;
     }
-
-    write_frame($self->{control}, Storable::freeze([$answer]));
 
     return 1;
 }

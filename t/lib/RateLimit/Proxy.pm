@@ -25,120 +25,35 @@ package RateLimit::Proxy;
 #                           # whether anything goes through or not), resets
 #   $proxy->stop;
 #
-# Ownership: the child serves one control socket, whose other end the test
-# holds; when that closes, for whatever reason, the child ends.
+# A RateLimit::Child, which see about its end.
 
 use strict;
 use warnings;
 
+use parent 'RateLimit::Child';
+
 use IO::Socket::INET ();
 use IO::Socket::UNIX ();
-use POSIX ();
-use Scalar::Util ();
-use Socket qw(AF_UNIX SOCK_STREAM PF_UNSPEC);
-use Storable ();
 
-use RateLimit::FakeRedis ();
-use RateLimit::Util qw(free_port reap patience);
-
-my %all;
+use RateLimit::Util qw(free_port);
 
 
 sub start {
     my ($class, %opt) = @_;
 
     my $to = delete $opt{to};
-    my $self = bless { owner => $$, port => delete $opt{port} // free_port() },
-                     $class;
+    my $port = delete $opt{port} // free_port();
+    my $server = RateLimit::Proxy::Server->new(port => $port, to => $to,
+                                               settings => \%opt);
 
-    socketpair my $mine, my $its, AF_UNIX, SOCK_STREAM, PF_UNSPEC
-        or die "socketpair() failed: $!\n";
-
-    my $server = RateLimit::Proxy::Server->new(
-        port     => $self->{port},
-        to       => $to,
-        settings => \%opt,
-        control  => $its,
-    );
-
-    $self->{pid} = fork() // die "fork() failed: $!\n";
-
-    if ($self->{pid} == 0) {
-        close $mine;
-        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-        eval { $server->run };
-        print STDERR "# proxy: $@" if $@;
-        POSIX::_exit($@ ? 1 : 0);
-    }
-
-    close $its;
-    close $server->{listener};
-
-    $self->{control} = $mine;
-
-    $all{Scalar::Util::refaddr($self)} = $self;
-    Scalar::Util::weaken($all{Scalar::Util::refaddr($self)});
-
-    return $self;
+    return $class->start_child('proxy', $server, port => $port);
 }
 
 
-sub port { $_[0]{port} }
-sub addr { "127.0.0.1:$_[0]{port}" }
-sub pid  { $_[0]{pid} }
-
-
-sub set         { my ($self, %settings) = @_; $self->_ask(set => \%settings) }
-sub stall       { $_[0]->_ask('stall') }
-sub cut         { $_[0]->_ask('cut') }
-sub connections { $_[0]->_ask('connections') }
-
-
-sub stop {
-    my ($self) = @_;
-
-    return unless $self->{pid} && $self->{owner} == $$;
-
-    local ($?, $!, $@);
-
-    close $self->{control};
-
-    if (!defined reap($self->{pid}, 2)) {
-        kill 'KILL', $self->{pid};
-        reap($self->{pid}, 5);
-    }
-
-    undef $self->{pid};
-    delete $all{Scalar::Util::refaddr($self)};
-}
-
-
-sub DESTROY { $_[0]->stop }
-
-
-END {
-    $_->stop for grep { defined } values %all;
-}
-
-
-sub _ask {
-    my ($self, @question) = @_;
-
-    die "the proxy is stopped\n" unless $self->{pid};
-
-    local $SIG{PIPE} = 'IGNORE';
-    local $SIG{ALRM} = sub { die "the proxy does not answer\n" };
-
-    alarm int patience(10);
-    RateLimit::FakeRedis::Server::write_frame($self->{control},
-                                              Storable::freeze(\@question));
-    my $answer = RateLimit::FakeRedis::Server::read_frame($self->{control});
-    alarm 0;
-
-    die "the proxy has ended\n" unless defined $answer;
-
-    return Storable::thaw($answer)->[0];
-}
+sub set         { my ($self, %settings) = @_; $self->ask(set => \%settings) }
+sub stall       { $_[0]->ask('stall') }
+sub cut         { $_[0]->ask('cut') }
+sub connections { $_[0]->ask('connections') }
 
 
 package RateLimit::Proxy::Server;
@@ -152,6 +67,8 @@ package RateLimit::Proxy::Server;
 
 use strict;
 use warnings;
+
+use parent -norequire, 'RateLimit::Child::Server';
 
 use Socket qw(IPPROTO_TCP TCP_NODELAY SOL_SOCKET SO_LINGER);
 use Time::HiRes qw(time);
@@ -180,10 +97,11 @@ sub new {
 }
 
 
+sub close_listeners { close $_[0]{listener} }
+
+
 sub run {
     my ($self) = @_;
-
-    $SIG{PIPE} = 'IGNORE';
 
     while (1) {
         my ($read, $write) = ('', '');
@@ -241,14 +159,18 @@ sub run {
 sub ends { return grep { defined } @{ $_[0] }{qw(client server)} }
 
 
-sub answer_control {
-    my ($self) = @_;
+sub answer {
+    my ($self, $what, $value) = @_;
 
-    my $frame = RateLimit::FakeRedis::Server::read_frame($self->{control})
-                // return 0;
-    my ($what, $value) = @{ Storable::thaw($frame) };
     my @pairs = values %{ $self->{pairs} };
-    my $answer = 1;
+
+    if ($what eq 'connections') {
+        return {
+            accepted => $self->{accepted},
+            open     => scalar @pairs,
+            resets   => $self->{resets},
+        };
+    }
 
     if ($what eq 'set') {
         $self->{settings}{$_} = $value->{$_} for keys %$value;
@@ -258,17 +180,7 @@ sub answer_control {
 
     } elsif ($what eq 'cut') {
         $_->{cut} = 1 for @pairs;
-
-    } elsif ($what eq 'connections') {
-        $answer = {
-            accepted => $self->{accepted},
-            open     => scalar @pairs,
-            resets   => $self->{resets},
-        };
     }
-
-    RateLimit::FakeRedis::Server::write_frame($self->{control},
-                                              Storable::freeze([$answer]));
 
     return 1;
 }
