@@ -43,6 +43,9 @@ export NGINX_DEV NGINX_SRC NGINX_FLAGS CFLAGS LDFLAGS TESTS PROVEFLAGS REDIS QUI
        PORT EXAMPLE TOPOLOGY FLAVOUR
 MAKEOVERRIDES :=
 
+# the folders of src/, each a layer
+folders     := $(shell awk '/^[a-z]/ { print $$1 }' tools/layers)
+
 # for the module's own sources; they are errors in "make lint" alone
 WARNINGS    := -Wall -Wextra -Wno-unused-parameter -Wmissing-prototypes \
                -Wstrict-prototypes -Wshadow
@@ -92,7 +95,7 @@ else ifeq ($(FLAVOUR),other)
 # a second build for tests of upgrades: it calls itself otherwise, and keeps
 # its shared memory in another format
 dir     := build/other-$(version)
-own     += -DNGX_HTTP_RATELIMIT_BUILD=other -DNGX_HTTP_RATELIMIT_ZONE_FORMAT=0
+own     += -DNGX_HTTP_RATELIMIT_BUILD=other -DNGX_RL_ZONE_FORMAT=0
 so      := $(dir)/$(MODULE).so
 product := $(so)
 
@@ -145,10 +148,13 @@ $(dir)/arguments: $(tree)/src/core/nginx.h force
 	@printf '%s\n' "$(version) $(tree) $(own) $(configure)" > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
-$(dir)/objs/Makefile: $(dir)/arguments config config.make tools/configure.sh
+$(dir)/objs/Makefile: $(dir)/arguments config config.make tools/configure.sh \
+                       tools/layers
 	@echo "configuring nginx $(version)"
 	@ASAN_OPTIONS=detect_leaks=0 tools/configure.sh $(dir) $(tree) $(configure)
-	@echo 'objs/addon/src/$(MODULE:_module=)_%.o: CFLAGS += $(own)' >> $@
+	@for objects in src/$(MODULE) $(folders:%=%/ngx_rl_%); do \
+	     echo "objs/addon/$$objects.o: CFLAGS += $(own)"; \
+	 done >> $@
 
 $(product): $(dir)/objs/Makefile force
 	@$(nginx_make) -q $(goals) > /dev/null 2>&1 \
@@ -183,10 +189,8 @@ clean: ## remove everything that was built
 # --- tests -------------------------------------------------------------------
 
 # the sources that do without nginx, see tools/layers
-pure       := $(shell awk '$$1 == "pure" || $$1 == "script" \
-                  { for (i = 2; i <= NF; i++) print $$i }' tools/layers)
-pure_objs  := $(patsubst src/%.c,build/unit/%.o,$(wildcard \
-                  $(pure:%=src/ngx_http_ratelimit_%.c)))
+pure_objs  := $(patsubst src/%.c,build/unit/%.o, \
+                  $(wildcard src/pure/*.c src/script/*.c))
 unit_tests := $(patsubst t/unit/%.c,build/unit/%,$(wildcard t/unit/*.c))
 
 unit_cc     = $(CC) $$(cat build/unit/flags) -MMD -MP -I src -I build/unit
@@ -202,11 +206,12 @@ build/unit/flags: Makefile
 	 echo "-O1 -g -fno-omit-frame-pointer" \
 	      "$(WARNINGS) $$flags $$(pkg-config --cflags hiredis)" > $@
 
-build/unit/ngx_http_ratelimit_lua.h: tools/embed-lua.sh $(wildcard lua/*.lua)
+build/unit/ngx_rl_lua.h: tools/embed-lua.sh $(wildcard lua/*.lua)
 	@mkdir -p $(@D)
 	@tools/embed-lua.sh $@ $(wildcard lua/*.lua)
 
-build/unit/%.o: src/%.c build/unit/flags build/unit/ngx_http_ratelimit_lua.h
+build/unit/%.o: src/%.c build/unit/flags build/unit/ngx_rl_lua.h
+	@mkdir -p $(@D)
 	@$(unit_cc) -c -o $@ $<
 
 build/unit/%: t/unit/%.c $(pure_objs)
@@ -215,7 +220,7 @@ build/unit/%: t/unit/%.c $(pure_objs)
 
 .SECONDARY: $(pure_objs)
 
--include $(wildcard build/unit/*.d)
+-include $(wildcard build/unit/*.d build/unit/*/*.d)
 
 
 test: ## install what is needed, build, run the tests (QUICK=1, TESTS='t/http/*.t 070', REDIS=valkey)

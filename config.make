@@ -5,10 +5,17 @@ mkdir -p $NGX_OBJS/addon/ratelimit
 
 cat << END                                                    >> $NGX_MAKEFILE
 
-$ngx_http_ratelimit_lua_h:	$ngx_addon_dir/tools/embed-lua.sh \\
-	$ngx_http_ratelimit_lua
-	sh $ngx_addon_dir/tools/embed-lua.sh \$@ $ngx_http_ratelimit_lua
+$ngx_rl_lua_h:	$ngx_addon_dir/tools/embed-lua.sh \\
+	$ngx_rl_lua
+	sh $ngx_addon_dir/tools/embed-lua.sh \$@ $ngx_rl_lua
 
-$NGX_OBJS/addon/src/ngx_http_ratelimit_%.o: CFLAGS +=$ngx_http_ratelimit_cflags
+$NGX_OBJS/addon/src/ngx_http_ratelimit_module.o: CFLAGS +=$ngx_rl_cflags
 
 END
+
+for ngx_rl_folder in $ngx_rl_folders; do
+    cat << END                                                >> $NGX_MAKEFILE
+$NGX_OBJS/addon/$ngx_rl_folder/ngx_rl_%.o: CFLAGS +=$ngx_rl_cflags
+
+END
+done

@@ -4,30 +4,30 @@
  */
 
 
-#include "ngx_http_ratelimit_check.h"
-#include "ngx_http_ratelimit_conf.h"
-#include "ngx_http_ratelimit_directives.h"
-#include "ngx_http_ratelimit_handler.h"
-#include "ngx_http_ratelimit_headers.h"
-#include "ngx_http_ratelimit_metrics.h"
-#include "ngx_http_ratelimit_store.h"
-#include "ngx_http_ratelimit_variables.h"
-#include "ngx_http_ratelimit_version.h"
+#include "conf/ngx_rl_check.h"
+#include "conf/ngx_rl_conf.h"
+#include "conf/ngx_rl_directives.h"
+#include "http/ngx_rl_handler.h"
+#include "http/ngx_rl_headers.h"
+#include "http/ngx_rl_metrics.h"
+#include "store/ngx_rl_take.h"
+#include "http/ngx_rl_variables.h"
+#include "core/ngx_rl_version.h"
 
 
-#define NGX_HTTP_RATELIMIT_ANYWHERE                                           \
+#define NGX_RL_ANYWHERE                                           \
     (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF)
 
-#define ngx_http_ratelimit_offset(field)                                      \
-    offsetof(ngx_http_ratelimit_loc_conf_t, field)
+#define ngx_rl_offset(field)                                      \
+    offsetof(ngx_rl_loc_conf_t, field)
 
 
-static ngx_int_t ngx_http_ratelimit_init(ngx_conf_t *cf);
-static ngx_int_t ngx_http_ratelimit_init_process(ngx_cycle_t *cycle);
-static void ngx_http_ratelimit_exit_process(ngx_cycle_t *cycle);
+static ngx_int_t ngx_rl_init(ngx_conf_t *cf);
+static ngx_int_t ngx_rl_init_process(ngx_cycle_t *cycle);
+static void ngx_rl_exit_process(ngx_cycle_t *cycle);
 
 
-static ngx_conf_enum_t  ngx_http_ratelimit_log_levels[] = {
+static ngx_conf_enum_t  ngx_rl_log_levels[] = {
     { ngx_string("debug"), NGX_LOG_DEBUG },
     { ngx_string("info"), NGX_LOG_INFO },
     { ngx_string("notice"), NGX_LOG_NOTICE },
@@ -37,514 +37,514 @@ static ngx_conf_enum_t  ngx_http_ratelimit_log_levels[] = {
 };
 
 
-static ngx_conf_enum_t  ngx_http_ratelimit_log_keys[] = {
-    { ngx_string("plain"), NGX_HTTP_RATELIMIT_KEY_PLAIN },
-    { ngx_string("hash"), NGX_HTTP_RATELIMIT_KEY_HASH },
-    { ngx_string("off"), NGX_HTTP_RATELIMIT_KEY_OFF },
+static ngx_conf_enum_t  ngx_rl_log_keys[] = {
+    { ngx_string("plain"), NGX_RL_KEY_PLAIN },
+    { ngx_string("hash"), NGX_RL_KEY_HASH },
+    { ngx_string("off"), NGX_RL_KEY_OFF },
     { ngx_null_string, 0 }
 };
 
 
-static ngx_conf_enum_t  ngx_http_ratelimit_on_error[] = {
-    { ngx_string("open"), NGX_HTTP_RATELIMIT_ON_ERROR_OPEN },
-    { ngx_string("closed"), NGX_HTTP_RATELIMIT_ON_ERROR_CLOSED },
-    { ngx_string("local"), NGX_HTTP_RATELIMIT_ON_ERROR_LOCAL },
+static ngx_conf_enum_t  ngx_rl_on_error[] = {
+    { ngx_string("open"), NGX_RL_ON_ERROR_OPEN },
+    { ngx_string("closed"), NGX_RL_ON_ERROR_CLOSED },
+    { ngx_string("local"), NGX_RL_ON_ERROR_LOCAL },
     { ngx_null_string, 0 }
 };
 
 
-static ngx_conf_enum_t  ngx_http_ratelimit_headers[] = {
-    { ngx_string("legacy"), NGX_HTTP_RATELIMIT_HEADERS_LEGACY },
-    { ngx_string("draft-8"), NGX_HTTP_RATELIMIT_HEADERS_DRAFT_8 },
-    { ngx_string("off"), NGX_HTTP_RATELIMIT_HEADERS_OFF },
-    { ngx_string("dry_run"), NGX_HTTP_RATELIMIT_HEADERS_DRY_RUN },
-    { ngx_string("no_degraded"), NGX_HTTP_RATELIMIT_HEADERS_HEALTHY },
+static ngx_conf_enum_t  ngx_rl_headers[] = {
+    { ngx_string("legacy"), NGX_RL_HEADERS_LEGACY },
+    { ngx_string("draft-8"), NGX_RL_HEADERS_DRAFT_8 },
+    { ngx_string("off"), NGX_RL_HEADERS_OFF },
+    { ngx_string("dry_run"), NGX_RL_HEADERS_DRY_RUN },
+    { ngx_string("no_degraded"), NGX_RL_HEADERS_HEALTHY },
     { ngx_null_string, 0 }
 };
 
 
-static ngx_conf_enum_t  ngx_http_ratelimit_bodies[] = {
-    { ngx_string("default"), NGX_HTTP_RATELIMIT_BODY_DEFAULT },
-    { ngx_string("json"), NGX_HTTP_RATELIMIT_BODY_JSON },
-    { ngx_string("problem"), NGX_HTTP_RATELIMIT_BODY_PROBLEM },
+static ngx_conf_enum_t  ngx_rl_bodies[] = {
+    { ngx_string("default"), NGX_RL_BODY_DEFAULT },
+    { ngx_string("json"), NGX_RL_BODY_JSON },
+    { ngx_string("problem"), NGX_RL_BODY_PROBLEM },
     { ngx_null_string, 0 }
 };
 
 
-static ngx_conf_enum_t  ngx_http_ratelimit_phases[] = {
-    { ngx_string("access"), NGX_HTTP_RATELIMIT_PHASE_ACCESS },
-    { ngx_string("precontent"), NGX_HTTP_RATELIMIT_PHASE_PRECONTENT },
+static ngx_conf_enum_t  ngx_rl_phases[] = {
+    { ngx_string("access"), NGX_RL_PHASE_ACCESS },
+    { ngx_string("precontent"), NGX_RL_PHASE_PRECONTENT },
     { ngx_null_string, 0 }
 };
 
 
-static ngx_conf_enum_t  ngx_http_ratelimit_clocks[] = {
-    { ngx_string("redis"), NGX_HTTP_RATELIMIT_CLOCK_REDIS },
-    { ngx_string("nginx"), NGX_HTTP_RATELIMIT_CLOCK_NGINX },
+static ngx_conf_enum_t  ngx_rl_clocks[] = {
+    { ngx_string("redis"), NGX_RL_CLOCK_REDIS },
+    { ngx_string("nginx"), NGX_RL_CLOCK_NGINX },
     { ngx_null_string, 0 }
 };
 
 
-static ngx_http_ratelimit_param_e  ngx_http_ratelimit_params[] = {
-    NGX_HTTP_RATELIMIT_CAPACITY,
-    NGX_HTTP_RATELIMIT_RATE,
-    NGX_HTTP_RATELIMIT_COST,
-    NGX_HTTP_RATELIMIT_WINDOW,
-    NGX_HTTP_RATELIMIT_STEP
+static ngx_rl_param_e  ngx_rl_params[] = {
+    NGX_RL_CAPACITY,
+    NGX_RL_RATE,
+    NGX_RL_COST,
+    NGX_RL_WINDOW,
+    NGX_RL_STEP
 };
 
 
-static ngx_msec_t  ngx_http_ratelimit_deny_cache_on =
-    NGX_HTTP_RATELIMIT_DENY_CACHE;
+static ngx_msec_t  ngx_rl_deny_cache_on =
+    NGX_RL_DENY_CACHE;
 
 
-static ngx_http_ratelimit_bounds_t  ngx_http_ratelimit_databases = {
-    0, NGX_HTTP_RATELIMIT_REDIS_DATABASES
+static ngx_rl_bounds_t  ngx_rl_databases = {
+    0, NGX_RL_REDIS_DATABASES
 };
 
 
-static ngx_http_ratelimit_bounds_t  ngx_http_ratelimit_ipv6_bits = { 1, 128 };
+static ngx_rl_bounds_t  ngx_rl_ipv6_bits = { 1, 128 };
 
 
-static ngx_http_ratelimit_bounds_t  ngx_http_ratelimit_depths = { 0, 100 };
+static ngx_rl_bounds_t  ngx_rl_depths = { 0, 100 };
 
 
-static ngx_conf_enum_t  ngx_http_ratelimit_protocols[] = {
-    { ngx_string("TLSv1"), NGX_HTTP_RATELIMIT_TLS_V1 },
-    { ngx_string("TLSv1.1"), NGX_HTTP_RATELIMIT_TLS_V1_1 },
-    { ngx_string("TLSv1.2"), NGX_HTTP_RATELIMIT_TLS_V1_2 },
-    { ngx_string("TLSv1.3"), NGX_HTTP_RATELIMIT_TLS_V1_3 },
+static ngx_conf_enum_t  ngx_rl_protocols[] = {
+    { ngx_string("TLSv1"), NGX_RL_TLS_V1 },
+    { ngx_string("TLSv1.1"), NGX_RL_TLS_V1_1 },
+    { ngx_string("TLSv1.2"), NGX_RL_TLS_V1_2 },
+    { ngx_string("TLSv1.3"), NGX_RL_TLS_V1_3 },
     { ngx_null_string, 0 }
 };
 
 
-static char  ngx_http_ratelimit_beside_redis[] =
+static char  ngx_rl_beside_redis[] =
     "is duplicate, or stands beside \"ratelimit_redis_password\"";
-static char  ngx_http_ratelimit_beside_redis_file[] =
+static char  ngx_rl_beside_redis_file[] =
     "is duplicate, or stands beside \"ratelimit_redis_password_file\"";
-static char  ngx_http_ratelimit_beside_sentinel[] =
+static char  ngx_rl_beside_sentinel[] =
     "is duplicate, or stands beside \"ratelimit_sentinel_password\"";
-static char  ngx_http_ratelimit_beside_sentinel_file[] =
+static char  ngx_rl_beside_sentinel_file[] =
     "is duplicate, or stands beside \"ratelimit_sentinel_password_file\"";
 
 
-static ngx_command_t  ngx_http_ratelimit_commands[] = {
+static ngx_command_t  ngx_rl_commands[] = {
 
     { ngx_string("ratelimit_shards"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_ratelimit_directive_shards,
+      NGX_RL_ANYWHERE|NGX_CONF_1MORE,
+      ngx_rl_directive_shards,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("ratelimit_zone"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_zone,
+      ngx_rl_directive_zone,
       NGX_HTTP_MAIN_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("ratelimit_limit"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_2MORE,
-      ngx_http_ratelimit_directive_limit,
+      ngx_rl_directive_limit,
       NGX_HTTP_MAIN_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("ratelimit"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_ratelimit_directive_names,
+      NGX_RL_ANYWHERE|NGX_CONF_1MORE,
+      ngx_rl_directive_names,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("ratelimit_key"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_http_set_complex_value_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(terms.key),
+      ngx_rl_offset(terms.key),
       NULL },
 
     { ngx_string("ratelimit_capacity"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_param,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_param,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(terms.capacity),
-      &ngx_http_ratelimit_params[0] },
+      ngx_rl_offset(terms.capacity),
+      &ngx_rl_params[0] },
 
     { ngx_string("ratelimit_rate"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_param,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_param,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(terms.rate),
-      &ngx_http_ratelimit_params[1] },
+      ngx_rl_offset(terms.rate),
+      &ngx_rl_params[1] },
 
     { ngx_string("ratelimit_cost"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_param,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_param,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(cost),
-      &ngx_http_ratelimit_params[2] },
+      ngx_rl_offset(cost),
+      &ngx_rl_params[2] },
 
     { ngx_string("ratelimit_window"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_param,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_param,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(terms.window),
-      &ngx_http_ratelimit_params[3] },
+      ngx_rl_offset(terms.window),
+      &ngx_rl_params[3] },
 
     { ngx_string("ratelimit_refill_interval"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_param,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_param,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(terms.step),
-      &ngx_http_ratelimit_params[4] },
+      ngx_rl_offset(terms.step),
+      &ngx_rl_params[4] },
 
     { ngx_string("ratelimit_algorithm"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_enum,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(terms.algorithm),
-      &ngx_http_ratelimit_algorithms },
+      ngx_rl_offset(terms.algorithm),
+      &ngx_rl_algorithms },
 
     { ngx_string("ratelimit_dry_run"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      NGX_RL_ANYWHERE|NGX_CONF_FLAG,
       ngx_conf_set_flag_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(dry_run),
+      ngx_rl_offset(dry_run),
       NULL },
 
     { ngx_string("ratelimit_preview"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      NGX_RL_ANYWHERE|NGX_CONF_FLAG,
       ngx_conf_set_flag_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(preview),
+      ngx_rl_offset(preview),
       NULL },
 
     { ngx_string("ratelimit_preview_cache"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_cache,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_cache,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(preview_cache),
+      ngx_rl_offset(preview_cache),
       NULL },
 
     { ngx_string("ratelimit_deny_cache"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_cache,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_cache,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(deny_cache),
-      &ngx_http_ratelimit_deny_cache_on },
+      ngx_rl_offset(deny_cache),
+      &ngx_rl_deny_cache_on },
 
     { ngx_string("ratelimit_lease"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE12,
-      ngx_http_ratelimit_directive_lease,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE12,
+      ngx_rl_directive_lease,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("ratelimit_phase"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_enum,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(phase),
-      &ngx_http_ratelimit_phases },
+      ngx_rl_offset(phase),
+      &ngx_rl_phases },
 
     { ngx_string("ratelimit_clock"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_enum,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(clock),
-      &ngx_http_ratelimit_clocks },
+      ngx_rl_offset(clock),
+      &ngx_rl_clocks },
 
     { ngx_string("ratelimit_status"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_status,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_status,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(status),
+      ngx_rl_offset(status),
       NULL },
 
     { ngx_string("ratelimit_headers"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_ratelimit_directive_headers,
+      NGX_RL_ANYWHERE|NGX_CONF_1MORE,
+      ngx_rl_directive_headers,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(headers),
-      &ngx_http_ratelimit_headers },
+      ngx_rl_offset(headers),
+      &ngx_rl_headers },
 
     { ngx_string("ratelimit_body"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_enum,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(body),
-      &ngx_http_ratelimit_bodies },
+      ngx_rl_offset(body),
+      &ngx_rl_bodies },
 
     { ngx_string("ratelimit_log_level"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_enum,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(log_level),
-      &ngx_http_ratelimit_log_levels },
+      ngx_rl_offset(log_level),
+      &ngx_rl_log_levels },
 
     { ngx_string("ratelimit_log_key"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_enum,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(log_key),
-      &ngx_http_ratelimit_log_keys },
+      ngx_rl_offset(log_key),
+      &ngx_rl_log_keys },
 
     { ngx_string("ratelimit_prefix"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_prefix,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_prefix,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("ratelimit_ipv6_prefix"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_number,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_number,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(ipv6_prefix),
-      &ngx_http_ratelimit_ipv6_bits },
+      ngx_rl_offset(ipv6_prefix),
+      &ngx_rl_ipv6_bits },
 
     { ngx_string("ratelimit_on_error"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_enum,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_enum,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(on_error),
-      &ngx_http_ratelimit_on_error },
+      ngx_rl_offset(on_error),
+      &ngx_rl_on_error },
 
     { ngx_string("ratelimit_local_share"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_share,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_share,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("ratelimit_breaker"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE123,
-      ngx_http_ratelimit_directive_breaker,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE123,
+      ngx_rl_directive_breaker,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("ratelimit_metrics"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
-      ngx_http_ratelimit_metrics,
+      ngx_rl_metrics,
       0,
       0,
       NULL },
 
     { ngx_string("ratelimit_silence"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_ratelimit_directive_silence,
+      NGX_RL_ANYWHERE|NGX_CONF_1MORE,
+      ngx_rl_directive_silence,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
-      &ngx_http_ratelimit_silences },
+      &ngx_rl_silences },
 
     { ngx_string("ratelimit_error_status"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_status,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_status,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(error_status),
+      ngx_rl_offset(error_status),
       NULL },
 
     { ngx_string("ratelimit_redis_timeout"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_timeout,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_timeout,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(timeout),
+      ngx_rl_offset(timeout),
       NULL },
 
     { ngx_string("ratelimit_redis_connect_timeout"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_timeout,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_timeout,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.connect_timeout),
+      ngx_rl_offset(access.connect_timeout),
       NULL },
 
     { ngx_string("ratelimit_redis_user"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_conf_set_str_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.user),
+      ngx_rl_offset(access.user),
       NULL },
 
     { ngx_string("ratelimit_redis_password"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_password,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_password,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.password),
-      &ngx_http_ratelimit_beside_redis_file },
+      ngx_rl_offset(access.password),
+      &ngx_rl_beside_redis_file },
 
     { ngx_string("ratelimit_redis_password_file"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_password_file,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_password_file,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.password),
-      &ngx_http_ratelimit_beside_redis },
+      ngx_rl_offset(access.password),
+      &ngx_rl_beside_redis },
 
     { ngx_string("ratelimit_redis_database"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_number,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_number,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.database),
-      &ngx_http_ratelimit_databases },
+      ngx_rl_offset(access.database),
+      &ngx_rl_databases },
 
     { ngx_string("ratelimit_redis_ssl"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      NGX_RL_ANYWHERE|NGX_CONF_FLAG,
       ngx_conf_set_flag_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.enable),
+      ngx_rl_offset(access.tls.enable),
       NULL },
 
     { ngx_string("ratelimit_redis_ssl_verify"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      NGX_RL_ANYWHERE|NGX_CONF_FLAG,
       ngx_conf_set_flag_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.verify),
+      ngx_rl_offset(access.tls.verify),
       NULL },
 
     { ngx_string("ratelimit_redis_ssl_verify_depth"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_number,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_number,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.verify_depth),
-      &ngx_http_ratelimit_depths },
+      ngx_rl_offset(access.tls.verify_depth),
+      &ngx_rl_depths },
 
     { ngx_string("ratelimit_redis_ssl_trusted_certificate"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_conf_set_str_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.trusted_certificate),
+      ngx_rl_offset(access.tls.trusted_certificate),
       NULL },
 
     { ngx_string("ratelimit_redis_ssl_crl"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_conf_set_str_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.crl),
+      ngx_rl_offset(access.tls.crl),
       NULL },
 
     { ngx_string("ratelimit_redis_ssl_name"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_conf_set_str_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.name),
+      ngx_rl_offset(access.tls.name),
       NULL },
 
     { ngx_string("ratelimit_redis_ssl_server_name"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      NGX_RL_ANYWHERE|NGX_CONF_FLAG,
       ngx_conf_set_flag_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.server_name),
+      ngx_rl_offset(access.tls.server_name),
       NULL },
 
     { ngx_string("ratelimit_redis_ssl_certificate"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_conf_set_str_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.certificate),
+      ngx_rl_offset(access.tls.certificate),
       NULL },
 
     { ngx_string("ratelimit_redis_ssl_certificate_key"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_conf_set_str_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.certificate_key),
+      ngx_rl_offset(access.tls.certificate_key),
       NULL },
 
     { ngx_string("ratelimit_redis_ssl_password_file"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_ssl_passwords,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_ssl_passwords,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("ratelimit_redis_ssl_protocols"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_ratelimit_directive_bitmask,
+      NGX_RL_ANYWHERE|NGX_CONF_1MORE,
+      ngx_rl_directive_bitmask,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.protocols),
-      &ngx_http_ratelimit_protocols },
+      ngx_rl_offset(access.tls.protocols),
+      &ngx_rl_protocols },
 
     { ngx_string("ratelimit_redis_ssl_ciphers"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_conf_set_str_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.ciphers),
+      ngx_rl_offset(access.tls.ciphers),
       NULL },
 
     { ngx_string("ratelimit_redis_ssl_session_reuse"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_FLAG,
+      NGX_RL_ANYWHERE|NGX_CONF_FLAG,
       ngx_conf_set_flag_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.tls.session_reuse),
+      ngx_rl_offset(access.tls.session_reuse),
       NULL },
 
     { ngx_string("ratelimit_redis_networks"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_ratelimit_directive_networks,
+      NGX_RL_ANYWHERE|NGX_CONF_1MORE,
+      ngx_rl_directive_networks,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 
     { ngx_string("ratelimit_sentinel_user"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_conf_set_str_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.sentinel_user),
+      ngx_rl_offset(access.sentinel_user),
       NULL },
 
     { ngx_string("ratelimit_sentinel_password"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_password,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_password,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.sentinel_password),
-      &ngx_http_ratelimit_beside_sentinel_file },
+      ngx_rl_offset(access.sentinel_password),
+      &ngx_rl_beside_sentinel_file },
 
     { ngx_string("ratelimit_sentinel_password_file"),
-      NGX_HTTP_RATELIMIT_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_directive_password_file,
+      NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
+      ngx_rl_directive_password_file,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_http_ratelimit_offset(access.sentinel_password),
-      &ngx_http_ratelimit_beside_sentinel },
+      ngx_rl_offset(access.sentinel_password),
+      &ngx_rl_beside_sentinel },
 
       ngx_null_command
 };
 
 
-static ngx_http_module_t  ngx_http_ratelimit_module_ctx = {
-    ngx_http_ratelimit_add_variables,      /* preconfiguration */
-    ngx_http_ratelimit_init,               /* postconfiguration */
+static ngx_http_module_t  ngx_rl_module_ctx = {
+    ngx_rl_add_variables,      /* preconfiguration */
+    ngx_rl_init,               /* postconfiguration */
 
-    ngx_http_ratelimit_create_main_conf,   /* create main configuration */
-    ngx_http_ratelimit_init_main_conf,     /* init main configuration */
+    ngx_rl_create_main_conf,   /* create main configuration */
+    ngx_rl_init_main_conf,     /* init main configuration */
 
     NULL,                                  /* create server configuration */
     NULL,                                  /* merge server configuration */
 
-    ngx_http_ratelimit_create_loc_conf,    /* create location configuration */
-    ngx_http_ratelimit_merge_loc_conf      /* merge location configuration */
+    ngx_rl_create_loc_conf,    /* create location configuration */
+    ngx_rl_merge_loc_conf      /* merge location configuration */
 };
 
 
 ngx_module_t  ngx_http_ratelimit_module = {
     NGX_MODULE_V1,
-    &ngx_http_ratelimit_module_ctx,        /* module context */
-    ngx_http_ratelimit_commands,           /* module directives */
+    &ngx_rl_module_ctx,        /* module context */
+    ngx_rl_commands,           /* module directives */
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    ngx_http_ratelimit_version_check,      /* init module */
-    ngx_http_ratelimit_init_process,       /* init process */
+    ngx_rl_version_check,      /* init module */
+    ngx_rl_init_process,       /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
-    ngx_http_ratelimit_exit_process,       /* exit process */
+    ngx_rl_exit_process,       /* exit process */
     NULL,                                  /* exit master */
     NGX_MODULE_V1_PADDING
 };
 
 
 static ngx_int_t
-ngx_http_ratelimit_init(ngx_conf_t *cf)
+ngx_rl_init(ngx_conf_t *cf)
 {
     ngx_http_handler_pt        *h;
     ngx_http_core_main_conf_t  *cmcf;
@@ -556,33 +556,33 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    *h = ngx_http_ratelimit_access_handler;
+    *h = ngx_rl_access_handler;
 
     h = ngx_array_push(&cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers);
     if (h == NULL) {
         return NGX_ERROR;
     }
 
-    *h = ngx_http_ratelimit_precontent_handler;
+    *h = ngx_rl_precontent_handler;
 
-    ngx_http_ratelimit_headers_init();
+    ngx_rl_headers_init();
 
     /* nobody pays for a zone that nobody uses */
 
-    if (ngx_http_ratelimit_conf_zone(cf) != NGX_OK) {
+    if (ngx_rl_conf_zone(cf) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    ngx_http_ratelimit_check(cf);
+    ngx_rl_check(cf);
 
     return NGX_OK;
 }
 
 
 static ngx_int_t
-ngx_http_ratelimit_init_process(ngx_cycle_t *cycle)
+ngx_rl_init_process(ngx_cycle_t *cycle)
 {
-    ngx_http_ratelimit_main_conf_t  *rmcf;
+    ngx_rl_main_conf_t  *rmcf;
 
     /* cache managers and loaders answer no requests */
 
@@ -605,24 +605,24 @@ ngx_http_ratelimit_init_process(ngx_cycle_t *cycle)
 
     ngx_time_update();
 
-    ngx_http_ratelimit_stats_begin(rmcf->zone, rmcf->stats);
+    ngx_rl_stats_begin(rmcf->zone, rmcf->stats);
 
-    return ngx_http_ratelimit_store_init(cycle, &rmcf->peers, rmcf->zone,
+    return ngx_rl_store_init(cycle, &rmcf->peers, rmcf->zone,
                                          rmcf->stats);
 }
 
 
 static void
-ngx_http_ratelimit_exit_process(ngx_cycle_t *cycle)
+ngx_rl_exit_process(ngx_cycle_t *cycle)
 {
-    ngx_http_ratelimit_main_conf_t  *rmcf;
+    ngx_rl_main_conf_t  *rmcf;
 
-    ngx_http_ratelimit_store_exit();
+    ngx_rl_store_exit();
 
     rmcf = ngx_http_cycle_get_module_main_conf(cycle,
                                                ngx_http_ratelimit_module);
 
     if (rmcf && rmcf->zone) {
-        ngx_http_ratelimit_stats_end(rmcf->stats);
+        ngx_rl_stats_end(rmcf->stats);
     }
 }

@@ -6,13 +6,14 @@
 #     tools/check-style.pl [FILE...]
 #
 # Without arguments: all of src/, t/unit/ and lua/, and what concerns them
-# together (layers, the list of sources in config).  Prints FILE:LINE: what is
+# together (layers, the list of scripts in config).  Prints FILE:LINE: what is
 # wrong, and ends with 1 if there was anything.
 
 use strict;
 use warnings;
 
-my $PREFIX = 'ngx_http_ratelimit_';
+my $PREFIX = 'ngx_rl_';
+my $MODULE = 'ngx_http_ratelimit_module';
 my $COLUMNS = 80;
 
 my $found = 0;
@@ -296,7 +297,8 @@ sub check_names {
         {
             # the name that each filter of nginx gives the next one
             complain($file, $n, "$1 lacks the prefix $PREFIX")
-                if $1 !~ /^(?:\Q$PREFIX\E|ngx_http_next_header_filter\z)/;
+                if $1 !~ /^(?:\Q$PREFIX\E|ngx_http_next_header_filter\z
+                              |$MODULE\z)/x;
 
         } elsif (/^\}\s*(\w+);/ || /^typedef\b.*?(\w+);\z/) {
             complain($file, $n, "type $1 lacks the prefix $PREFIX")
@@ -306,25 +308,43 @@ sub check_names {
 }
 
 
-# tools/layers: name of a file => its rank, and whether it may know nginx
+# tools/layers: "FOLDER/NAME" => what may be included from it
 
 sub layers_of {
-    my %layer;
-    my $rank = 0;
+    my (%layer, %except);
 
     for my $line (lines_of('tools/layers')) {
         $line =~ s/#.*//;
-        my ($name, @files) = split ' ', $line or next;
 
-        $rank++;
-
-        for my $file (@files) {
-            $layer{$file} = {
-                name => $name,
-                rank => $rank,
-                pure => scalar $name =~ /^(pure|script)\z/,
-            };
+        if ($line =~ /^!\s+(\S+)\s+(\S+)/) {
+            $except{$1}{$2} = 1;
+            next;
         }
+
+        my ($folder, $below, $names) = $line =~ /^(\w+)\s*\(([\w\s]*)\)(.*)/
+            or next;
+        my %may = map { $_ => 1 } split ' ', $below;
+        my @before;
+
+        for my $name (split ' ', $names) {
+            my $file = "$folder/$name";
+
+            $layer{$file} = {
+                folders => \%may,
+                files => { map { $_ => 1 } @before, $file },
+                except => $except{$file} // {},
+                pure => scalar $folder =~ /^(pure|script)\z/,
+            };
+
+            push @before, $file;
+        }
+    }
+
+    for my $file (sort keys %except) {
+        complain('tools/layers', 1, "an exception for $file, which is not there")
+            if !$layer{$file};
+
+        $layer{$file}{except} = $except{$file};
     }
 
     return \%layer;
@@ -334,11 +354,13 @@ sub layers_of {
 sub check_layers {
     my ($layer, $file, @lines) = @_;
 
-    my ($name) = $file =~ m{\Q$PREFIX\E(\w+)\.[ch]\z} or return;
-    my $own = $layer->{$name};
+    return if $file eq "src/$MODULE.c";
+
+    my ($name) = $file =~ m{^src/(\w+/\Q$PREFIX\E\w+)\.[ch]\z};
+    my $own = $layer->{($name // '') =~ s/\Q$PREFIX\E//r};
 
     if (!$own) {
-        complain($file, 1, "\"$name\" has no layer in tools/layers");
+        complain($file, 1, 'is not in tools/layers');
         return;
     }
 
@@ -349,32 +371,53 @@ sub check_layers {
 
         my ($header) = /^#\s*include\s*[<"](.*)[>"]/ or next;
 
-        if ($header =~ /^\Q$PREFIX\E(\w+)\.h\z/) {
-            my $other = $layer->{$1};
+        if ($header =~ m{^(\w+)/\Q$PREFIX\E(\w+)\.h\z}) {
+            my $other = "$1/$2";
 
-            if (!$other) {
-                complain($file, $n, "\"$1\" has no layer in tools/layers");
+            if (!$layer->{$other}) {
+                complain($file, $n, "$other is not in tools/layers");
 
-            } elsif ($other->{rank} > $own->{rank}) {
-                complain($file, $n, "layer $own->{name} includes $header of "
-                                    . "the higher layer $other->{name}");
+            } elsif ($own->{except}{$other}) {
+                $own->{used}{$other} = 1;
+
+            } elsif (!$own->{folders}{$1} && !$own->{files}{$other}) {
+                complain($file, $n, "may not include $header: tools/layers");
             }
 
-        } elsif ($own->{pure} && $header =~ /^ngx_|nginx/) {
-            complain($file, $n, "layer $own->{name} includes $header of nginx");
+        } elsif ($own->{pure} && $header =~ /^ngx_(?!rl_lua)|nginx/) {
+            complain($file, $n, "includes $header of nginx");
         }
     }
 }
 
 
-# config lists each file of src/ and lua/ by name
+# tools/layers names what is there, and no exception that nobody needs
+
+sub check_names_of_layers {
+    my ($layer) = @_;
+
+    for my $file (sort keys %$layer) {
+        my $path = $file =~ s{/}{/$PREFIX}r;
+
+        complain('tools/layers', 1, "names $file, which is not there")
+            if !-f "src/$path.h" && !-f "src/$path.c";
+
+        for my $other (sort keys %{ $layer->{$file}{except} }) {
+            complain('tools/layers', 1, "$file does not include $other: "
+                                        . 'no exception is needed')
+                if !$layer->{$file}{used}{$other};
+        }
+    }
+}
+
+
+# config lists each script by name
 
 sub check_config {
     my (@files) = @_;
 
     my $text = join "\n", lines_of('config');
-    my %listed = map { $_ => 1 }
-                 $text =~ m{\$ngx_addon_dir/((?:src|lua)/\S+?\.\w+)}g;
+    my %listed = map { $_ => 1 } $text =~ m{\$ngx_addon_dir/(lua/\S+?\.\w+)}g;
 
     for my $file (@files) {
         complain('config', 1, "does not list $file") if !$listed{$file};
@@ -459,14 +502,16 @@ sub check_layout {
 my @files = @ARGV;
 
 if (!@files) {
-    my @sources = (glob('src/*.[ch]'), glob('lua/*.lua'));
+    my @sources = (glob('src/*.[ch]'), glob('src/*/*.[ch]'));
+    my @scripts = glob 'lua/*.lua';
     my $layer = layers_of();
 
-    check_layers($layer, $_, lines_of($_)) for glob 'src/*.[ch]';
-    check_config(@sources);
-    check_layout(glob 'src/*.[ch]');
+    check_layers($layer, $_, lines_of($_)) for @sources;
+    check_names_of_layers($layer);
+    check_config(@scripts);
+    check_layout(@sources);
 
-    @files = (@sources, glob 't/unit/*.[ch]');
+    @files = (@sources, @scripts, glob('t/unit/*.[ch]'), glob('t/unit/*/*.[ch]'));
 }
 
 for my $file (@files) {

@@ -7,8 +7,8 @@
 # Each script NAME.lua becomes two string macros, its exact text and the SHA-1
 # of its bytes, by which EVALSHA knows it:
 #
-#     NGX_HTTP_RATELIMIT_LUA_<NAME>
-#     NGX_HTTP_RATELIMIT_LUA_<NAME>_SHA1
+#     NGX_RL_LUA_<NAME>
+#     NGX_RL_LUA_<NAME>_SHA1
 
 set -eu
 
@@ -40,8 +40,8 @@ trap 'rm -f "$out.tmp"' EXIT
     echo "/* made from lua/ by tools/embed-lua.sh, do not edit */"
     echo
     echo
-    echo "#ifndef _NGX_HTTP_RATELIMIT_LUA_H_INCLUDED_"
-    echo "#define _NGX_HTTP_RATELIMIT_LUA_H_INCLUDED_"
+    echo "#ifndef _NGX_RL_LUA_H_INCLUDED_"
+    echo "#define _NGX_RL_LUA_H_INCLUDED_"
     echo
 
     for lua in "$@"; do
@@ -60,10 +60,10 @@ trap 'rm -f "$out.tmp"' EXIT
         name=$(basename "$lua" .lua | tr -c 'A-Za-z0-9\n' _ | tr a-z A-Z)
 
         echo
-        echo "#define NGX_HTTP_RATELIMIT_LUA_${name}_SHA1" \
+        echo "#define NGX_RL_LUA_${name}_SHA1" \
              "\"$(sha1 "$lua")\""
         echo
-        echo "#define NGX_HTTP_RATELIMIT_LUA_$name \\"
+        echo "#define NGX_RL_LUA_$name \\"
 
         sed -e 's/[\\"?]/\\&/g' -e 's/.*/    "&\\n" \\/' "$lua"
 
@@ -71,7 +71,7 @@ trap 'rm -f "$out.tmp"' EXIT
     done
 
     echo
-    echo "#endif /* _NGX_HTTP_RATELIMIT_LUA_H_INCLUDED_ */"
+    echo "#endif /* _NGX_RL_LUA_H_INCLUDED_ */"
 } > "$out.tmp"
 
 mv "$out.tmp" "$out"

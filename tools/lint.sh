@@ -68,7 +68,7 @@ flags_of()
 
 warnings()
 {
-    test $# -gt 0 || set -- src/*.c t/unit/*.c
+    test $# -gt 0 || set -- src/*.c src/*/*.c t/unit/*.c
 
     flags="$(flags_of "$dir") ${WARNINGS:--Wall -Wextra} -Werror"
     flags="$flags -include $PWD/tools/const-strings.h"
@@ -122,7 +122,7 @@ analyzer()
 {
     flags=$(flags_of "$dir")
 
-    for source in "$PWD"/src/*.c; do
+    for source in "$PWD"/src/*.c "$PWD"/src/*/*.c; do
         (cd "$dir" && gcc $flags -fanalyzer -c -o /dev/null "$source")
     done > "$dir/analyzer.log" 2>&1
 

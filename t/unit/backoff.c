@@ -5,7 +5,7 @@
 
 #include "tap.h"
 
-#include "ngx_http_ratelimit_backoff.h"
+#include "pure/ngx_rl_backoff.h"
 
 
 int
@@ -23,11 +23,11 @@ main(void)
     };
 
     for (attempt = 0; attempt < 11; attempt++) {
-        is_number(ngx_http_ratelimit_backoff(attempt, max, 0),
+        is_number(ngx_rl_backoff(attempt, max, 0),
                   expected[attempt], "doubled from 50 ms up to 10 s");
     }
 
-    is_number(ngx_http_ratelimit_backoff(UINT32_MAX, max, 0), max,
+    is_number(ngx_rl_backoff(UINT32_MAX, max, 0), max,
               "and not more after four billion attempts");
 
     /* a random part of up to one half is taken off */
@@ -40,7 +40,7 @@ main(void)
         greatest = 0;
 
         for (i = 0; i < 100000; i++) {
-            delay = ngx_http_ratelimit_backoff(attempt, max,
+            delay = ngx_rl_backoff(attempt, max,
                                                (uint32_t) tap_random(&seed));
             least = delay < least ? delay : least;
             greatest = delay > greatest ? delay : greatest;
@@ -58,15 +58,15 @@ main(void)
 
     for (i = 0; i < 1000000; i++) {
         max = (uint32_t) (tap_random(&seed) % 100000);
-        delay = ngx_http_ratelimit_backoff((uint32_t) (tap_random(&seed) % 40),
+        delay = ngx_rl_backoff((uint32_t) (tap_random(&seed) % 40),
                                            max, (uint32_t) tap_random(&seed));
         wrong += delay > max || (max && delay == 0);
     }
 
     is_number(wrong, 0, "never above the maximum, never none");
-    is_number(ngx_http_ratelimit_backoff(3, 0, 12345), 0,
+    is_number(ngx_rl_backoff(3, 0, 12345), 0,
               "a maximum of zero is no pause");
-    is_number(ngx_http_ratelimit_backoff(0, 20, 0), 20,
+    is_number(ngx_rl_backoff(0, 20, 0), 20,
               "a maximum below 50 ms holds from the start");
 
     return tap_done();

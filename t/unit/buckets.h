@@ -10,24 +10,24 @@
 
 #include "tap.h"
 
-#include "ngx_http_ratelimit_decision.h"
+#include "pure/ngx_rl_decision.h"
 
 
-static inline ngx_http_ratelimit_bucket_t
+static inline ngx_rl_bucket_t
 bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
 {
-    ngx_http_ratelimit_bucket_t  bucket;
+    ngx_rl_bucket_t  bucket;
 
     /* fields that no bucket needs have a value that would show */
 
     memset(&bucket, 0xaa, sizeof(bucket));
 
-    bucket.algorithm = NGX_HTTP_RATELIMIT_TOKEN_BUCKET;
+    bucket.algorithm = NGX_RL_TOKEN_BUCKET;
     bucket.capacity = capacity;
     bucket.cost = cost;
     bucket.step = 0;
 
-    if (ngx_http_ratelimit_rate_parse(rate, strlen(rate), &bucket.rate)) {
+    if (ngx_rl_rate_parse(rate, strlen(rate), &bucket.rate)) {
         ok(0, "%s is a rate", rate);
     }
 
@@ -37,14 +37,14 @@ bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
 
 /* "length" in microseconds */
 
-static inline ngx_http_ratelimit_bucket_t
+static inline ngx_rl_bucket_t
 window_of(uint64_t limit, uint64_t length, uint64_t cost)
 {
-    ngx_http_ratelimit_bucket_t  window;
+    ngx_rl_bucket_t  window;
 
     memset(&window, 0xaa, sizeof(window));
 
-    window.algorithm = NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG;
+    window.algorithm = NGX_RL_SLIDING_WINDOW_LOG;
     window.capacity = limit;
     window.cost = cost;
     window.window = length;

@@ -7,22 +7,22 @@
 
 #include "buckets.h"
 
-#include "ngx_http_ratelimit_cells.h"
+#include "pure/ngx_rl_cells.h"
 
 
 #define CELLS  1000
 #define SEC    1000000ULL
 #define NEVER  UINT64_MAX
 
-#define LEVEL    NGX_HTTP_RATELIMIT_KEEP_LEVEL
-#define LOG      NGX_HTTP_RATELIMIT_KEEP_LOG
-#define BOUND    NGX_HTTP_RATELIMIT_KEEP_BOUND
-#define PREVIEW  NGX_HTTP_RATELIMIT_KEEP_PREVIEW
+#define LEVEL    NGX_RL_KEEP_LEVEL
+#define LOG      NGX_RL_KEEP_LOG
+#define BOUND    NGX_RL_KEEP_BOUND
+#define PREVIEW  NGX_RL_KEEP_PREVIEW
 
 
-typedef ngx_http_ratelimit_cells_t     cells_t;
-typedef ngx_http_ratelimit_node_t      node_t;
-typedef ngx_http_ratelimit_cell_key_t  cell_key_t;
+typedef ngx_rl_cells_t     cells_t;
+typedef ngx_rl_node_t      node_t;
+typedef ngx_rl_cell_key_t  cell_key_t;
 
 
 static cells_t  cells;
@@ -37,17 +37,17 @@ new_cells(uint32_t n)
 
     /* as shared memory is: of whatever was there before */
 
-    memory = malloc(ngx_http_ratelimit_cells_size(n));
+    memory = malloc(ngx_rl_cells_size(n));
 
     if (memory == NULL) {
         exit(2);
     }
 
-    memset(memory, 0xaa, ngx_http_ratelimit_cells_size(n));
+    memset(memory, 0xaa, ngx_rl_cells_size(n));
     memset(&cells, 0, sizeof(cells));
 
-    ngx_http_ratelimit_cells_init(&cells, memory,
-                                  ngx_http_ratelimit_cells_size(n));
+    ngx_rl_cells_init(&cells, memory,
+                                  ngx_rl_cells_size(n));
 
     return &cells;
 }
@@ -112,13 +112,13 @@ take(cells_t *c, uint64_t limit, uint64_t number, int much, uint64_t until,
 
     key = key_of(limit, number);
 
-    node = ngx_http_ratelimit_cells_make(c, &key, limit, LEVEL, now);
+    node = ngx_rl_cells_make(c, &key, limit, LEVEL, now);
 
     if (node) {
-        ngx_http_ratelimit_cells_taken(c, node, much, until);
+        ngx_rl_cells_taken(c, node, much, until);
     }
 
-    ngx_http_ratelimit_cells_release(c);
+    ngx_rl_cells_release(c);
 
     return node;
 }
@@ -133,14 +133,14 @@ learn(cells_t *c, uint64_t limit, uint64_t number, uint32_t held,
 
     key = key_of(limit, number);
 
-    node = ngx_http_ratelimit_cells_make(c, &key, limit, BOUND, now);
+    node = ngx_rl_cells_make(c, &key, limit, BOUND, now);
 
     if (node) {
         node->u.bound.held = held;
-        ngx_http_ratelimit_bound_learned(node, now / 1000, until / 1000);
+        ngx_rl_bound_learned(node, now / 1000, until / 1000);
     }
 
-    ngx_http_ratelimit_cells_release(c);
+    ngx_rl_cells_release(c);
 
     return node;
 }
@@ -155,13 +155,13 @@ preview(cells_t *c, uint64_t limit, uint64_t number, uint64_t until,
 
     key = key_of(limit, number);
 
-    node = ngx_http_ratelimit_cells_make(c, &key, limit, PREVIEW, now);
+    node = ngx_rl_cells_make(c, &key, limit, PREVIEW, now);
 
     if (node) {
         node->u.preview.until = until / 1000;
     }
 
-    ngx_http_ratelimit_cells_release(c);
+    ngx_rl_cells_release(c);
 
     return node;
 }
@@ -176,11 +176,11 @@ window(cells_t *c, uint64_t limit, uint64_t number, uint32_t entries, int much,
     node_t                   *node;
     uint32_t                  i;
     cell_key_t                key;
-    ngx_http_ratelimit_log_t  log;
+    ngx_rl_log_t  log;
 
     key = key_of(limit, number);
 
-    node = ngx_http_ratelimit_cells_make(c, &key, limit, LOG, now);
+    node = ngx_rl_cells_make(c, &key, limit, LOG, now);
 
     if (node == NULL) {
         return 0;
@@ -193,11 +193,11 @@ window(cells_t *c, uint64_t limit, uint64_t number, uint32_t entries, int much,
         log.entries[i].cost = number + i;
     }
 
-    ngx_http_ratelimit_cells_save(c, node, &log, now);
-    ngx_http_ratelimit_cells_taken(c, node, much, now + 3600 * SEC);
+    ngx_rl_cells_save(c, node, &log, now);
+    ngx_rl_cells_taken(c, node, much, now + 3600 * SEC);
 
     memset(&log, 0, sizeof(log));
-    ngx_http_ratelimit_cells_load(c, node, &log);
+    ngx_rl_cells_load(c, node, &log);
 
     for (i = 0; i < log.n; i++) {
         if (log.entries[i].time != now + i
@@ -207,7 +207,7 @@ window(cells_t *c, uint64_t limit, uint64_t number, uint32_t entries, int much,
         }
     }
 
-    ngx_http_ratelimit_cells_release(c);
+    ngx_rl_cells_release(c);
 
     return i;
 }
@@ -324,17 +324,17 @@ test_kept(void)
 
     c = new_cells(CELLS);
 
-    is_number(sizeof(ngx_http_ratelimit_cell_t), 64,
+    is_number(sizeof(ngx_rl_cell_t), 64,
               "a cell is a line of the cache");
 
     key = key_of(1, 1);
 
-    ok(ngx_http_ratelimit_cells_find(c, &key) == NULL, "nothing is known");
+    ok(ngx_rl_cells_find(c, &key) == NULL, "nothing is known");
     is_number(c->used, 1, "and nothing is made by looking");
 
     node = take(c, 1, 1, 0, SEC, 1);
 
-    ok(ngx_http_ratelimit_cells_find(c, &key) == node, "a key is found again");
+    ok(ngx_rl_cells_find(c, &key) == node, "a key is found again");
     is_number(node->u.state.until, SEC, "with what was kept");
 
     is_number(c->nodes, 1, "it is the only one");
@@ -349,9 +349,9 @@ test_kept(void)
     is_number(c->cells[node->queue].node.u.queue.much, 0, "and now little");
     is_text(broken(c), NULL, "all is still well");
 
-    ngx_http_ratelimit_cells_reset(c);
+    ngx_rl_cells_reset(c);
 
-    ok(ngx_http_ratelimit_cells_find(c, &key) == NULL, "all is forgotten");
+    ok(ngx_rl_cells_find(c, &key) == NULL, "all is forgotten");
     is_text(broken(c), NULL, "and in order");
 }
 
@@ -368,7 +368,7 @@ test_order(void)
         take(c, 1, i, 0, NEVER, 1);
     }
 
-    is_number(c->evictions[NGX_HTTP_RATELIMIT_HELD_LITTLE], 0, "all fit");
+    is_number(c->evictions[NGX_RL_HELD_LITTLE], 0, "all fit");
 
     take(c, 1, 0, 0, NEVER, 2);
     take(c, 1, CELLS, 0, NEVER, 2);
@@ -376,7 +376,7 @@ test_order(void)
     ok(known(c, 1, 0), "the key that was used again stays");
     ok(!known(c, 1, 1), "the one that was not used for the longest goes");
     is_number(c->nodes, CELLS - 3, "one for one");
-    is_number(c->evictions[NGX_HTTP_RATELIMIT_HELD_LITTLE], 1,
+    is_number(c->evictions[NGX_RL_HELD_LITTLE], 1,
               "which is counted");
     is_text(broken(c), NULL, "all is well");
 }
@@ -410,7 +410,7 @@ test_nothing_first(void)
               "keys that hold something stay, of an older limit");
     ok(count(c, 3, 0, n) >= n - 2, "and of a newer one");
     ok(count(c, 2, 0, n) <= 2, "those that hold nothing have gone");
-    is_number(c->evictions[NGX_HTTP_RATELIMIT_HELD_NOTHING]
+    is_number(c->evictions[NGX_RL_HELD_NOTHING]
               + count(c, 2, 0, n), n, "and are counted as such");
     is_text(broken(c), NULL, "all is well");
 
@@ -442,7 +442,7 @@ test_nothing_first(void)
     is_number(count(c, 5, 0, 50), 50, "as long as there are others, leases do");
     ok(count(c, 2, 0, 50) + count(c, 3, 0, 50) + count(c, 4, 0, 50) <= 60,
        "windows, denials and previews that have ended go");
-    is_number(c->evictions[NGX_HTTP_RATELIMIT_HELD_NOTHING],
+    is_number(c->evictions[NGX_RL_HELD_NOTHING],
               150 - count(c, 2, 0, 50) - count(c, 3, 0, 50)
               - count(c, 4, 0, 50), "they held nothing");
     is_text(broken(c), NULL, "all is well");
@@ -463,29 +463,29 @@ test_bounds(void)
     ms = 60 * day;
 
     node.u.bound.last = (ms - day) * 1000;
-    ngx_http_ratelimit_bound_learned(&node, ms, ms + 1000);
+    ngx_rl_bound_learned(&node, ms, ms + 1000);
 
-    is_number(ngx_http_ratelimit_bound_age(&node, ms * 1000), 0,
+    is_number(ngx_rl_bound_age(&node, ms * 1000), 0,
               "new when it is learned, whenever its step began");
-    is_number(ngx_http_ratelimit_bound_age(&node, ms * 1000 + 2999), 2,
+    is_number(ngx_rl_bound_age(&node, ms * 1000 + 2999), 2,
               "then its age is in milliseconds");
-    is_number(ngx_http_ratelimit_bound_age(&node, (ms - 70000) * 1000), 0,
+    is_number(ngx_rl_bound_age(&node, (ms - 70000) * 1000), 0,
               "a call that was sent before finds it new");
-    is_number(ngx_http_ratelimit_bound_age(&node, (ms + 40 * day) * 1000),
+    is_number(ngx_rl_bound_age(&node, (ms + 40 * day) * 1000),
               40 * day, "after 40 days it is old");
     is_number(node.u.bound.last, (ms - day) * 1000, "the step is kept");
 
-    is_number(ngx_http_ratelimit_bound_lasts(&node), 1024,
+    is_number(ngx_rl_bound_lasts(&node), 1024,
               "of use for as long, or up to 32 ms longer");
 
-    ngx_http_ratelimit_bound_learned(&node, ms, ms + 120000);
-    is_number(ngx_http_ratelimit_bound_lasts(&node), 120000, "two minutes");
+    ngx_rl_bound_learned(&node, ms, ms + 120000);
+    is_number(ngx_rl_bound_lasts(&node), 120000, "two minutes");
 
-    ngx_http_ratelimit_bound_learned(&node, ms, ms + day);
-    is_number(ngx_http_ratelimit_bound_lasts(&node), 131040, "at most so");
+    ngx_rl_bound_learned(&node, ms, ms + day);
+    is_number(ngx_rl_bound_lasts(&node), 131040, "at most so");
 
-    ngx_http_ratelimit_bound_learned(&node, ms, ms - 1);
-    is_number(ngx_http_ratelimit_bound_lasts(&node), 0, "or not at all");
+    ngx_rl_bound_learned(&node, ms, ms - 1);
+    is_number(ngx_rl_bound_lasts(&node), 0, "or not at all");
     is_number(node.u.bound.last, (ms - day) * 1000, "the step is kept");
 }
 
@@ -564,7 +564,7 @@ test_same_limit(void)
 
     is_number(count(c, 1, 0, 100), 100,
               "keys of which little was taken go before the used-up ones");
-    is_number(c->evictions[NGX_HTTP_RATELIMIT_HELD_MUCH], 0, "all of them");
+    is_number(c->evictions[NGX_RL_HELD_MUCH], 0, "all of them");
     is_text(broken(c), NULL, "all is well");
 }
 
@@ -590,7 +590,7 @@ test_known(void)
 
     is_number(count(c, 1, 0, 600), 600,
               "denials of random keys leave this machine's state alone");
-    is_number(c->evictions[NGX_HTTP_RATELIMIT_HELD_MUCH], 0, "all of it");
+    is_number(c->evictions[NGX_RL_HELD_MUCH], 0, "all of it");
 
     for (i = 600; i < 100 * CELLS; i++) {
         take(c, 1, i, 1, NEVER, 1);
@@ -600,7 +600,7 @@ test_known(void)
 
     ok(i < CELLS / 8, "and make room for it");
     ok(i > CELLS / 16, "but not all");
-    ok(c->evictions[NGX_HTTP_RATELIMIT_HELD_KNOWN] > CELLS, "it is counted");
+    ok(c->evictions[NGX_RL_HELD_KNOWN] > CELLS, "it is counted");
 
     learn(c, 2, 200 * CELLS, 1, 100 * SEC, 1);
     ok(known(c, 2, 200 * CELLS), "what is learned last is known");
@@ -618,8 +618,8 @@ test_in_use(void)
 
     /* a request with 16 limits in memory that is hardly enough */
 
-    c = new_cells(1 + 16 * (3 + NGX_HTTP_RATELIMIT_ENTRIES
-                                / NGX_HTTP_RATELIMIT_CHUNK));
+    c = new_cells(1 + 16 * (3 + NGX_RL_ENTRIES
+                                / NGX_RL_CHUNK));
 
     for (i = 0; i < 1000; i++) {
         take(c, 100, i, 1, i % 2 ? NEVER : 1, 2);
@@ -627,23 +627,23 @@ test_in_use(void)
 
     for (i = 0, n = 0; i < 16; i++) {
         key = key_of(i, i);
-        node = ngx_http_ratelimit_cells_make(c, &key, i, LOG, 3);
+        node = ngx_rl_cells_make(c, &key, i, LOG, 3);
         n += (node != NULL);
     }
 
     is_number(n, 16, "16 windows of as many limits");
 
     for (i = 0; i < 16; i++) {
-        ngx_http_ratelimit_log_t  log;
+        ngx_rl_log_t  log;
 
         key = key_of(i, i);
-        node = ngx_http_ratelimit_cells_find(c, &key);
+        node = ngx_rl_cells_find(c, &key);
 
-        log.n = NGX_HTTP_RATELIMIT_ENTRIES;
+        log.n = NGX_RL_ENTRIES;
         memset(log.entries, 0, sizeof(log.entries));
 
-        ngx_http_ratelimit_cells_save(c, node, &log, 3);
-        n += (log.n == NGX_HTTP_RATELIMIT_ENTRIES);
+        ngx_rl_cells_save(c, node, &log, 3);
+        n += (log.n == NGX_RL_ENTRIES);
     }
 
     is_number(n, 32, "all with all of their entries");
@@ -651,11 +651,11 @@ test_in_use(void)
     is_text(broken(c), NULL, "all is well");
 
     key = key_of(101, 1);
-    ok(ngx_http_ratelimit_cells_make(c, &key, 1, LEVEL, 3) == NULL,
+    ok(ngx_rl_cells_make(c, &key, 1, LEVEL, 3) == NULL,
        "nor has another one");
 
-    ngx_http_ratelimit_cells_release(c);
-    ok(ngx_http_ratelimit_cells_make(c, &key, 1, LEVEL, 3) != NULL,
+    ngx_rl_cells_release(c);
+    ok(ngx_rl_cells_make(c, &key, 1, LEVEL, 3) != NULL,
        "until they are in use no more");
     is_text(broken(c), NULL, "all is well");
 }
@@ -664,57 +664,57 @@ test_in_use(void)
 static void
 test_until(void)
 {
-    int64_t                      state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t                      state[NGX_RL_STATES];
     uint64_t                     until;
-    ngx_http_ratelimit_log_t     log;
-    ngx_http_ratelimit_level_t   level;
-    ngx_http_ratelimit_bucket_t  bucket;
+    ngx_rl_log_t     log;
+    ngx_rl_level_t   level;
+    ngx_rl_bucket_t  bucket;
 
     memset(&level, 0, sizeof(level));
     bucket = bucket_of(10, "2r/s", 3);
 
-    ngx_http_ratelimit_level_look(&level, &bucket, 100 * SEC, state);
-    is_number(ngx_http_ratelimit_level_until(&level, &bucket), 100 * SEC,
+    ngx_rl_level_look(&level, &bucket, 100 * SEC, state);
+    is_number(ngx_rl_level_until(&level, &bucket), 100 * SEC,
               "a full bucket holds nothing");
 
-    ngx_http_ratelimit_level_take(&level, &bucket, state);
-    until = ngx_http_ratelimit_level_until(&level, &bucket);
+    ngx_rl_level_take(&level, &bucket, state);
+    until = ngx_rl_level_until(&level, &bucket);
     is_number(until, 101500000, "3 tokens of 2r/s come back in 1.5 s");
-    ok(!ngx_http_ratelimit_level_much(&bucket, state), "3 of 10 are little");
+    ok(!ngx_rl_level_much(&bucket, state), "3 of 10 are little");
 
-    ngx_http_ratelimit_level_look(&level, &bucket, until - 1, state);
+    ngx_rl_level_look(&level, &bucket, until - 1, state);
     ok(level.tokens < 10 * (int64_t) SEC, "it is not full before");
-    ngx_http_ratelimit_level_look(&level, &bucket, until, state);
+    ngx_rl_level_look(&level, &bucket, until, state);
     is_number(level.tokens, 10 * SEC, "and it is then");
 
     bucket.cost = 5;
-    ngx_http_ratelimit_level_take(&level, &bucket, state);
-    ok(ngx_http_ratelimit_level_much(&bucket, state), "half of it is much");
+    ngx_rl_level_take(&level, &bucket, state);
+    ok(ngx_rl_level_much(&bucket, state), "half of it is much");
 
     bucket.step = 2 * SEC;
-    is_number(ngx_http_ratelimit_level_until(&level, &bucket), until + 4 * SEC,
+    is_number(ngx_rl_level_until(&level, &bucket), until + 4 * SEC,
               "in steps it takes longer");
 
     bucket.rate.num = 0;
-    is_number(ngx_http_ratelimit_level_until(&level, &bucket), NEVER,
+    is_number(ngx_rl_level_until(&level, &bucket), NEVER,
               "without a rate it takes for ever");
 
     log.n = 0;
     bucket = window_of(10, 60 * SEC, 5);
 
-    is_number(ngx_http_ratelimit_log_until(&log, &bucket), 0,
+    is_number(ngx_rl_log_until(&log, &bucket), 0,
               "an empty window holds nothing");
 
-    ngx_http_ratelimit_log_look(&log, &bucket, 100 * SEC, state);
-    ngx_http_ratelimit_log_take(&log, &bucket, 100 * SEC, state);
-    is_number(ngx_http_ratelimit_log_until(&log, &bucket), 160 * SEC,
+    ngx_rl_log_look(&log, &bucket, 100 * SEC, state);
+    ngx_rl_log_take(&log, &bucket, 100 * SEC, state);
+    is_number(ngx_rl_log_until(&log, &bucket), 160 * SEC,
               "another one is empty when its last entry has left");
-    ok(ngx_http_ratelimit_level_much(&bucket, state), "5 of 10 are much");
+    ok(ngx_rl_level_much(&bucket, state), "5 of 10 are much");
 
     bucket.capacity = 20;
-    ngx_http_ratelimit_log_look(&log, &bucket, 110 * SEC, state);
-    ngx_http_ratelimit_log_take(&log, &bucket, 110 * SEC, state);
-    is_number(ngx_http_ratelimit_log_until(&log, &bucket), 170 * SEC,
+    ngx_rl_log_look(&log, &bucket, 110 * SEC, state);
+    ngx_rl_log_take(&log, &bucket, 110 * SEC, state);
+    is_number(ngx_rl_log_until(&log, &bucket), 170 * SEC,
               "which may be a later one");
 }
 

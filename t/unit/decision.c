@@ -9,7 +9,7 @@
 #include "buckets.h"
 
 
-#define NEVER   NGX_HTTP_RATELIMIT_NEVER
+#define NEVER   NGX_RL_NEVER
 #define SECOND  1000000ULL
 #define DAY     86400
 
@@ -18,38 +18,38 @@
 
 /* a number of the state that this bucket does not have would show, too */
 
-static ngx_http_ratelimit_decision_t
-decision_of(const ngx_http_ratelimit_bucket_t *bucket, int64_t first,
+static ngx_rl_decision_t
+decision_of(const ngx_rl_bucket_t *bucket, int64_t first,
     int64_t second, int64_t third)
 {
-    int64_t                        state[NGX_HTTP_RATELIMIT_STATES];
-    ngx_http_ratelimit_decision_t  d;
+    int64_t                        state[NGX_RL_STATES];
+    ngx_rl_decision_t  d;
 
     state[0] = first;
     state[1] = second;
     state[2] = third;
 
     memset(&d, 0xff, sizeof(d));
-    ngx_http_ratelimit_decide(&d, bucket, state);
+    ngx_rl_decide(&d, bucket, state);
 
     return d;
 }
 
 
 static void
-is_decision(const ngx_http_ratelimit_decision_t *d, int passed,
+is_decision(const ngx_rl_decision_t *d, int passed,
     uint64_t limit, uint64_t remaining, uint64_t reset, uint64_t retry_after,
     const char *name)
 {
-    if (!ok(d->outcome == (passed ? NGX_HTTP_RATELIMIT_PASSED
-                                  : NGX_HTTP_RATELIMIT_REJECTED)
+    if (!ok(d->outcome == (passed ? NGX_RL_PASSED
+                                  : NGX_RL_REJECTED)
             && d->limit == limit && d->remaining == remaining
             && d->reset == reset && d->retry_after == retry_after,
             "%s", name))
     {
         diag("%s, limit %" PRIu64 ", remaining %" PRIu64 ", reset %"
              PRIu64 ", retry after %" PRIu64,
-             ngx_http_ratelimit_outcome_name(d->outcome), d->limit,
+             ngx_rl_outcome_name(d->outcome), d->limit,
              d->remaining, d->reset, d->retry_after);
     }
 }
@@ -58,24 +58,24 @@ is_decision(const ngx_http_ratelimit_decision_t *d, int passed,
 static void
 test_states(void)
 {
-    ngx_http_ratelimit_bucket_t  bucket;
+    ngx_rl_bucket_t  bucket;
 
     bucket = bucket_of(10, "1r/s", 1);
-    is_number(ngx_http_ratelimit_states(&bucket), 1, "a bucket: one number");
+    is_number(ngx_rl_states(&bucket), 1, "a bucket: one number");
 
     bucket.step = 1;
-    is_number(ngx_http_ratelimit_states(&bucket), 2, "with a step: two");
+    is_number(ngx_rl_states(&bucket), 2, "with a step: two");
 
     bucket = bucket_of(10, "1r/s", 1);
-    bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
-    is_number(ngx_http_ratelimit_states(&bucket), 1, "gcra: one number");
+    bucket.algorithm = NGX_RL_GCRA;
+    is_number(ngx_rl_states(&bucket), 1, "gcra: one number");
 
     bucket = window_of(10, SECOND, 1);
     bucket.step = 0;
-    is_number(ngx_http_ratelimit_states(&bucket), 3, "a window: three");
+    is_number(ngx_rl_states(&bucket), 3, "a window: three");
 
     bucket.step = 1;
-    is_number(ngx_http_ratelimit_states(&bucket), 3,
+    is_number(ngx_rl_states(&bucket), 3,
               "whatever step is set beside it");
 }
 
@@ -84,8 +84,8 @@ static void
 test_buckets(void)
 {
     size_t                         i;
-    ngx_http_ratelimit_bucket_t    bucket;
-    ngx_http_ratelimit_decision_t  d;
+    ngx_rl_bucket_t    bucket;
+    ngx_rl_decision_t  d;
 
     static const struct {
         const char  *name;
@@ -155,7 +155,7 @@ test_buckets(void)
                     cases[i].remaining, cases[i].reset, cases[i].retry_after,
                     cases[i].name);
 
-        bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
+        bucket.algorithm = NGX_RL_GCRA;
         d = decision_of(&bucket, cases[i].state, 12345678, 0);
 
         is_decision(&d, cases[i].passed, cases[i].capacity,
@@ -171,8 +171,8 @@ static void
 test_steps(void)
 {
     size_t                         i;
-    ngx_http_ratelimit_bucket_t    bucket;
-    ngx_http_ratelimit_decision_t  d;
+    ngx_rl_bucket_t    bucket;
+    ngx_rl_decision_t  d;
 
     static const struct {
         const char  *name;
@@ -263,8 +263,8 @@ static void
 test_owed(void)
 {
     size_t                         i;
-    ngx_http_ratelimit_bucket_t    bucket;
-    ngx_http_ratelimit_decision_t  d;
+    ngx_rl_bucket_t    bucket;
+    ngx_rl_decision_t  d;
 
     static const struct {
         const char  *name;
@@ -319,8 +319,8 @@ static void
 test_windows(void)
 {
     size_t                         i;
-    ngx_http_ratelimit_bucket_t    window;
-    ngx_http_ratelimit_decision_t  d;
+    ngx_rl_bucket_t    window;
+    ngx_rl_decision_t  d;
 
     static const struct {
         const char  *name;
@@ -371,39 +371,39 @@ test_windows(void)
 static void
 test_span(void)
 {
-    ngx_http_ratelimit_bucket_t  bucket;
+    ngx_rl_bucket_t  bucket;
 
     bucket = bucket_of(100, "5r/s", 1);
-    is_number(ngx_http_ratelimit_span(&bucket), 20, "100 at 5 a second: 20 s");
+    is_number(ngx_rl_span(&bucket), 20, "100 at 5 a second: 20 s");
 
     bucket = bucket_of(100, "7r/s", 99);
-    is_number(ngx_http_ratelimit_span(&bucket), 15,
+    is_number(ngx_rl_span(&bucket), 15,
               "rounded up, whatever the cost");
 
     bucket = bucket_of(1, "1000r/s", 1);
-    is_number(ngx_http_ratelimit_span(&bucket), 1, "at least a second");
+    is_number(ngx_rl_span(&bucket), 1, "at least a second");
 
     bucket = bucket_of(1, "1r/d", 1);
-    is_number(ngx_http_ratelimit_span(&bucket), DAY, "a day");
+    is_number(ngx_rl_span(&bucket), DAY, "a day");
 
     bucket = bucket_of(10, "1r/s", 1);
     bucket.step = 7 * SECOND;
-    is_number(ngx_http_ratelimit_span(&bucket), 14, "two steps of 7 s");
+    is_number(ngx_rl_span(&bucket), 14, "two steps of 7 s");
 
     bucket = bucket_of(10, "0r/s", 1);
-    is_number(ngx_http_ratelimit_span(&bucket), NEVER, "a rate of zero");
+    is_number(ngx_rl_span(&bucket), NEVER, "a rate of zero");
 
     bucket.step = 7 * SECOND;
-    is_number(ngx_http_ratelimit_span(&bucket), NEVER, "with a step");
+    is_number(ngx_rl_span(&bucket), NEVER, "with a step");
 
     bucket = window_of(10, 60 * SECOND, 1);
-    is_number(ngx_http_ratelimit_span(&bucket), 60, "a window's length");
+    is_number(ngx_rl_span(&bucket), 60, "a window's length");
 
     bucket = window_of(10, 1000, 1);
-    is_number(ngx_http_ratelimit_span(&bucket), 1, "rounded up");
+    is_number(ngx_rl_span(&bucket), 1, "rounded up");
 
     bucket = window_of(10, 365ULL * DAY * SECOND, 1);
-    is_number(ngx_http_ratelimit_span(&bucket), 365 * DAY, "a year");
+    is_number(ngx_rl_span(&bucket), 365 * DAY, "a year");
 }
 
 
@@ -411,7 +411,7 @@ static void
 test_tighter(void)
 {
     size_t                         i;
-    ngx_http_ratelimit_decision_t  a, b;
+    ngx_rl_decision_t  a, b;
 
     static const struct {
         const char  *name;
@@ -440,8 +440,8 @@ test_tighter(void)
         b.remaining = cases[i].b_remaining;
         b.limit = cases[i].b_limit;
 
-        ok(!ngx_http_ratelimit_tighter(&a, &b) == !cases[i].a_tighter
-           && !ngx_http_ratelimit_tighter(&b, &a) == !cases[i].b_tighter,
+        ok(!ngx_rl_tighter(&a, &b) == !cases[i].a_tighter
+           && !ngx_rl_tighter(&b, &a) == !cases[i].b_tighter,
            "%s", cases[i].name);
     }
 }
@@ -454,8 +454,8 @@ test_retry(void)
 {
     unsigned                       i, early, late;
     uint64_t                       seed, tokens, come;
-    ngx_http_ratelimit_bucket_t    bucket;
-    ngx_http_ratelimit_decision_t  d;
+    ngx_rl_bucket_t    bucket;
+    ngx_rl_decision_t  d;
 
     static const char  *rates[] = {
         "1r/s", "3r/s", "0.5r/s", "7r/m", "100r/m", "13r/h", "1r/d", "11r/d",
@@ -494,8 +494,8 @@ test_retry_steps(void)
 {
     unsigned                       i, early, late;
     uint64_t                       seed, tokens, missing, gone, spent, step;
-    ngx_http_ratelimit_bucket_t    bucket;
-    ngx_http_ratelimit_decision_t  d;
+    ngx_rl_bucket_t    bucket;
+    ngx_rl_decision_t  d;
 
     static const char  *rates[] = {
         "1r/s", "3r/s", "0.5r/s", "7r/m", "100r/m", "13r/h", "1r/h", "9r/s",
@@ -538,29 +538,29 @@ test_retry_steps(void)
 static void
 test_names(void)
 {
-    is_text(ngx_http_ratelimit_outcome_name(NGX_HTTP_RATELIMIT_SKIPPED),
+    is_text(ngx_rl_outcome_name(NGX_RL_SKIPPED),
             "SKIPPED", "SKIPPED");
-    is_text(ngx_http_ratelimit_outcome_name(NGX_HTTP_RATELIMIT_PASSED),
+    is_text(ngx_rl_outcome_name(NGX_RL_PASSED),
             "PASSED", "PASSED");
-    is_text(ngx_http_ratelimit_outcome_name(NGX_HTTP_RATELIMIT_REJECTED),
+    is_text(ngx_rl_outcome_name(NGX_RL_REJECTED),
             "REJECTED", "REJECTED");
-    is_text(ngx_http_ratelimit_outcome_name(
-                NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN),
+    is_text(ngx_rl_outcome_name(
+                NGX_RL_REJECTED_DRY_RUN),
             "REJECTED_DRY_RUN", "REJECTED_DRY_RUN");
-    is_text(ngx_http_ratelimit_outcome_name(NGX_HTTP_RATELIMIT_DEGRADED),
+    is_text(ngx_rl_outcome_name(NGX_RL_DEGRADED),
             "DEGRADED", "DEGRADED");
 
-    is_text(ngx_http_ratelimit_source_name(NGX_HTTP_RATELIMIT_SOURCE_NONE),
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_NONE),
             "none", "none");
-    is_text(ngx_http_ratelimit_source_name(NGX_HTTP_RATELIMIT_SOURCE_CACHE),
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_CACHE),
             "cache", "cache");
-    is_text(ngx_http_ratelimit_source_name(NGX_HTTP_RATELIMIT_SOURCE_REDIS),
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_REDIS),
             "redis", "redis");
-    is_text(ngx_http_ratelimit_source_name(NGX_HTTP_RATELIMIT_SOURCE_LOCAL),
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_LOCAL),
             "local", "local");
-    is_text(ngx_http_ratelimit_source_name(NGX_HTTP_RATELIMIT_SOURCE_OPEN),
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_OPEN),
             "open", "open");
-    is_text(ngx_http_ratelimit_source_name(NGX_HTTP_RATELIMIT_SOURCE_CLOSED),
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_CLOSED),
             "closed", "closed");
 }
 

@@ -5,7 +5,7 @@
 
 #include "tap.h"
 
-#include "ngx_http_ratelimit_escape.h"
+#include "pure/ngx_rl_escape.h"
 
 
 static void
@@ -17,8 +17,8 @@ is_escaped(const char *src, size_t len, const char *expected,
 
     /* of exactly the announced size: a byte more would be seen */
 
-    dst = malloc(ngx_http_ratelimit_escape_size(len) + (len == 0));
-    n = ngx_http_ratelimit_escape(dst, src, len);
+    dst = malloc(ngx_rl_escape_size(len) + (len == 0));
+    n = ngx_rl_escape(dst, src, len);
 
     is_bytes(dst, n, expected, strlen(expected), name);
 
@@ -32,7 +32,7 @@ main(void)
     int             c, plain;
     char            src[256], expected[8];
     size_t          n, i;
-    unsigned char   dst[ngx_http_ratelimit_escape_size(256)];
+    unsigned char   dst[ngx_rl_escape_size(256)];
 
     is_escaped("", 0, "", "nothing");
     is_escaped("192.0.2.1", 9, "192.0.2.1", "an address stays as it is");
@@ -56,14 +56,14 @@ main(void)
             snprintf(expected, sizeof(expected), "\\x%02X", c);
         }
 
-        n = ngx_http_ratelimit_escape(dst, &src[c], 1);
+        n = ngx_rl_escape(dst, &src[c], 1);
 
         if (n != strlen(expected) || memcmp(dst, expected, n) != 0) {
             ok(0, "byte %d becomes %s", c, expected);
         }
     }
 
-    n = ngx_http_ratelimit_escape(dst, src, 256);
+    n = ngx_rl_escape(dst, src, 256);
     plain = 0;
 
     for (i = 0; i < n; i++) {
@@ -71,7 +71,7 @@ main(void)
     }
 
     is_number(plain, n, "all 256 bytes become printable ones");
-    ok(n <= ngx_http_ratelimit_escape_size(256), "within the size announced");
+    ok(n <= ngx_rl_escape_size(256), "within the size announced");
 
     return tap_done();
 }

@@ -5,7 +5,7 @@
 
 #include "tap.h"
 
-#include "ngx_http_ratelimit_failure.h"
+#include "pure/ngx_rl_failure.h"
 
 
 /* a script's error as servers before Redis 7 wrap it */
@@ -19,160 +19,160 @@
 
 
 static const struct {
-    ngx_http_ratelimit_failure_e   failure;
+    ngx_rl_failure_e   failure;
     const char                    *text;
 } errors[] = {
 
-    { NGX_HTTP_RATELIMIT_NOSCRIPT,
+    { NGX_RL_NOSCRIPT,
       "NOSCRIPT No matching script. Please use EVAL." },
-    { NGX_HTTP_RATELIMIT_NOSCRIPT, "NOSCRIPT No matching script." },
-    { NGX_HTTP_RATELIMIT_NOSCRIPT, "NOSCRIPT" },
+    { NGX_RL_NOSCRIPT, "NOSCRIPT No matching script." },
+    { NGX_RL_NOSCRIPT, "NOSCRIPT" },
 
-    { NGX_HTTP_RATELIMIT_AUTH, "NOAUTH Authentication required." },
-    { NGX_HTTP_RATELIMIT_AUTH,
+    { NGX_RL_AUTH, "NOAUTH Authentication required." },
+    { NGX_RL_AUTH,
       "WRONGPASS invalid username-password pair or user is disabled." },
-    { NGX_HTTP_RATELIMIT_AUTH,
+    { NGX_RL_AUTH,
       "NOPERM this user has no permissions to run the 'evalsha' command" },
-    { NGX_HTTP_RATELIMIT_AUTH,
+    { NGX_RL_AUTH,
       "NOPERM ACL failure in script: User bob has no permissions to run the "
       "'hmget' command" APPENDED },
-    { NGX_HTTP_RATELIMIT_AUTH, "ERR invalid password" },
-    { NGX_HTTP_RATELIMIT_AUTH, "ERR Client sent AUTH, but no password is set" },
-    { NGX_HTTP_RATELIMIT_AUTH,
+    { NGX_RL_AUTH, "ERR invalid password" },
+    { NGX_RL_AUTH, "ERR Client sent AUTH, but no password is set" },
+    { NGX_RL_AUTH,
       "ERR AUTH <password> called without any password configured for the "
       "default user. Are you sure your configuration is correct?" },
-    { NGX_HTTP_RATELIMIT_AUTH,
+    { NGX_RL_AUTH,
       "ERR The user executing the script can't run this command or subcommand"
       APPENDED },
-    { NGX_HTTP_RATELIMIT_AUTH,
+    { NGX_RL_AUTH,
       WRAPPED "@user_script:21: @user_script: 21: The user executing the "
       "script can't run this command or subcommand" },
-    { NGX_HTTP_RATELIMIT_AUTH,
+    { NGX_RL_AUTH,
       WRAPPED "@user_script:21: @user_script: 21: -NOPERM The user executing "
       "the script can't run this command or subcommand" },
-    { NGX_HTTP_RATELIMIT_AUTH,
+    { NGX_RL_AUTH,
       "DENIED Redis is running in protected mode because protected mode is "
       "enabled and no password is set for the default user." },
-    { NGX_HTTP_RATELIMIT_AUTH,
+    { NGX_RL_AUTH,
       "DENIED Running in protected mode because protected mode is enabled and "
       "no password is set for the default user." },
 
-    { NGX_HTTP_RATELIMIT_LOADING,
+    { NGX_RL_LOADING,
       "LOADING Redis is loading the dataset in memory" },
-    { NGX_HTTP_RATELIMIT_LOADING,
+    { NGX_RL_LOADING,
       "LOADING Valkey is loading the dataset in memory" },
 
-    { NGX_HTTP_RATELIMIT_READONLY,
+    { NGX_RL_READONLY,
       "READONLY You can't write against a read only replica." },
-    { NGX_HTTP_RATELIMIT_READONLY,
+    { NGX_RL_READONLY,
       "READONLY You can't write against a read only replica." APPENDED },
-    { NGX_HTTP_RATELIMIT_READONLY,
+    { NGX_RL_READONLY,
       "READONLY You can't write against a read only slave." },
-    { NGX_HTTP_RATELIMIT_READONLY,
+    { NGX_RL_READONLY,
       WRAPPED "@user_script: 1: -READONLY You can't write against a read only "
       "replica." },
-    { NGX_HTTP_RATELIMIT_READONLY,
+    { NGX_RL_READONLY,
       WRAPPED "@user_script:65: @user_script: 65: -READONLY You can't write "
       "against a read only replica." },
-    { NGX_HTTP_RATELIMIT_READONLY,
+    { NGX_RL_READONLY,
       "ERR Error running script (call to d8f2fad9f8e86a53d2a6ebd960b33c4972cac"
       "c37): @user_script:2: -READONLY You can't write against a read only "
       "replica." },
 
-    { NGX_HTTP_RATELIMIT_OOM,
+    { NGX_RL_OOM,
       "OOM command not allowed when used memory > 'maxmemory'." },
-    { NGX_HTTP_RATELIMIT_OOM,
+    { NGX_RL_OOM,
       "OOM command not allowed when used memory > 'maxmemory'." APPENDED },
-    { NGX_HTTP_RATELIMIT_OOM,
+    { NGX_RL_OOM,
       WRAPPED "@user_script:65: @user_script: 65: -OOM command not allowed "
       "when used memory > 'maxmemory'." },
 
-    { NGX_HTTP_RATELIMIT_BUSY,
+    { NGX_RL_BUSY,
       "BUSY Redis is busy running a script. You can only call SCRIPT KILL or "
       "SHUTDOWN NOSAVE." },
-    { NGX_HTTP_RATELIMIT_BUSY,
+    { NGX_RL_BUSY,
       "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or "
       "SHUTDOWN NOSAVE." },
-    { NGX_HTTP_RATELIMIT_BUSY,
+    { NGX_RL_BUSY,
       "UNKILLABLE Sorry the script already executed write commands against the "
       "dataset." },
-    { NGX_HTTP_RATELIMIT_BUSY,
+    { NGX_RL_BUSY,
       "TRYAGAIN Multiple keys request during rehashing of slot" },
 
-    { NGX_HTTP_RATELIMIT_MOVED, "MOVED 3999 127.0.0.1:6381" },
-    { NGX_HTTP_RATELIMIT_MOVED, "MOVED 3999 :6381" },
-    { NGX_HTTP_RATELIMIT_MOVED, "ASK 3999 127.0.0.1:6381" },
-    { NGX_HTTP_RATELIMIT_MOVED,
+    { NGX_RL_MOVED, "MOVED 3999 127.0.0.1:6381" },
+    { NGX_RL_MOVED, "MOVED 3999 :6381" },
+    { NGX_RL_MOVED, "ASK 3999 127.0.0.1:6381" },
+    { NGX_RL_MOVED,
       "CROSSSLOT Keys in request don't hash to the same slot" },
-    { NGX_HTTP_RATELIMIT_MOVED, "CLUSTERDOWN The cluster is down" },
-    { NGX_HTTP_RATELIMIT_MOVED, "CLUSTERDOWN Hash slot not served" },
+    { NGX_RL_MOVED, "CLUSTERDOWN The cluster is down" },
+    { NGX_RL_MOVED, "CLUSTERDOWN Hash slot not served" },
 
-    { NGX_HTTP_RATELIMIT_MASTERDOWN,
+    { NGX_RL_MASTERDOWN,
       "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set "
       "to 'no'." },
-    { NGX_HTTP_RATELIMIT_MASTERDOWN,
+    { NGX_RL_MASTERDOWN,
       "NOREPLICAS Not enough good replicas to write." },
-    { NGX_HTTP_RATELIMIT_MASTERDOWN,
+    { NGX_RL_MASTERDOWN,
       WRAPPED "@user_script:65: @user_script: 65: -NOREPLICAS Not enough good "
       "replicas to write." },
 
-    { NGX_HTTP_RATELIMIT_MISCONF,
+    { NGX_RL_MISCONF,
       "MISCONF Redis is configured to save RDB snapshots, but it's currently "
       "unable to persist to disk." },
-    { NGX_HTTP_RATELIMIT_MISCONF,
+    { NGX_RL_MISCONF,
       "MISCONF Valkey is configured to save RDB snapshots, but it's currently "
       "unable to persist to disk." },
-    { NGX_HTTP_RATELIMIT_MISCONF,
+    { NGX_RL_MISCONF,
       "MISCONF Errors writing to the AOF file: No space left on device" },
-    { NGX_HTTP_RATELIMIT_MISCONF,
+    { NGX_RL_MISCONF,
       WRAPPED "@user_script:65: @user_script: 65: -MISCONF Errors writing to "
       "the AOF file: No space left on device" },
 
-    { NGX_HTTP_RATELIMIT_CLIENTS, "ERR max number of clients reached" },
-    { NGX_HTTP_RATELIMIT_CLIENTS,
+    { NGX_RL_CLIENTS, "ERR max number of clients reached" },
+    { NGX_RL_CLIENTS,
       "ERR max number of clients + cluster connections reached" },
 
-    { NGX_HTTP_RATELIMIT_WRONGTYPE,
+    { NGX_RL_WRONGTYPE,
       "WRONGTYPE Operation against a key holding the wrong kind of value" },
-    { NGX_HTTP_RATELIMIT_WRONGTYPE,
+    { NGX_RL_WRONGTYPE,
       "WRONGTYPE Operation against a key holding the wrong kind of value"
       APPENDED },
-    { NGX_HTTP_RATELIMIT_WRONGTYPE,
+    { NGX_RL_WRONGTYPE,
       WRAPPED "@user_script:21: WRONGTYPE Operation against a key holding the "
       "wrong kind of value" },
 
-    { NGX_HTTP_RATELIMIT_ERROR, "" },
-    { NGX_HTTP_RATELIMIT_ERROR, " " },
-    { NGX_HTTP_RATELIMIT_ERROR, "E" },
-    { NGX_HTTP_RATELIMIT_ERROR, "ERR" },
-    { NGX_HTTP_RATELIMIT_ERROR, "ERR unknown command 'EVALSHA'" },
-    { NGX_HTTP_RATELIMIT_ERROR, "ERR value is not an integer" },
-    { NGX_HTTP_RATELIMIT_ERROR, WRAPPED },
-    { NGX_HTTP_RATELIMIT_ERROR, "ERR Error running script" },
-    { NGX_HTTP_RATELIMIT_ERROR, "ERR Error running script: -" },
-    { NGX_HTTP_RATELIMIT_ERROR, "ERR Error running script: " },
-    { NGX_HTTP_RATELIMIT_ERROR,
+    { NGX_RL_ERROR, "" },
+    { NGX_RL_ERROR, " " },
+    { NGX_RL_ERROR, "E" },
+    { NGX_RL_ERROR, "ERR" },
+    { NGX_RL_ERROR, "ERR unknown command 'EVALSHA'" },
+    { NGX_RL_ERROR, "ERR value is not an integer" },
+    { NGX_RL_ERROR, WRAPPED },
+    { NGX_RL_ERROR, "ERR Error running script" },
+    { NGX_RL_ERROR, "ERR Error running script: -" },
+    { NGX_RL_ERROR, "ERR Error running script: " },
+    { NGX_RL_ERROR,
       WRAPPED "@user_script:1: user_script:1: attempt to perform arithmetic on "
       "a nil value" },
 
     /* the first word, not one like it, and not another one */
-    { NGX_HTTP_RATELIMIT_ERROR, "OOMX command" },
-    { NGX_HTTP_RATELIMIT_ERROR, "OO command" },
-    { NGX_HTTP_RATELIMIT_ERROR, "BUSYKEY Target key name already exists." },
-    { NGX_HTTP_RATELIMIT_ERROR, "BUSYGROUP Consumer Group name exists" },
-    { NGX_HTTP_RATELIMIT_ERROR, "ASKING is not a word" },
-    { NGX_HTTP_RATELIMIT_ERROR, "oom command" },
-    { NGX_HTTP_RATELIMIT_ERROR, " OOM command" },
-    { NGX_HTTP_RATELIMIT_ERROR, "ERR OOM" },
-    { NGX_HTTP_RATELIMIT_ERROR, "ERR wrong: -OOM command" },
-    { NGX_HTTP_RATELIMIT_ERROR, "XERR max number of clients reached" }
+    { NGX_RL_ERROR, "OOMX command" },
+    { NGX_RL_ERROR, "OO command" },
+    { NGX_RL_ERROR, "BUSYKEY Target key name already exists." },
+    { NGX_RL_ERROR, "BUSYGROUP Consumer Group name exists" },
+    { NGX_RL_ERROR, "ASKING is not a word" },
+    { NGX_RL_ERROR, "oom command" },
+    { NGX_RL_ERROR, " OOM command" },
+    { NGX_RL_ERROR, "ERR OOM" },
+    { NGX_RL_ERROR, "ERR wrong: -OOM command" },
+    { NGX_RL_ERROR, "XERR max number of clients reached" }
 };
 
 
 static const char *
-reason_of(ngx_http_ratelimit_failure_e f)
+reason_of(ngx_rl_failure_e f)
 {
-    return ngx_http_ratelimit_reason_name(ngx_http_ratelimit_failure_reason(f));
+    return ngx_rl_reason_name(ngx_rl_failure_reason(f));
 }
 
 
@@ -183,26 +183,26 @@ test_breaks(void)
 {
     int  f, g, harmless;
 
-    static const ngx_http_ratelimit_failure_e  others[] = {
-        NGX_HTTP_RATELIMIT_OK,
-        NGX_HTTP_RATELIMIT_OVERLOAD,
-        NGX_HTTP_RATELIMIT_WRONGTYPE,
-        NGX_HTTP_RATELIMIT_CLOCK,
-        NGX_HTTP_RATELIMIT_ERROR,
-        NGX_HTTP_RATELIMIT_CIRCUIT,
-        NGX_HTTP_RATELIMIT_CONFIG
+    static const ngx_rl_failure_e  others[] = {
+        NGX_RL_OK,
+        NGX_RL_OVERLOAD,
+        NGX_RL_WRONGTYPE,
+        NGX_RL_CLOCK,
+        NGX_RL_ERROR,
+        NGX_RL_CIRCUIT,
+        NGX_RL_CONFIG
     };
 
-    for (f = 0; f < NGX_HTTP_RATELIMIT_FAILURES; f++) {
+    for (f = 0; f < NGX_RL_FAILURES; f++) {
 
         harmless = 0;
 
         for (g = 0; g < (int) (sizeof(others) / sizeof(others[0])); g++) {
-            harmless |= others[g] == (ngx_http_ratelimit_failure_e) f;
+            harmless |= others[g] == (ngx_rl_failure_e) f;
         }
 
-        ok((ngx_http_ratelimit_failure_breaks(f) == 0) == harmless,
-           "%s %s the breaker", ngx_http_ratelimit_failure_name(f),
+        ok((ngx_rl_failure_breaks(f) == 0) == harmless,
+           "%s %s the breaker", ngx_rl_failure_name(f),
            harmless ? "does not count for" : "counts for");
     }
 }
@@ -215,7 +215,7 @@ main(void)
     char   *copy;
     size_t  i, len;
 
-    ngx_http_ratelimit_failure_e  got;
+    ngx_rl_failure_e  got;
 
     for (i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
 
@@ -225,13 +225,13 @@ main(void)
         copy = malloc(len ? len : 1);
         memcpy(copy, errors[i].text, len);
 
-        got = ngx_http_ratelimit_failure(copy, len);
+        got = ngx_rl_failure(copy, len);
 
         if (!ok(got == errors[i].failure, "%s: \"%s\"",
-                ngx_http_ratelimit_failure_name(errors[i].failure),
+                ngx_rl_failure_name(errors[i].failure),
                 errors[i].text))
         {
-            diag("got %s", ngx_http_ratelimit_failure_name(got));
+            diag("got %s", ngx_rl_failure_name(got));
         }
 
         free(copy);
@@ -243,7 +243,7 @@ main(void)
         for (len = 0; len < strlen(errors[i].text); len++) {
             copy = malloc(len ? len : 1);
             memcpy(copy, errors[i].text, len);
-            (void) ngx_http_ratelimit_failure(copy, len);
+            (void) ngx_rl_failure(copy, len);
             free(copy);
         }
     }
@@ -252,42 +252,42 @@ main(void)
 
     /* names are labels, reasons are headers */
 
-    for (f = 0; f < NGX_HTTP_RATELIMIT_FAILURES; f++) {
-        len = strlen(ngx_http_ratelimit_failure_name(f));
-        ok(len > 0 && strspn(ngx_http_ratelimit_failure_name(f),
+    for (f = 0; f < NGX_RL_FAILURES; f++) {
+        len = strlen(ngx_rl_failure_name(f));
+        ok(len > 0 && strspn(ngx_rl_failure_name(f),
                              "abcdefghijklmnopqrstuvwxyz_") == len,
-           "%s is one word", ngx_http_ratelimit_failure_name(f));
+           "%s is one word", ngx_rl_failure_name(f));
 
         for (g = 0; g < f; g++) {
-            if (strcmp(ngx_http_ratelimit_failure_name(f),
-                       ngx_http_ratelimit_failure_name(g)) == 0)
+            if (strcmp(ngx_rl_failure_name(f),
+                       ngx_rl_failure_name(g)) == 0)
             {
                 ok(0, "%s is the name of one failure",
-                   ngx_http_ratelimit_failure_name(f));
+                   ngx_rl_failure_name(f));
             }
         }
     }
 
-    is_text(ngx_http_ratelimit_failure_name(NGX_HTTP_RATELIMIT_CONFIG),
+    is_text(ngx_rl_failure_name(NGX_RL_CONFIG),
             "config", "the last name belongs to the last failure");
-    is_text(ngx_http_ratelimit_failure_name(NGX_HTTP_RATELIMIT_CIRCUIT),
+    is_text(ngx_rl_failure_name(NGX_RL_CIRCUIT),
             "circuit_open", "the last but one to its own");
-    is_text(ngx_http_ratelimit_failure_name(NGX_HTTP_RATELIMIT_ERROR),
+    is_text(ngx_rl_failure_name(NGX_RL_ERROR),
             "error", "and the one before that, too");
 
-    is_text(ngx_http_ratelimit_failure_name(NGX_HTTP_RATELIMIT_TLS),
+    is_text(ngx_rl_failure_name(NGX_RL_TLS),
             "tls", "a failed handshake has one, too");
 
-    is_text(reason_of(NGX_HTTP_RATELIMIT_TLS), "storage_unavailable",
+    is_text(reason_of(NGX_RL_TLS), "storage_unavailable",
             "of which a client learns nothing");
-    is_text(reason_of(NGX_HTTP_RATELIMIT_TIMEOUT), "timeout",
+    is_text(reason_of(NGX_RL_TIMEOUT), "timeout",
             "a client learns of a timeout");
-    is_text(reason_of(NGX_HTTP_RATELIMIT_CIRCUIT), "circuit_open",
+    is_text(reason_of(NGX_RL_CIRCUIT), "circuit_open",
             "of an open breaker");
-    is_text(reason_of(NGX_HTTP_RATELIMIT_CONFIG), "invalid_limit",
+    is_text(reason_of(NGX_RL_CONFIG), "invalid_limit",
             "and of an invalid limit");
 
-    for (f = NGX_HTTP_RATELIMIT_REFUSED; f < NGX_HTTP_RATELIMIT_CIRCUIT; f++) {
+    for (f = NGX_RL_REFUSED; f < NGX_RL_CIRCUIT; f++) {
         is_text(reason_of(f), "storage_unavailable",
                 "of all else only that the storage is unavailable");
     }

@@ -7,7 +7,7 @@
 
 #include "tap.h"
 
-#include "ngx_http_ratelimit_hash.h"
+#include "pure/ngx_rl_hash.h"
 
 
 #define KEYS  1000000
@@ -145,9 +145,9 @@ test_vectors(void)
     for (i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++) {
         snprintf(name, sizeof(name), "FNV-1a vector %zu, \"%.*s\"", i + 1,
                  (int) strcspn(vectors[i].text, "\n\xff"), vectors[i].text);
-        is_number(ngx_http_ratelimit_hash(vectors[i].text, vectors[i].len),
+        is_number(ngx_rl_hash(vectors[i].text, vectors[i].len),
                   vectors[i].hash, name);
-        is_number(ngx_http_ratelimit_hash32(vectors[i].text, vectors[i].len),
+        is_number(ngx_rl_hash32(vectors[i].text, vectors[i].len),
                   vectors[i].hash32, "the same with 32 bits");
     }
 }
@@ -162,7 +162,7 @@ test_spread(void)
     uint64_t  shards[5];
 
     for (i = 0; i < 5; i++) {
-        shards[i] = ngx_http_ratelimit_hash(shard_names[i],
+        shards[i] = ngx_rl_hash(shard_names[i],
                                             strlen(shard_names[i]));
     }
 
@@ -175,7 +175,7 @@ test_spread(void)
                 for (i = 0; i < KEYS; i++) {
                     s = modulo
                         ? hashes32[k][i] % n
-                        : ngx_http_ratelimit_hash_consistent(hashes[k][i],
+                        : ngx_rl_hash_consistent(hashes[k][i],
                                                              shards, n);
                     count[s]++;
                 }
@@ -208,7 +208,7 @@ test_move(void)
     uint64_t  shards[5];
 
     for (i = 0; i < 5; i++) {
-        shards[i] = ngx_http_ratelimit_hash(shard_names[i],
+        shards[i] = ngx_rl_hash(shard_names[i],
                                             strlen(shard_names[i]));
     }
 
@@ -218,9 +218,9 @@ test_move(void)
         astray = 0;
 
         for (i = 0; i < KEYS; i++) {
-            before = ngx_http_ratelimit_hash_consistent(hashes[k][i], shards,
+            before = ngx_rl_hash_consistent(hashes[k][i], shards,
                                                         4);
-            after = ngx_http_ratelimit_hash_consistent(hashes[k][i], shards,
+            after = ngx_rl_hash_consistent(hashes[k][i], shards,
                                                        5);
 
             if (before != after) {
@@ -252,7 +252,7 @@ test_order(void)
     static const size_t  order[5] = { 3, 0, 4, 2, 1 };
 
     for (i = 0; i < 5; i++) {
-        shards[i] = ngx_http_ratelimit_hash(shard_names[i],
+        shards[i] = ngx_rl_hash(shard_names[i],
                                             strlen(shard_names[i]));
     }
 
@@ -264,9 +264,9 @@ test_order(void)
 
     for (k = 0; k < NKINDS; k++) {
         for (i = 0; i < KEYS; i++) {
-            differ += order[ngx_http_ratelimit_hash_consistent(hashes[k][i],
+            differ += order[ngx_rl_hash_consistent(hashes[k][i],
                                                                turned, 5)]
-                      != ngx_http_ratelimit_hash_consistent(hashes[k][i],
+                      != ngx_rl_hash_consistent(hashes[k][i],
                                                             shards, 5);
         }
     }
@@ -284,7 +284,7 @@ test_leave(void)
     uint64_t  shards[5];
 
     for (i = 0; i < 5; i++) {
-        shards[i] = ngx_http_ratelimit_hash(shard_names[i],
+        shards[i] = ngx_rl_hash(shard_names[i],
                                             strlen(shard_names[i]));
         count[i] = 0;
     }
@@ -294,8 +294,8 @@ test_leave(void)
     /* shard 0 leaves: the remaining four are 1 to 4 */
 
     for (i = 0; i < KEYS; i++) {
-        before = ngx_http_ratelimit_hash_consistent(hashes[0][i], shards, 5);
-        after = ngx_http_ratelimit_hash_consistent(hashes[0][i], &shards[1], 4)
+        before = ngx_rl_hash_consistent(hashes[0][i], shards, 5);
+        after = ngx_rl_hash_consistent(hashes[0][i], &shards[1], 4)
                 + 1;
 
         if (before == 0) {
@@ -325,7 +325,7 @@ siphash_of(const uint64_t secret[2], const void *data, size_t len)
     static char  hex[33];
 
     memset(hash, 0xff, sizeof(hash));
-    ngx_http_ratelimit_siphash(secret, data, len, hash);
+    ngx_rl_siphash(secret, data, len, hash);
 
     for (i = 0; i < 16; i++) {
         sprintf(&hex[2 * i], "%02x",
@@ -404,7 +404,7 @@ test_siphash(void)
     /* every bit of the secret and of the data reaches both halves */
 
     alike = 0;
-    ngx_http_ratelimit_siphash(secret, input, 20, a);
+    ngx_rl_siphash(secret, input, 20, a);
 
     for (i = 0; i < 2; i++) {
         for (j = 0; j < 64; j++) {
@@ -412,14 +412,14 @@ test_siphash(void)
             bit[1] = secret[1];
             bit[i] ^= 1ULL << j;
 
-            ngx_http_ratelimit_siphash(bit, input, 20, b);
+            ngx_rl_siphash(bit, input, 20, b);
             alike += a[0] == b[0] || a[1] == b[1];
         }
     }
 
     for (k = 0; k < 160; k++) {
         input[k / 8] ^= 1 << k % 8;
-        ngx_http_ratelimit_siphash(secret, input, 20, b);
+        ngx_rl_siphash(secret, input, 20, b);
         alike += a[0] == b[0] || a[1] == b[1];
         input[k / 8] ^= 1 << k % 8;
     }
@@ -439,8 +439,8 @@ main(void)
     for (k = 0; k < NKINDS; k++) {
         for (i = 0; i < KEYS; i++) {
             len = kinds[k].make(key, sizeof(key), i);
-            hashes[k][i] = ngx_http_ratelimit_hash(key, len);
-            hashes32[k][i] = ngx_http_ratelimit_hash32(key, len);
+            hashes[k][i] = ngx_rl_hash(key, len);
+            hashes32[k][i] = ngx_rl_hash32(key, len);
         }
     }
 
@@ -453,11 +453,11 @@ main(void)
 
     one = 1;
 
-    is_number(ngx_http_ratelimit_hash_consistent(42, &one, 1), 0,
+    is_number(ngx_rl_hash_consistent(42, &one, 1), 0,
               "a single shard has every key");
-    is_number(ngx_http_ratelimit_hash_consistent(1, &one, 1), 0,
+    is_number(ngx_rl_hash_consistent(1, &one, 1), 0,
               "even one whose score is zero");
-    is_number(ngx_http_ratelimit_hash_modulo("foobar", 6, 1000), 720,
+    is_number(ngx_rl_hash_modulo("foobar", 6, 1000), 720,
               "modulo is the remainder");
 
     return tap_done();

@@ -8,13 +8,13 @@
 
 #include "buckets.h"
 
-#include "ngx_http_ratelimit_level.h"
+#include "pure/ngx_rl_level.h"
 
 
 #define SECOND   1000000ULL
 #define DAY      (86400 * SECOND)
 #define START    (12345 * SECOND)        /* us */
-#define ENTRIES  NGX_HTTP_RATELIMIT_ENTRIES
+#define ENTRIES  NGX_RL_ENTRIES
 
 /* how late an entry of a full log may leave, as a part of the window */
 #define LATE     31
@@ -22,9 +22,9 @@
 #define nelts_of(a)  (sizeof(a) / sizeof((a)[0]))
 
 
-typedef ngx_http_ratelimit_bucket_t  bucket_t;
-typedef ngx_http_ratelimit_level_t   level_t;
-typedef ngx_http_ratelimit_log_t     log_t;
+typedef ngx_rl_bucket_t  bucket_t;
+typedef ngx_rl_level_t   level_t;
+typedef ngx_rl_log_t     log_t;
 
 
 static void
@@ -47,13 +47,13 @@ static int
 bucket_take(level_t *level, const bucket_t *bucket, uint64_t now,
     int64_t *state)
 {
-    memset(state, 0xaa, NGX_HTTP_RATELIMIT_STATES * sizeof(int64_t));
+    memset(state, 0xaa, NGX_RL_STATES * sizeof(int64_t));
 
-    if (!ngx_http_ratelimit_level_look(level, bucket, now, state)) {
+    if (!ngx_rl_level_look(level, bucket, now, state)) {
         return 0;
     }
 
-    ngx_http_ratelimit_level_take(level, bucket, state);
+    ngx_rl_level_take(level, bucket, state);
 
     return 1;
 }
@@ -62,13 +62,13 @@ bucket_take(level_t *level, const bucket_t *bucket, uint64_t now,
 static int
 window_take(log_t *log, const bucket_t *window, uint64_t now, int64_t *state)
 {
-    memset(state, 0xaa, NGX_HTTP_RATELIMIT_STATES * sizeof(int64_t));
+    memset(state, 0xaa, NGX_RL_STATES * sizeof(int64_t));
 
-    if (!ngx_http_ratelimit_log_look(log, window, now, state)) {
+    if (!ngx_rl_log_look(log, window, now, state)) {
         return 0;
     }
 
-    ngx_http_ratelimit_log_take(log, window, now, state);
+    ngx_rl_log_take(log, window, now, state);
 
     return 1;
 }
@@ -81,7 +81,7 @@ test_bucket(void)
 {
     int       i;
     level_t   level, before;
-    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t   state[NGX_RL_STATES];
     uint64_t  now;
     bucket_t  bucket;
 
@@ -89,10 +89,10 @@ test_bucket(void)
     bucket = bucket_of(3, "1r/s", 1);
     now = START;
 
-    ok(ngx_http_ratelimit_level_look(&level, &bucket, now, state),
+    ok(ngx_rl_level_look(&level, &bucket, now, state),
        "a new bucket is full");
     is_state(state, 3000000, 0, 0, "all of it is there");
-    ok(ngx_http_ratelimit_level_look(&level, &bucket, now, state)
+    ok(ngx_rl_level_look(&level, &bucket, now, state)
        && state[0] == 3000000, "to look takes nothing");
 
     for (i = 2; i >= 0; i--) {
@@ -117,23 +117,23 @@ test_bucket(void)
     /* a full bucket saves up no time */
 
     memset(&level, 0, sizeof(level));
-    (void) ngx_http_ratelimit_level_look(&level, &bucket, now, state);
-    (void) ngx_http_ratelimit_level_look(&level, &bucket, now + 900000, state);
+    (void) ngx_rl_level_look(&level, &bucket, now, state);
+    (void) ngx_rl_level_look(&level, &bucket, now + 900000, state);
     (void) bucket_take(&level, &bucket, now + 900000, state);
-    (void) ngx_http_ratelimit_level_look(&level, &bucket, now + SECOND, state);
+    (void) ngx_rl_level_look(&level, &bucket, now + SECOND, state);
     is_state(state, 2100000, 0, 0, "of a full bucket's time nothing is kept");
 
     /* the clock of another worker is a moment behind */
 
     before = level;
-    (void) ngx_http_ratelimit_level_look(&level, &bucket, now - SECOND, state);
+    (void) ngx_rl_level_look(&level, &bucket, now - SECOND, state);
     is_state(state, 2100000, 0, 0, "a moment earlier as much is there");
     ok(memcmp(&before, &level, sizeof(level)) == 0, "and nothing has changed");
 
     /* several limits: what fits may be looked at and not taken */
 
     bucket.cost = 3;
-    ok(!ngx_http_ratelimit_level_look(&level, &bucket, now + SECOND, state),
+    ok(!ngx_rl_level_look(&level, &bucket, now + SECOND, state),
        "a cost above what is there is denied");
     is_state(state, -1 - 2100000, 0, 0, "and says what is there");
     bucket.cost = 2;
@@ -149,7 +149,7 @@ test_fractions(void)
 {
     size_t    r;
     level_t   level;
-    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t   state[NGX_RL_STATES];
     uint64_t  seed, now, looks, exact, end;
     bucket_t  bucket;
 
@@ -173,11 +173,11 @@ test_fractions(void)
         while (now < end) {
             now += 1 + tap_random(&seed) % 2000;
             now = now < end ? now : end;
-            (void) ngx_http_ratelimit_level_look(&level, &bucket, now, state);
+            (void) ngx_rl_level_look(&level, &bucket, now, state);
             looks++;
         }
 
-        exact = ngx_http_ratelimit_rate_refill(&bucket.rate, now - START);
+        exact = ngx_rl_rate_refill(&bucket.rate, now - START);
 
         /* where a microtoken takes whole microseconds */
 
@@ -197,7 +197,7 @@ static void
 test_steps(void)
 {
     level_t   level;
-    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t   state[NGX_RL_STATES];
     bucket_t  bucket;
 
     memset(&level, 0, sizeof(level));
@@ -231,10 +231,10 @@ test_steps(void)
     bucket.step = 10000;
 
     (void) bucket_take(&level, &bucket, START, state);
-    (void) ngx_http_ratelimit_level_look(&level, &bucket, START + 80000,
+    (void) ngx_rl_level_look(&level, &bucket, START + 80000,
                                          state);
     is_state(state, -1, 80000, 0, "eight steps without a microtoken");
-    (void) ngx_http_ratelimit_level_look(&level, &bucket, START + 90000,
+    (void) ngx_rl_level_look(&level, &bucket, START + 90000,
                                          state);
     is_state(state, -2, 0, 0, "the ninth has one");
 }
@@ -244,7 +244,7 @@ static void
 test_changed(void)
 {
     level_t   level;
-    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t   state[NGX_RL_STATES];
     bucket_t  large, small;
 
     large = bucket_of(1000, "1r/s", 1);
@@ -272,7 +272,7 @@ static void
 test_never(void)
 {
     level_t   level;
-    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t   state[NGX_RL_STATES];
     bucket_t  bucket;
 
     memset(&level, 0, sizeof(level));
@@ -299,7 +299,7 @@ test_never(void)
     memset(&level, 0, sizeof(level));
 
     (void) bucket_take(&level, &bucket, 1, state);
-    (void) ngx_http_ratelimit_level_look(&level, &bucket, 1000 * DAY + 1,
+    (void) ngx_rl_level_look(&level, &bucket, 1000 * DAY + 1,
                                          state);
     is_state(state, 999900000 * (int64_t) SECOND + 1000, 0, 0,
              "the slowest rate");
@@ -312,7 +312,7 @@ static void
 test_owed(void)
 {
     level_t   level;
-    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t   state[NGX_RL_STATES];
     bucket_t  bucket, one;
 
     memset(&level, 0, sizeof(level));
@@ -341,9 +341,9 @@ test_owed(void)
 
     /* over time no more than the rate */
 
-    ok(!ngx_http_ratelimit_level_look(&level, &bucket, START + 17 * SECOND - 1,
+    ok(!ngx_rl_level_look(&level, &bucket, START + 17 * SECOND - 1,
                                       state)
-       && ngx_http_ratelimit_level_look(&level, &bucket, START + 17 * SECOND,
+       && ngx_rl_level_look(&level, &bucket, START + 17 * SECOND,
                                         state),
        "eight every eight seconds");
 
@@ -352,7 +352,7 @@ test_owed(void)
     memset(&level, 0, sizeof(level));
     bucket.step = 2 * SECOND;
     (void) bucket_take(&level, &bucket, START, state);
-    (void) ngx_http_ratelimit_level_look(&level, &bucket, START + 3 * SECOND,
+    (void) ngx_rl_level_look(&level, &bucket, START + 3 * SECOND,
                                          state);
     is_state(state, -1, SECOND, 1000000, "steps pay it back, too");
 
@@ -361,7 +361,7 @@ test_owed(void)
     memset(&level, 0, sizeof(level));
     bucket = bucket_of(1, "0r/s", 100000);
     (void) bucket_take(&level, &bucket, START, state);
-    (void) ngx_http_ratelimit_level_look(&level, &bucket, START + 1000 * DAY,
+    (void) ngx_rl_level_look(&level, &bucket, START + 1000 * DAY,
                                          state);
     is_state(state, -1, 0, 99999 * (int64_t) SECOND, "or it is owed for ever");
 }
@@ -377,10 +377,10 @@ test_bucket_model(void)
 {
     int                            run, i, passed;
     level_t                        level;
-    int64_t                        state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t                        state[NGX_RL_STATES];
     uint64_t                       seed, now, taken, first, wrong, late;
     bucket_t                       bucket;
-    ngx_http_ratelimit_decision_t  d;
+    ngx_rl_decision_t  d;
 
     static const char  *rates[] = {
         "1r/s", "3r/s", "0.5r/s", "7r/m", "100r/s", "13r/h", "1.5r/s"
@@ -409,7 +409,7 @@ test_bucket_model(void)
                 taken += bucket.cost * SECOND;
 
             } else {
-                ngx_http_ratelimit_decide(&d, &bucket, state);
+                ngx_rl_decide(&d, &bucket, state);
 
                 if (i % 2) {
                     now += d.retry_after * SECOND;
@@ -419,7 +419,7 @@ test_bucket_model(void)
             }
 
             wrong += taken > bucket.capacity * SECOND
-                             + ngx_http_ratelimit_rate_refill(&bucket.rate,
+                             + ngx_rl_rate_refill(&bucket.rate,
                                                               now - first);
 
             now += tap_random(&seed) % (2 * SECOND);
@@ -438,13 +438,13 @@ test_window(void)
 {
     int       i;
     log_t     log;
-    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t   state[NGX_RL_STATES];
     bucket_t  window;
 
     memset(&log, 0, sizeof(log));
     window = window_of(3, 60 * SECOND, 1);
 
-    ok(ngx_http_ratelimit_log_look(&log, &window, START, state),
+    ok(ngx_rl_log_look(&log, &window, START, state),
        "a new window is empty");
     is_state(state, 3, 0, 0, "all of it is there, and there is no oldest one");
 
@@ -473,7 +473,7 @@ test_window(void)
     is_state(state, 0, SECOND, 0, "the second one is the first to leave");
     is_number(log.n, 3, "in the place of the first");
 
-    ok(ngx_http_ratelimit_log_look(&log, &window, START + 1000 * DAY, state),
+    ok(ngx_rl_log_look(&log, &window, START + 1000 * DAY, state),
        "after a long time");
     is_state(state, 3, 0, 0, "all have left");
     is_number(log.n, 0, "the log is empty");
@@ -486,7 +486,7 @@ test_window(void)
     (void) window_take(&log, &window, START - 5, state);
     ok(log.n == 1 && log.entries[0].cost == 3
        && log.entries[0].time == START, "an earlier one leaves with it");
-    ok(!ngx_http_ratelimit_log_look(&log, &window, START - 5, state),
+    ok(!ngx_rl_log_look(&log, &window, START - 5, state),
        "and counts at once");
     is_state(state, -1, 60 * SECOND + 5, 60 * SECOND + 5,
              "for as long as that is");
@@ -498,7 +498,7 @@ test_window_changed(void)
 {
     int       i;
     log_t     log;
-    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t   state[NGX_RL_STATES];
     bucket_t  window;
 
     memset(&log, 0, sizeof(log));
@@ -509,17 +509,17 @@ test_window_changed(void)
     }
 
     window.capacity = 4;
-    ok(!ngx_http_ratelimit_log_look(&log, &window, START + 10 * SECOND, state),
+    ok(!ngx_rl_log_look(&log, &window, START + 10 * SECOND, state),
        "a limit that became lower than what is in it");
     is_state(state, -1, 50 * SECOND, 56 * SECOND,
              "waits until enough has left");
 
     window.capacity = 11;
-    ok(ngx_http_ratelimit_log_look(&log, &window, START + 10 * SECOND, state)
+    ok(ngx_rl_log_look(&log, &window, START + 10 * SECOND, state)
        && state[0] == 1, "a higher one has room at once");
 
     window.window = 5 * SECOND;
-    ok(ngx_http_ratelimit_log_look(&log, &window, START + 10 * SECOND, state)
+    ok(ngx_rl_log_look(&log, &window, START + 10 * SECOND, state)
        && state[0] == 7 && log.n == 4, "a shorter window has fewer in it");
 }
 
@@ -531,7 +531,7 @@ test_window_owed(void)
 {
     log_t     log;
     size_t    i;
-    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t   state[NGX_RL_STATES];
     uint64_t  seed, now, total;
     bucket_t  window;
 
@@ -619,24 +619,24 @@ test_squeeze(void)
 {
     int       i;
     log_t     log;
-    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
+    int64_t   state[NGX_RL_STATES];
     uint64_t  sum, last;
     bucket_t  window;
 
     memset(&log, 0, sizeof(log));
-    ngx_http_ratelimit_log_squeeze(&log);
+    ngx_rl_log_squeeze(&log);
     is_number(log.n, 0, "of nothing nothing is squeezed");
 
     log.n = 1;
     log.entries[0].time = START;
     log.entries[0].cost = 3;
-    ngx_http_ratelimit_log_squeeze(&log);
+    ngx_rl_log_squeeze(&log);
     ok(log.n == 1 && log.entries[0].cost == 3, "nor of one");
 
     log.n = 2;
     log.entries[1].time = START + 5;
     log.entries[1].cost = 4;
-    ngx_http_ratelimit_log_squeeze(&log);
+    ngx_rl_log_squeeze(&log);
     ok(log.n == 1 && log.entries[0].cost == 7
        && log.entries[0].time == START + 5,
        "two become one, and the older stays as long as the younger");
@@ -672,7 +672,7 @@ test_squeeze(void)
               "nothing of their cost is lost");
 
     for (i = ENTRIES; i > 1; i--) {
-        ngx_http_ratelimit_log_squeeze(&log);
+        ngx_rl_log_squeeze(&log);
     }
 
     ok(log.n == 1 && log.entries[0].cost == sum
@@ -752,8 +752,8 @@ test_window_model(void)
     int       kind, run, passed, squeezed;
     log_t     log, later;
     size_t    i;
-    int64_t   state[NGX_HTTP_RATELIMIT_STATES];
-    int64_t   then[NGX_HTTP_RATELIMIT_STATES];
+    int64_t   state[NGX_RL_STATES];
+    int64_t   then[NGX_RL_STATES];
     uint64_t  seed, now, used, last;
     uint64_t  lenient, strict, inexact, early, total, denied;
     bucket_t  window;
@@ -807,11 +807,11 @@ test_window_model(void)
                     /* and it fits after the wait, not before */
 
                     later = log;
-                    early += !ngx_http_ratelimit_log_look(&later, &window,
+                    early += !ngx_rl_log_look(&later, &window,
                                                           now + state[2],
                                                           then);
                     later = log;
-                    early += ngx_http_ratelimit_log_look(&later, &window,
+                    early += ngx_rl_log_look(&later, &window,
                                                          now + state[2] - 1,
                                                          then);
                 }
@@ -849,8 +849,8 @@ test_share(void)
 {
     size_t                      i;
     bucket_t                    bucket;
-    ngx_http_ratelimit_rate_t   rate;
-    ngx_http_ratelimit_share_t  share;
+    ngx_rl_rate_t   rate;
+    ngx_rl_share_t  share;
 
     static const struct {
         uint64_t     capacity;
@@ -873,9 +873,9 @@ test_share(void)
         bucket = bucket_of(cases[i].capacity, "7r/m", 2);
         rate = bucket.rate;
 
-        (void) ngx_http_ratelimit_share_parse(cases[i].share,
+        (void) ngx_rl_share_parse(cases[i].share,
                                               strlen(cases[i].share), &share);
-        ngx_http_ratelimit_level_share(&bucket, &share);
+        ngx_rl_level_share(&bucket, &share);
 
         ok(bucket.capacity == cases[i].expected, "%s of %" PRIu64 " is %"
            PRIu64 ", rounded down, at least one", cases[i].share,
@@ -891,25 +891,25 @@ test_share(void)
     bucket = bucket_of(1000000000, "999999999.999999r/s", 1);
     share.num = 999;
     share.den = 1000;
-    ngx_http_ratelimit_level_share(&bucket, &share);
-    is_number(ngx_http_ratelimit_rate_refill(&bucket.rate, SECOND),
+    ngx_rl_level_share(&bucket, &share);
+    is_number(ngx_rl_rate_refill(&bucket.rate, SECOND),
               998999999999999ULL, "no rate is too great for a share");
 
     bucket = bucket_of(1, "0.000001r/d", 1);
     share.num = 1;
-    ngx_http_ratelimit_level_share(&bucket, &share);
-    is_number(ngx_http_ratelimit_rate_wait(&bucket.rate, 1), 1000 * DAY,
+    ngx_rl_level_share(&bucket, &share);
+    is_number(ngx_rl_rate_wait(&bucket.rate, 1), 1000 * DAY,
               "none too small");
 
     bucket = bucket_of(5, "0r/s", 1);
-    ngx_http_ratelimit_level_share(&bucket, &share);
-    is_number(ngx_http_ratelimit_rate_refill(&bucket.rate, DAY), 0,
+    ngx_rl_level_share(&bucket, &share);
+    is_number(ngx_rl_rate_refill(&bucket.rate, DAY), 0,
               "and of nothing it is nothing");
 
     bucket = window_of(100, 60 * SECOND, 1);
     memset(&bucket.rate, 0, sizeof(bucket.rate));
     share.den = 4;
-    ngx_http_ratelimit_level_share(&bucket, &share);
+    ngx_rl_level_share(&bucket, &share);
     ok(bucket.capacity == 25 && bucket.window == 60 * SECOND,
        "a window grants less in the same time");
 }

@@ -5,10 +5,10 @@
 
 #include "tap.h"
 
-#include "ngx_http_ratelimit_number.h"
+#include "pure/ngx_rl_number.h"
 
 
-#define LEN    NGX_HTTP_RATELIMIT_NUMBER_LEN
+#define LEN    NGX_RL_NUMBER_LEN
 #define GUARD  '\xa5'        /* no digit */
 
 
@@ -23,7 +23,7 @@ is_right(uint64_t n)
     memset(buf, GUARD, sizeof(buf));
 
     last = buf + 2 * LEN;
-    p = ngx_http_ratelimit_number(last, n);
+    p = ngx_rl_number(last, n);
 
     len = snprintf(text, sizeof(text), "%" PRIu64, n);
 
@@ -109,7 +109,7 @@ test_room(void)
 
     buf = malloc(LEN);
 
-    ok(ngx_http_ratelimit_number(buf + LEN, UINT64_MAX) == buf,
+    ok(ngx_rl_number(buf + LEN, UINT64_MAX) == buf,
        "the greatest takes all of the room");
     is_bytes(buf, LEN, "18446744073709551615", 20, "which is 20 bytes");
 
@@ -117,7 +117,7 @@ test_room(void)
 
     buf = malloc(1);
 
-    ok(ngx_http_ratelimit_number(buf + 1, 0) == buf && *buf == '0',
+    ok(ngx_rl_number(buf + 1, 0) == buf && *buf == '0',
        "zero takes one byte, and no zero byte behind");
 
     free(buf);

@@ -6,20 +6,20 @@
 
 #include "tap.h"
 
-#include "ngx_http_ratelimit_rate.h"
+#include "pure/ngx_rl_rate.h"
 
 
 #define DAY  86400000000ULL        /* us */
 
 
-static ngx_http_ratelimit_rate_t
+static ngx_rl_rate_t
 rate_of(const char *text)
 {
-    ngx_http_ratelimit_rate_t  rate;
+    ngx_rl_rate_t  rate;
 
     memset(&rate, 0xff, sizeof(rate));
 
-    if (ngx_http_ratelimit_rate_parse(text, strlen(text), &rate) != NULL) {
+    if (ngx_rl_rate_parse(text, strlen(text), &rate) != NULL) {
         ok(0, "%s is a rate", text);
     }
 
@@ -33,7 +33,7 @@ test_rates(void)
     char                       name[128];
     size_t                     i;
     const char                *err;
-    ngx_http_ratelimit_rate_t  rate;
+    ngx_rl_rate_t  rate;
 
     static const struct {
         const char  *text;
@@ -74,7 +74,7 @@ test_rates(void)
 
     for (i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
         memset(&rate, 0xff, sizeof(rate));
-        err = ngx_http_ratelimit_rate_parse(rates[i].text,
+        err = ngx_rl_rate_parse(rates[i].text,
                                             strlen(rates[i].text), &rate);
 
         snprintf(name, sizeof(name), "%s is %" PRIu64 "/%" PRIu64
@@ -96,7 +96,7 @@ static void
 test_malformed_rates(void)
 {
     size_t                     i, len;
-    ngx_http_ratelimit_rate_t  rate;
+    ngx_rl_rate_t  rate;
 
     static const char  *rates[] = {
         "", "r/s", "10", "10r", "10r/", "10r/x", "10r/S", "10R/s", "10 r/s",
@@ -111,20 +111,20 @@ test_malformed_rates(void)
     };
 
     for (i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
-        ok(ngx_http_ratelimit_rate_parse(rates[i], strlen(rates[i]), &rate)
+        ok(ngx_rl_rate_parse(rates[i], strlen(rates[i]), &rate)
            != NULL, "\"%.*s\" is no rate", (int) strcspn(rates[i], "\n"),
            rates[i]);
     }
 
-    ok(ngx_http_ratelimit_rate_parse("10r/s\0", 6, &rate) != NULL,
+    ok(ngx_rl_rate_parse("10r/s\0", 6, &rate) != NULL,
        "a zero byte ends no rate");
-    ok(ngx_http_ratelimit_rate_parse("1\0r/s", 5, &rate) != NULL,
+    ok(ngx_rl_rate_parse("1\0r/s", 5, &rate) != NULL,
        "nor is it a digit");
 
     /* every length of a longer text, none of which ends in a zero byte */
 
     for (len = 0; len < sizeof("12.5r/m") - 1; len++) {
-        ok(ngx_http_ratelimit_rate_parse("12.5r/m", len, &rate) != NULL,
+        ok(ngx_rl_rate_parse("12.5r/m", len, &rate) != NULL,
            "the first %zu bytes of 12.5r/m are no rate", len);
     }
 }
@@ -135,23 +135,23 @@ test_messages(void)
 {
     uint64_t                    n;
     const char                 *err;
-    ngx_http_ratelimit_rate_t   rate;
-    ngx_http_ratelimit_share_t  share;
+    ngx_rl_rate_t   rate;
+    ngx_rl_share_t  share;
 
-    err = ngx_http_ratelimit_rate_parse("x", 1, &rate);
+    err = ngx_rl_rate_parse("x", 1, &rate);
     ok(err && strstr(err, "r/s") && strstr(err, "r/m") && strstr(err, "r/h")
        && strstr(err, "r/d") && strstr(err, "1000000000"),
        "a rate's message says what is allowed");
 
-    err = ngx_http_ratelimit_capacity_parse("x", 1, &n);
+    err = ngx_rl_capacity_parse("x", 1, &n);
     ok(err && strstr(err, "from 1 to 1000000000"),
        "a capacity's message says what is allowed");
 
-    err = ngx_http_ratelimit_cost_parse("x", 1, &n);
+    err = ngx_rl_cost_parse("x", 1, &n);
     ok(err && strstr(err, "from 1 to 100000"),
        "a cost's message says what is allowed");
 
-    err = ngx_http_ratelimit_share_parse("x", 1, &share);
+    err = ngx_rl_share_parse("x", 1, &share);
     ok(err && strstr(err, "above 0 and at most 1") && strstr(err, "1/4")
        && strstr(err, "0.25"), "a share's message says what is allowed");
 }
@@ -162,7 +162,7 @@ test_shares(void)
 {
     size_t                       i;
     const char                  *err;
-    ngx_http_ratelimit_share_t   share;
+    ngx_rl_share_t   share;
 
     static const struct {
         const char  *text;
@@ -198,7 +198,7 @@ test_shares(void)
 
     for (i = 0; i < sizeof(shares) / sizeof(shares[0]); i++) {
         memset(&share, 0xff, sizeof(share));
-        err = ngx_http_ratelimit_share_parse(shares[i].text,
+        err = ngx_rl_share_parse(shares[i].text,
                                              strlen(shares[i].text), &share);
 
         if (!ok(err == NULL && share.num == shares[i].num
@@ -211,17 +211,17 @@ test_shares(void)
     }
 
     for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        ok(ngx_http_ratelimit_share_parse(wrong[i], strlen(wrong[i]), &share)
+        ok(ngx_rl_share_parse(wrong[i], strlen(wrong[i]), &share)
            != NULL, "\"%s\" is no share", wrong[i]);
     }
 
-    ok(ngx_http_ratelimit_share_parse("1/45", 3, &share) == NULL
+    ok(ngx_rl_share_parse("1/45", 3, &share) == NULL
        && share.den == 4, "the length of a share counts");
-    ok(ngx_http_ratelimit_share_parse("1/45", 2, &share) != NULL,
+    ok(ngx_rl_share_parse("1/45", 2, &share) != NULL,
        "and no byte behind it");
-    ok(ngx_http_ratelimit_share_parse("0.25", 2, &share) != NULL,
+    ok(ngx_rl_share_parse("0.25", 2, &share) != NULL,
        "nor behind a point");
-    ok(ngx_http_ratelimit_share_parse("1\0", 2, &share) != NULL,
+    ok(ngx_rl_share_parse("1\0", 2, &share) != NULL,
        "a zero byte ends no share");
 }
 
@@ -239,27 +239,27 @@ test_numbers(void)
     };
 
     for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        ok(ngx_http_ratelimit_capacity_parse(wrong[i], strlen(wrong[i]), &n)
+        ok(ngx_rl_capacity_parse(wrong[i], strlen(wrong[i]), &n)
            != NULL, "\"%s\" is no capacity", wrong[i]);
-        ok(ngx_http_ratelimit_cost_parse(wrong[i], strlen(wrong[i]), &n)
+        ok(ngx_rl_cost_parse(wrong[i], strlen(wrong[i]), &n)
            != NULL, "\"%s\" is no cost", wrong[i]);
     }
 
-    ok(ngx_http_ratelimit_capacity_parse("1", 1, &n) == NULL && n == 1,
+    ok(ngx_rl_capacity_parse("1", 1, &n) == NULL && n == 1,
        "the least capacity");
-    ok(ngx_http_ratelimit_capacity_parse("1000000000", 10, &n) == NULL
+    ok(ngx_rl_capacity_parse("1000000000", 10, &n) == NULL
        && n == 1000000000, "the greatest capacity");
-    ok(ngx_http_ratelimit_capacity_parse("1000000001", 10, &n) != NULL,
+    ok(ngx_rl_capacity_parse("1000000001", 10, &n) != NULL,
        "no more than that");
-    ok(ngx_http_ratelimit_cost_parse("1", 1, &n) == NULL && n == 1,
+    ok(ngx_rl_cost_parse("1", 1, &n) == NULL && n == 1,
        "the least cost");
-    ok(ngx_http_ratelimit_cost_parse("100000", 6, &n) == NULL && n == 100000,
+    ok(ngx_rl_cost_parse("100000", 6, &n) == NULL && n == 100000,
        "the greatest cost");
-    ok(ngx_http_ratelimit_cost_parse("100001", 6, &n) != NULL,
+    ok(ngx_rl_cost_parse("100001", 6, &n) != NULL,
        "no more than that");
-    ok(ngx_http_ratelimit_capacity_parse("123", 2, &n) == NULL && n == 12,
+    ok(ngx_rl_capacity_parse("123", 2, &n) == NULL && n == 12,
        "the length counts, not a zero byte");
-    ok(ngx_http_ratelimit_capacity_parse("1\0", 2, &n) != NULL,
+    ok(ngx_rl_capacity_parse("1\0", 2, &n) != NULL,
        "a zero byte ends no number");
 }
 
@@ -292,15 +292,15 @@ test_cost_bound(void)
         n = 4711;
         len = strlen(cases[i].text);
 
-        ok((ngx_http_ratelimit_cost_bound(cases[i].text, len, &n) == NULL)
+        ok((ngx_rl_cost_bound(cases[i].text, len, &n) == NULL)
            == cases[i].as_written && n == cases[i].cost,
            "\"%s\" costs %lu", cases[i].text,
            (unsigned long) cases[i].cost);
     }
 
-    ok(ngx_http_ratelimit_cost_bound("1\0", 2, &n) != NULL && n == 100000,
+    ok(ngx_rl_cost_bound("1\0", 2, &n) != NULL && n == 100000,
        "a zero byte ends no cost");
-    ok(ngx_http_ratelimit_cost_bound(NULL, 0, &n) == NULL && n == 1,
+    ok(ngx_rl_cost_bound(NULL, 0, &n) == NULL && n == 1,
        "nothing at all costs 1");
 }
 
@@ -309,7 +309,7 @@ static void
 test_check(void)
 {
     size_t                     i;
-    ngx_http_ratelimit_rate_t  rate;
+    ngx_rl_rate_t  rate;
 
     static const struct {
         const char  *rate;
@@ -335,7 +335,7 @@ test_check(void)
     for (i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
         rate = rate_of(pairs[i].rate);
 
-        ok((ngx_http_ratelimit_rate_check(&rate, pairs[i].capacity) == NULL)
+        ok((ngx_rl_rate_check(&rate, pairs[i].capacity) == NULL)
            == pairs[i].fits, "%s %s a capacity of %" PRIu64, pairs[i].rate,
            pairs[i].fits ? "fits" : "is too fast for", pairs[i].capacity);
     }
@@ -348,7 +348,7 @@ static void
 test_gcra(void)
 {
     size_t                     i;
-    ngx_http_ratelimit_rate_t  rate;
+    ngx_rl_rate_t  rate;
 
     static const struct {
         const char  *rate;
@@ -393,21 +393,21 @@ test_gcra(void)
     for (i = 0; i < sizeof(ticks) / sizeof(ticks[0]); i++) {
         rate = rate_of(ticks[i].rate);
 
-        ok(ngx_http_ratelimit_gcra_tick(&rate) == ticks[i].tick,
+        ok(ngx_rl_gcra_tick(&rate) == ticks[i].tick,
            "%s: a token is %" PRIu64 " ticks", ticks[i].rate, ticks[i].tick);
     }
 
     for (i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
         rate = rate_of(pairs[i].rate);
 
-        ok((ngx_http_ratelimit_gcra_check(&rate, pairs[i].capacity) == NULL)
+        ok((ngx_rl_gcra_check(&rate, pairs[i].capacity) == NULL)
            == pairs[i].fits, "%s %s for gcra with a capacity of %" PRIu64,
            pairs[i].rate, pairs[i].fits ? "will do" : "is too much",
            pairs[i].capacity);
     }
 
     rate = rate_of("0r/s");
-    is_text(ngx_http_ratelimit_gcra_check(&rate, 1),
+    is_text(ngx_rl_gcra_check(&rate, 1),
             "\"gcra\" needs a rate above zero and at most 100000r/s that "
             "refills the capacity within a year",
             "and it is said what would do");
@@ -419,7 +419,7 @@ test_wait(void)
 {
     size_t                     i;
     uint64_t                   us;
-    ngx_http_ratelimit_rate_t  rate;
+    ngx_rl_rate_t  rate;
 
     static const struct {
         const char  *rate;
@@ -454,17 +454,17 @@ test_wait(void)
         { "0.000001r/d", 1000000, 1000000 * DAY },
 
         /* 2^64 microseconds are 584542 years */
-        { "1r/d", 1000000000ULL * 1000000, NGX_HTTP_RATELIMIT_NEVER },
-        { "0.000001r/d", 1000000000ULL * 1000000, NGX_HTTP_RATELIMIT_NEVER },
+        { "1r/d", 1000000000ULL * 1000000, NGX_RL_NEVER },
+        { "0.000001r/d", 1000000000ULL * 1000000, NGX_RL_NEVER },
 
         { "0r/s", 0, 0 },
-        { "0r/s", 1, NGX_HTTP_RATELIMIT_NEVER },
-        { "0r/s", UINT64_MAX, NGX_HTTP_RATELIMIT_NEVER }
+        { "0r/s", 1, NGX_RL_NEVER },
+        { "0r/s", UINT64_MAX, NGX_RL_NEVER }
     };
 
     for (i = 0; i < sizeof(waits) / sizeof(waits[0]); i++) {
         rate = rate_of(waits[i].rate);
-        us = ngx_http_ratelimit_rate_wait(&rate, waits[i].microtokens);
+        us = ngx_rl_rate_wait(&rate, waits[i].microtokens);
 
         if (!ok(us == waits[i].us, "at %s %" PRIu64 " microtokens come in %"
                 PRIu64 " us", waits[i].rate, waits[i].microtokens,
@@ -476,14 +476,14 @@ test_wait(void)
 
     rate.num = UINT64_MAX;
     rate.den = 1;
-    is_number(ngx_http_ratelimit_rate_wait(&rate, UINT64_MAX), 1,
+    is_number(ngx_rl_rate_wait(&rate, UINT64_MAX), 1,
               "no product overflows");
 
     rate.num = 1;
-    is_number(ngx_http_ratelimit_rate_wait(&rate, UINT64_MAX - 1),
+    is_number(ngx_rl_rate_wait(&rate, UINT64_MAX - 1),
               UINT64_MAX - 1, "the longest wait there is");
-    is_number(ngx_http_ratelimit_rate_wait(&rate, UINT64_MAX),
-              NGX_HTTP_RATELIMIT_NEVER, "one more is never");
+    is_number(ngx_rl_rate_wait(&rate, UINT64_MAX),
+              NGX_RL_NEVER, "one more is never");
 }
 
 
@@ -492,7 +492,7 @@ test_refill(void)
 {
     size_t                     i;
     uint64_t                   tokens;
-    ngx_http_ratelimit_rate_t  rate;
+    ngx_rl_rate_t  rate;
 
     static const struct {
         const char  *rate;
@@ -532,7 +532,7 @@ test_refill(void)
 
     for (i = 0; i < sizeof(refills) / sizeof(refills[0]); i++) {
         rate = rate_of(refills[i].rate);
-        tokens = ngx_http_ratelimit_rate_refill(&rate, refills[i].us);
+        tokens = ngx_rl_rate_refill(&rate, refills[i].us);
 
         if (!ok(tokens == refills[i].microtokens, "at %s %" PRIu64
                 " microtokens come in %" PRIu64 " us", refills[i].rate,
@@ -544,11 +544,11 @@ test_refill(void)
 
     rate.num = UINT64_MAX;
     rate.den = 1;
-    is_number(ngx_http_ratelimit_rate_refill(&rate, UINT64_MAX), UINT64_MAX,
+    is_number(ngx_rl_rate_refill(&rate, UINT64_MAX), UINT64_MAX,
               "no product overflows");
 
     rate.den = UINT64_MAX;
-    is_number(ngx_http_ratelimit_rate_refill(&rate, UINT64_MAX - 1),
+    is_number(ngx_rl_rate_refill(&rate, UINT64_MAX - 1),
               UINT64_MAX - 1, "whatever comes of it");
 }
 
@@ -566,7 +566,7 @@ test_wait_is_least(void)
     char                             text[64];
     unsigned                         i, wrong;
     uint64_t                         seed, tokens, us;
-    ngx_http_ratelimit_rate_t        rate;
+    ngx_rl_rate_t        rate;
     __extension__ unsigned __int128  after, before, due;
 
     static const char  units[] = "smhd";
@@ -590,9 +590,9 @@ test_wait_is_least(void)
             continue;
         }
 
-        us = ngx_http_ratelimit_rate_wait(&rate, tokens);
+        us = ngx_rl_rate_wait(&rate, tokens);
 
-        if (us == NGX_HTTP_RATELIMIT_NEVER) {
+        if (us == NGX_RL_NEVER) {
             continue;
         }
 
@@ -617,7 +617,7 @@ test_refill_is_greatest(void)
     char                             text[64];
     unsigned                         i, wrong;
     uint64_t                         seed, tokens, us;
-    ngx_http_ratelimit_rate_t        rate;
+    ngx_rl_rate_t        rate;
     __extension__ unsigned __int128  come, got;
 
     seed = 8;
@@ -638,7 +638,7 @@ test_refill_is_greatest(void)
         rate.num *= tap_random(&seed) % 1000 + 1;
         rate.den *= 1000;
 
-        tokens = ngx_http_ratelimit_rate_refill(&rate, us);
+        tokens = ngx_rl_rate_refill(&rate, us);
 
         if (tokens == UINT64_MAX) {
             continue;
@@ -669,7 +669,7 @@ test_wait_at_edge(void)
     int                              i, j;
     unsigned                         narrow, between, wide, wrong;
     uint64_t                         seed, most, rest, tokens, us;
-    ngx_http_ratelimit_rate_t        rate;
+    ngx_rl_rate_t        rate;
     __extension__ unsigned __int128  due;
 
     seed = 9;
@@ -709,7 +709,7 @@ test_wait_at_edge(void)
                 }
             }
 
-            us = ngx_http_ratelimit_rate_wait(&rate, tokens);
+            us = ngx_rl_rate_wait(&rate, tokens);
 
             due = tokens;
             due *= rate.den;
@@ -720,8 +720,8 @@ test_wait_at_edge(void)
 
             due = (due + rate.num - 1) / rate.num;
 
-            wrong += us != (due < NGX_HTTP_RATELIMIT_NEVER
-                            ? (uint64_t) due : NGX_HTTP_RATELIMIT_NEVER);
+            wrong += us != (due < NGX_RL_NEVER
+                            ? (uint64_t) due : NGX_RL_NEVER);
         }
     }
 
@@ -742,7 +742,7 @@ test_refill_at_edge(void)
     int                              i, j;
     unsigned                         narrow, wide, wrong;
     uint64_t                         seed, most, tokens, us;
-    ngx_http_ratelimit_rate_t        rate;
+    ngx_rl_rate_t        rate;
     __extension__ unsigned __int128  come;
 
     seed = 10;
@@ -763,7 +763,7 @@ test_refill_at_edge(void)
                 continue;
             }
 
-            tokens = ngx_http_ratelimit_rate_refill(&rate, us);
+            tokens = ngx_rl_rate_refill(&rate, us);
 
             come = us;
             come *= rate.num;

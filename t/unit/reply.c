@@ -5,11 +5,11 @@
 
 #include "tap.h"
 
-#include "ngx_http_ratelimit_reply.h"
+#include "pure/ngx_rl_reply.h"
 
 
 /* more than the reader may ever hold, with room for how its buffer grows */
-#define BOUND  (8 * NGX_HTTP_RATELIMIT_REPLY_MAX)
+#define BOUND  (8 * NGX_RL_REPLY_MAX)
 
 #define bytes_of(text)  text, sizeof(text) - 1
 
@@ -91,7 +91,7 @@ put(const char *data, size_t len)
 /* touches every byte of a reply */
 
 static void
-render(const ngx_http_ratelimit_reply_t *reply)
+render(const ngx_rl_reply_t *reply)
 {
     char    number[32];
     size_t  i;
@@ -152,12 +152,12 @@ render(const ngx_http_ratelimit_reply_t *reply)
 /* "text" is what all replies so far look like; the last result of next() */
 
 static int
-read_all(ngx_http_ratelimit_reader_t *reader)
+read_all(ngx_rl_reader_t *reader)
 {
     int                          rc;
-    ngx_http_ratelimit_reply_t  *reply;
+    ngx_rl_reply_t  *reply;
 
-    while ((rc = ngx_http_ratelimit_reader_next(reader, &reply)) == 1) {
+    while ((rc = ngx_rl_reader_next(reader, &reply)) == 1) {
         render(reply);
         put("\n", 1);
     }
@@ -186,14 +186,14 @@ allocated(void)
 /* each portion is a copy of exactly its length */
 
 static int
-feed(ngx_http_ratelimit_reader_t *reader, const char *data, size_t len)
+feed(ngx_rl_reader_t *reader, const char *data, size_t len)
 {
     int    rc;
     char  *copy;
 
     copy = malloc(len ? len : 1);
     memcpy(copy, data, len);
-    rc = ngx_http_ratelimit_reader_feed(reader, copy, len);
+    rc = ngx_rl_reader_feed(reader, copy, len);
     free(copy);
 
     return rc;
@@ -205,13 +205,13 @@ test_splits(void)
 {
     size_t                        i, a, b, wrong;
     const sample_t               *s;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reader_t  *reader;
 
     for (i = 0; i < NSAMPLES; i++) {
         s = &samples[i];
         wrong = 0;
 
-        reader = ngx_http_ratelimit_reader_create();
+        reader = ngx_rl_reader_create();
 
         /* in three portions, cut at every two places; also empty ones */
 
@@ -246,7 +246,7 @@ test_splits(void)
                  text.data);
         }
 
-        ngx_http_ratelimit_reader_free(reader);
+        ngx_rl_reader_free(reader);
     }
 }
 
@@ -257,8 +257,8 @@ test_many(void)
     char                          wire[8192], expected[8192], number[32];
     size_t                        i, len, n, portion, before, wrong;
     uint64_t                      seed, sent, received;
-    ngx_http_ratelimit_reply_t   *reply;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reply_t   *reply;
+    ngx_rl_reader_t  *reader;
 
     /* all samples in one portion */
 
@@ -272,7 +272,7 @@ test_many(void)
                       samples[i].expected);
     }
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     text.len = 0;
     is_number(feed(reader, wire, len), 0, "all kinds in one portion");
@@ -290,11 +290,11 @@ test_many(void)
     read_all(reader);
     is_bytes(text.data, text.len, bytes_of(":17\n"), "until its end comes");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 
     /* a long life: a million replies, in portions that respect no border */
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     seed = 3;
     sent = 0;
@@ -316,7 +316,7 @@ test_many(void)
         memmove(wire, wire + portion, len - portion);
         len -= portion;
 
-        while (ngx_http_ratelimit_reader_next(reader, &reply) == 1) {
+        while (ngx_rl_reader_next(reader, &reply) == 1) {
             wrong += reply->type != REDIS_REPLY_INTEGER
                      || (uint64_t) reply->integer != received;
             received++;
@@ -330,7 +330,7 @@ test_many(void)
     is_number(wrong, 0, "a million replies, each the right one");
     ok(allocated() <= before + BOUND, "in bounded memory");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -341,12 +341,12 @@ is_refused(const char *wire, size_t len, const char *name)
 {
     int                           rc;
     size_t                        before;
-    ngx_http_ratelimit_reply_t   *reply;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reply_t   *reply;
+    ngx_rl_reader_t  *reader;
 
     before = allocated();
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
     text.len = 0;
 
     rc = feed(reader, wire, len);
@@ -361,12 +361,12 @@ is_refused(const char *wire, size_t len, const char *name)
 
     (void) feed(reader, "+OK\r\n", 5);
 
-    is_number(ngx_http_ratelimit_reader_next(reader, &reply), -1,
+    is_number(ngx_rl_reader_next(reader, &reply), -1,
               "and nothing is read after it");
 
     ok(allocated() <= before + BOUND, "at no cost");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -375,7 +375,7 @@ test_garbage(void)
 {
     int                           c, rc, wrong;
     char                          wire[32];
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reader_t  *reader;
 
     wrong = 0;
 
@@ -387,14 +387,14 @@ test_garbage(void)
             continue;
         }
 
-        reader = ngx_http_ratelimit_reader_create();
+        reader = ngx_rl_reader_create();
         text.len = 0;
         snprintf(wire, sizeof(wire), "x1\r\nOK\r\n");
         wire[0] = (char) c;
         feed(reader, wire, 8);
         rc = read_all(reader);
         wrong += rc != -1 || text.len != 0;
-        ngx_http_ratelimit_reader_free(reader);
+        ngx_rl_reader_free(reader);
     }
 
     is_number(wrong, 0, "no other byte begins a reply");
@@ -416,12 +416,12 @@ test_garbage(void)
 
     /* the reply before it is still good */
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
     text.len = 0;
     feed(reader, ":5\r\nxyz\r\n", 9);
     is_number(read_all(reader), -1, "garbage after a reply");
     is_bytes(text.data, text.len, bytes_of(":5\n"), "comes after it");
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -431,7 +431,7 @@ test_hostile(void)
     int                           rc, sound;
     char                         *wire;
     size_t                        i, n;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reader_t  *reader;
 
     static const char  *negative[] = {
         "$-2\r\n", "$-2147483648\r\n", "$-9223372036854775808\r\n",
@@ -453,14 +453,14 @@ test_hostile(void)
     /* a negative length is an error or nothing, as hiredis likes */
 
     for (i = 0; i < sizeof(negative) / sizeof(negative[0]); i++) {
-        reader = ngx_http_ratelimit_reader_create();
+        reader = ngx_rl_reader_create();
         text.len = 0;
         feed(reader, negative[i], strlen(negative[i]));
         rc = read_all(reader);
         sound = (rc == -1 && text.len == 0) || (rc == 0 && text_is("nil"));
         ok(sound, "the length %.*s does no harm",
            (int) strcspn(negative[i], "\r"), negative[i]);
-        ngx_http_ratelimit_reader_free(reader);
+        ngx_rl_reader_free(reader);
     }
 
     /* nested a hundred thousand deep */
@@ -478,7 +478,7 @@ test_hostile(void)
 
     /* larger than the arena in all: by one string, and by many */
 
-    n = NGX_HTTP_RATELIMIT_REPLY_ARENA;
+    n = NGX_RL_REPLY_ARENA;
     wire = malloc(n + 64);
     memset(wire, 'x', n + 64);
     i = snprintf(wire, 64, "$%zu\r\n", n);
@@ -518,16 +518,16 @@ test_fill(void)
     int                           rc;
     char                         *wire;
     size_t                        n, head, largest;
-    ngx_http_ratelimit_reply_t   *reply;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reply_t   *reply;
+    ngx_rl_reader_t  *reader;
 
-    wire = malloc(NGX_HTTP_RATELIMIT_REPLY_ARENA + 64);
+    wire = malloc(NGX_RL_REPLY_ARENA + 64);
     largest = 0;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
-    for (n = NGX_HTTP_RATELIMIT_REPLY_ARENA - 256;
-         n < NGX_HTTP_RATELIMIT_REPLY_ARENA + 16;
+    for (n = NGX_RL_REPLY_ARENA - 256;
+         n < NGX_RL_REPLY_ARENA + 16;
          n++)
     {
         head = snprintf(wire, 32, "$%zu\r\n", n);
@@ -535,7 +535,7 @@ test_fill(void)
         memcpy(wire + head + n, "\r\n", 2);
 
         feed(reader, wire, head + n + 2);
-        rc = ngx_http_ratelimit_reader_next(reader, &reply);
+        rc = ngx_rl_reader_next(reader, &reply);
 
         if (rc != 1 || reply->len != n
             || memcmp(reply->str, wire + head, n) != 0
@@ -548,10 +548,10 @@ test_fill(void)
     }
 
     is_number(rc, -1, "a string is too large at some length");
-    ok(largest > NGX_HTTP_RATELIMIT_REPLY_ARENA - 128,
+    ok(largest > NGX_RL_REPLY_ARENA - 128,
        "which is near the size of the arena");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
     free(wire);
 }
 
@@ -564,16 +564,16 @@ read_string(size_t large, size_t len)
     int                           rc;
     char                         *wire;
     size_t                        head, portion, fed;
-    ngx_http_ratelimit_reply_t   *reply;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reply_t   *reply;
+    ngx_rl_reader_t  *reader;
 
     wire = malloc(len + 64);
     head = snprintf(wire, 64, "$%zu\r\n", len);
     memset(wire + head, 'z', len);
     memcpy(wire + head + len, "\r\n", 2);
 
-    reader = ngx_http_ratelimit_reader_create();
-    rc = ngx_http_ratelimit_reader_expect(reader, large);
+    reader = ngx_rl_reader_create();
+    rc = ngx_rl_reader_expect(reader, large);
 
     for (fed = 0; fed < head + len + 2 && rc == 0; fed += portion) {
         portion = head + len + 2 - fed;
@@ -582,7 +582,7 @@ read_string(size_t large, size_t len)
         rc = feed(reader, wire + fed, portion);
 
         if (rc == 0) {
-            rc = ngx_http_ratelimit_reader_next(reader, &reply);
+            rc = ngx_rl_reader_next(reader, &reply);
         }
     }
 
@@ -592,7 +592,7 @@ read_string(size_t large, size_t len)
         rc = 2;
     }
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
     free(wire);
 
     return rc;
@@ -606,8 +606,8 @@ test_bounds(void)
 {
     int                           rc;
     size_t                        i, wrong, before, usual;
-    ngx_http_ratelimit_reply_t   *reply;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reply_t   *reply;
+    ngx_rl_reader_t  *reader;
 
     static const char  head[] = "*50000\r\n";
     static const char  element[] = "*2\r\n:1\r\n$2\r\nab\r\n";
@@ -625,15 +625,15 @@ test_bounds(void)
 
     before = allocated();
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
     usual = allocated();
 
-    is_number(ngx_http_ratelimit_reader_expect(reader, 16777216), 0,
+    is_number(ngx_rl_reader_expect(reader, 16777216), 0,
               "an arena for one reply");
     rc = feed(reader, head, sizeof(head) - 1);
 
     for (i = 0; i < 50000 && rc == 0; i++) {
-        rc = ngx_http_ratelimit_reader_next(reader, &reply);
+        rc = ngx_rl_reader_next(reader, &reply);
 
         if (rc == 0) {
             rc = feed(reader, element, sizeof(element) - 1);
@@ -641,7 +641,7 @@ test_bounds(void)
     }
 
     is_number(rc, 0, "a large array of arrays");
-    is_number(ngx_http_ratelimit_reader_next(reader, &reply), 1, "is read");
+    is_number(ngx_rl_reader_next(reader, &reply), 1, "is read");
 
     wrong = 0;
 
@@ -654,17 +654,17 @@ test_bounds(void)
     is_number(reply->elements, 50000, "to its end");
     is_number(wrong, 0, "all of it");
 
-    is_number(ngx_http_ratelimit_reader_expect(reader, 0), 0,
+    is_number(ngx_rl_reader_expect(reader, 0), 0,
               "the next one is as usual");
     ok(allocated() < usual + BOUND, "the large arena is free again");
 
     is_number(feed(reader, head, sizeof(head) - 1), 0, "the same array");
-    is_number(ngx_http_ratelimit_reader_next(reader, &reply), -1,
+    is_number(ngx_rl_reader_next(reader, &reply), -1,
               "which is too large now");
 
-    is_number(ngx_http_ratelimit_reader_expect(reader, 16777216), 0,
+    is_number(ngx_rl_reader_expect(reader, 16777216), 0,
               "a reader that ends while it expects a large one");
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
     is_number(allocated(), before, "leaves nothing behind");
 }
 
@@ -677,8 +677,8 @@ is_bounded(const char *begin, const char *filler, const char *name)
     int                           rc;
     char                          portion[4096];
     size_t                        i, before, most, fed;
-    ngx_http_ratelimit_reply_t   *reply;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reply_t   *reply;
+    ngx_rl_reader_t  *reader;
 
     for (i = 0; i < sizeof(portion); i++) {
         portion[i] = filler[i % strlen(filler)];
@@ -687,7 +687,7 @@ is_bounded(const char *begin, const char *filler, const char *name)
     before = allocated();
     most = before;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     rc = feed(reader, begin, strlen(begin));
 
@@ -695,7 +695,7 @@ is_bounded(const char *begin, const char *filler, const char *name)
         rc = feed(reader, portion, sizeof(portion));
 
         while (rc == 0) {
-            rc = ngx_http_ratelimit_reader_next(reader, &reply);
+            rc = ngx_rl_reader_next(reader, &reply);
 
             if (rc == 0) {
                 break;
@@ -706,10 +706,10 @@ is_bounded(const char *begin, const char *filler, const char *name)
     }
 
     is_number(rc, -1, name);
-    ok(fed <= 2 * NGX_HTTP_RATELIMIT_REPLY_MAX && most <= before + BOUND,
+    ok(fed <= 2 * NGX_RL_REPLY_MAX && most <= before + BOUND,
        "after %zu bytes, in bounded memory", fed);
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -745,8 +745,8 @@ test_fuzz(void)
     size_t                        replies, errors;
     uint64_t                      seed, dice;
     const sample_t               *s;
-    ngx_http_ratelimit_reply_t   *reply;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reply_t   *reply;
+    ngx_rl_reader_t  *reader;
 
     static const char  alphabet[] = "+-:$*0123456789\r\n\r\n\0x%>~_#,(=|";
 
@@ -800,7 +800,7 @@ test_fuzz(void)
             }
         }
 
-        reader = ngx_http_ratelimit_reader_create();
+        reader = ngx_rl_reader_create();
         rc = 0;
 
         for (at = 0; at < len && rc == 0; at += portion) {
@@ -810,7 +810,7 @@ test_fuzz(void)
             rc = feed(reader, wire + at, portion);
 
             while (rc == 0
-                   && (rc = ngx_http_ratelimit_reader_next(reader, &reply))
+                   && (rc = ngx_rl_reader_next(reader, &reply))
                       == 1)
             {
                 text.len = 0;
@@ -826,7 +826,7 @@ test_fuzz(void)
             break;
         }
 
-        ngx_http_ratelimit_reader_free(reader);
+        ngx_rl_reader_free(reader);
     }
 
     is_number(n, 150000, "150000 broken streams stay within their bounds");

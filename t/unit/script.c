@@ -5,27 +5,27 @@
 
 #include "tap.h"
 
-#include "ngx_http_ratelimit_script.h"
-#include "ngx_http_ratelimit_lua.h"
+#include "script/ngx_rl_script.h"
+#include "ngx_rl_lua.h"
 
 
-#define SHA1         NGX_HTTP_RATELIMIT_LUA_TOKEN_BUCKET_SHA1
-#define TEXT         NGX_HTTP_RATELIMIT_LUA_TOKEN_BUCKET
-#define TAKE_SHA1    NGX_HTTP_RATELIMIT_LUA_TAKE_SHA1
-#define TAKE_TEXT    NGX_HTTP_RATELIMIT_LUA_TAKE
-#define GCRA_SHA1    NGX_HTTP_RATELIMIT_LUA_GCRA_SHA1
-#define GCRA_TEXT    NGX_HTTP_RATELIMIT_LUA_GCRA
-#define REFUND_SHA1  NGX_HTTP_RATELIMIT_LUA_REFUND_SHA1
-#define REFUND_TEXT  NGX_HTTP_RATELIMIT_LUA_REFUND
-#define PROBE_SHA1   NGX_HTTP_RATELIMIT_LUA_PROBE_SHA1
-#define PROBE_TEXT   NGX_HTTP_RATELIMIT_LUA_PROBE
+#define SHA1         NGX_RL_LUA_TOKEN_BUCKET_SHA1
+#define TEXT         NGX_RL_LUA_TOKEN_BUCKET
+#define TAKE_SHA1    NGX_RL_LUA_TAKE_SHA1
+#define TAKE_TEXT    NGX_RL_LUA_TAKE
+#define GCRA_SHA1    NGX_RL_LUA_GCRA_SHA1
+#define GCRA_TEXT    NGX_RL_LUA_GCRA
+#define REFUND_SHA1  NGX_RL_LUA_REFUND_SHA1
+#define REFUND_TEXT  NGX_RL_LUA_REFUND
+#define PROBE_SHA1   NGX_RL_LUA_PROBE_SHA1
+#define PROBE_TEXT   NGX_RL_LUA_PROBE
 
 #define SECOND       1000000ULL
-#define CLAIMS       NGX_HTTP_RATELIMIT_CLAIMS
-#define REFUNDS      NGX_HTTP_RATELIMIT_REFUNDS
+#define CLAIMS       NGX_RL_CLAIMS
+#define REFUNDS      NGX_RL_REFUNDS
 
-#define BUNDLE       NGX_HTTP_RATELIMIT_BUNDLE
-#define NUMBERS      NGX_HTTP_RATELIMIT_NUMBERS
+#define BUNDLE       NGX_RL_BUNDLE
+#define NUMBERS      NGX_RL_NUMBERS
 
 /* the longest command that can be made, and some more */
 #define ARGS         500
@@ -42,22 +42,22 @@ typedef struct {
 } args_t;
 
 
-static ngx_http_ratelimit_bucket_t
+static ngx_rl_bucket_t
 bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
 {
-    ngx_http_ratelimit_bucket_t  bucket;
+    ngx_rl_bucket_t  bucket;
 
     /* fields that no bucket needs have a value that would show */
 
     memset(&bucket, 0xaa, sizeof(bucket));
 
-    bucket.algorithm = NGX_HTTP_RATELIMIT_TOKEN_BUCKET;
+    bucket.algorithm = NGX_RL_TOKEN_BUCKET;
     bucket.capacity = capacity;
     bucket.cost = cost;
     bucket.step = 0;
     bucket.varies = 0;
 
-    if (ngx_http_ratelimit_rate_parse(rate, strlen(rate), &bucket.rate)) {
+    if (ngx_rl_rate_parse(rate, strlen(rate), &bucket.rate)) {
         ok(0, "%s is a rate", rate);
     }
 
@@ -65,13 +65,13 @@ bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
 }
 
 
-static ngx_http_ratelimit_bucket_t
+static ngx_rl_bucket_t
 gcra_of(uint64_t capacity, const char *rate, uint64_t cost)
 {
-    ngx_http_ratelimit_bucket_t  bucket;
+    ngx_rl_bucket_t  bucket;
 
     bucket = bucket_of(capacity, rate, cost);
-    bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
+    bucket.algorithm = NGX_RL_GCRA;
 
     return bucket;
 }
@@ -79,14 +79,14 @@ gcra_of(uint64_t capacity, const char *rate, uint64_t cost)
 
 /* "length" in microseconds */
 
-static ngx_http_ratelimit_bucket_t
+static ngx_rl_bucket_t
 window_of(uint64_t limit, uint64_t length, uint64_t cost)
 {
-    ngx_http_ratelimit_bucket_t  window;
+    ngx_rl_bucket_t  window;
 
     memset(&window, 0xaa, sizeof(window));
 
-    window.algorithm = NGX_HTTP_RATELIMIT_SLIDING_WINDOW_LOG;
+    window.algorithm = NGX_RL_SLIDING_WINDOW_LOG;
     window.capacity = limit;
     window.cost = cost;
     window.window = length;
@@ -98,12 +98,12 @@ window_of(uint64_t limit, uint64_t length, uint64_t cost)
 
 /* another key, another hash; one that was copied has the same */
 
-static ngx_http_ratelimit_claim_t
-claim_of(const char *key, ngx_http_ratelimit_bucket_t bucket)
+static ngx_rl_claim_t
+claim_of(const char *key, ngx_rl_bucket_t bucket)
 {
     size_t                      i;
     uint64_t                    hash;
-    ngx_http_ratelimit_claim_t  claim;
+    ngx_rl_claim_t  claim;
 
     memset(&claim, 0, sizeof(claim));
 
@@ -139,11 +139,11 @@ key_of(size_t i)
 
 /* the claims of an array go out together */
 
-static ngx_http_ratelimit_script_t
-script_of(ngx_http_ratelimit_claim_t *claims, size_t n)
+static ngx_rl_script_t
+script_of(ngx_rl_claim_t *claims, size_t n)
 {
     size_t                       i;
-    ngx_http_ratelimit_script_t  script;
+    ngx_rl_script_t  script;
 
     memset(&script, 0, sizeof(script));
 
@@ -165,8 +165,8 @@ script_of(ngx_http_ratelimit_claim_t *claims, size_t n)
 /* a call each for the claims of an array */
 
 static void
-scripts_of(ngx_http_ratelimit_script_t *scripts,
-    ngx_http_ratelimit_claim_t *claims, size_t n)
+scripts_of(ngx_rl_script_t *scripts,
+    ngx_rl_claim_t *claims, size_t n)
 {
     size_t  i;
 
@@ -179,19 +179,19 @@ scripts_of(ngx_http_ratelimit_script_t *scripts,
 /* the calls of an array, which have to go together */
 
 static void
-bundle_of(ngx_http_ratelimit_bundle_t *bundle,
-    ngx_http_ratelimit_script_t *scripts, size_t n)
+bundle_of(ngx_rl_bundle_t *bundle,
+    ngx_rl_script_t *scripts, size_t n)
 {
     size_t  i;
 
     /* an empty one is one whose number is 0, whatever else was there */
 
-    memset(bundle, 0xaa, sizeof(ngx_http_ratelimit_bundle_t));
+    memset(bundle, 0xaa, sizeof(ngx_rl_bundle_t));
     bundle->n = 0;
 
     for (i = 0; i < n; i++) {
 
-        if (!ngx_http_ratelimit_bundle_add(bundle, &scripts[i])) {
+        if (!ngx_rl_bundle_add(bundle, &scripts[i])) {
             ok(0, "call %zu goes with those before", i);
         }
     }
@@ -199,51 +199,51 @@ bundle_of(ngx_http_ratelimit_bundle_t *bundle,
 
 
 static long long
-bundle_command(char **command, ngx_http_ratelimit_script_t *scripts, size_t n,
+bundle_command(char **command, ngx_rl_script_t *scripts, size_t n,
     unsigned eval)
 {
-    ngx_http_ratelimit_bundle_t  bundle;
+    ngx_rl_bundle_t  bundle;
 
     bundle_of(&bundle, scripts, n);
 
-    return ngx_http_ratelimit_bundle_format(command, &bundle, eval);
+    return ngx_rl_bundle_format(command, &bundle, eval);
 }
 
 
 /* one that waits for its reply */
 
 static void
-bundle_sent(ngx_http_ratelimit_bundle_t *bundle,
-    ngx_http_ratelimit_script_t *scripts, size_t n)
+bundle_sent(ngx_rl_bundle_t *bundle,
+    ngx_rl_script_t *scripts, size_t n)
 {
     char  *command;
 
     bundle_of(bundle, scripts, n);
 
-    if (ngx_http_ratelimit_bundle_format(&command, bundle, 0) < 0) {
+    if (ngx_rl_bundle_format(&command, bundle, 0) < 0) {
         ok(0, "a bundle is a command");
         return;
     }
 
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 }
 
 
 /* whether a call is not added, and nothing changes by it */
 
 static int
-bundle_refuses(ngx_http_ratelimit_bundle_t *bundle,
-    ngx_http_ratelimit_script_t *script)
+bundle_refuses(ngx_rl_bundle_t *bundle,
+    ngx_rl_script_t *script)
 {
     int                           added, same;
     char                         *before, *after;
     long long                     before_len, after_len;
-    ngx_http_ratelimit_bundle_t   was;
+    ngx_rl_bundle_t   was;
 
-    before_len = ngx_http_ratelimit_bundle_format(&before, bundle, 0);
+    before_len = ngx_rl_bundle_format(&before, bundle, 0);
     was = *bundle;
 
-    added = ngx_http_ratelimit_bundle_add(bundle, script);
+    added = ngx_rl_bundle_add(bundle, script);
 
     same = bundle->n == was.n && bundle->nlimits == was.nlimits
            && bundle->nnumbers == was.nnumbers
@@ -254,23 +254,23 @@ bundle_refuses(ngx_http_ratelimit_bundle_t *bundle,
            && memcmp(bundle->numbers, was.numbers,
                      was.nnumbers * sizeof(was.numbers[0])) == 0;
 
-    after_len = ngx_http_ratelimit_bundle_format(&after, bundle, 0);
+    after_len = ngx_rl_bundle_format(&after, bundle, 0);
 
     same = same && after_len == before_len
            && memcmp(after, before, before_len) == 0;
 
-    ngx_http_ratelimit_script_free(before);
-    ngx_http_ratelimit_script_free(after);
+    ngx_rl_script_free(before);
+    ngx_rl_script_free(after);
 
     return !added && same;
 }
 
 
-static ngx_http_ratelimit_refund_t
-refund_of(const char *key, ngx_http_ratelimit_bucket_t bucket,
+static ngx_rl_refund_t
+refund_of(const char *key, ngx_rl_bucket_t bucket,
     uint64_t tokens, const char *id)
 {
-    ngx_http_ratelimit_refund_t  refund;
+    ngx_rl_refund_t  refund;
 
     memset(&refund, 0, sizeof(refund));
 
@@ -402,9 +402,9 @@ test_wire(void)
 {
     char                         *command;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[3];
-    ngx_http_ratelimit_refund_t   refunds[2];
-    ngx_http_ratelimit_script_t   scripts[2], script;
+    ngx_rl_claim_t    claims[3];
+    ngx_rl_refund_t   refunds[2];
+    ngx_rl_script_t   scripts[2], script;
 
     /* 10 tokens at 7/60 tokens a second are full after 85.714 s */
 
@@ -417,7 +417,7 @@ test_wire(void)
              "$40\r\n" SHA1 "\r\n" "$1\r\n1\r\n" "$15\r\nratelimit:a:{k}\r\n"
              "$2\r\n10\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n3\r\n"
              "$5\r\n86714\r\n"), "one bucket, byte by byte");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     claims[1] = claim_of("b", window_of(5, 60 * SECOND, 2));
     script = script_of(claims, 2);
@@ -435,7 +435,7 @@ test_wire(void)
              "$6\r\nwindow\r\n" "$8\r\nenforced\r\n" "$1\r\n5\r\n"
              "$1\r\n2\r\n" "$8\r\n60000000\r\n" "$1\r\n0\r\n" "$1\r\n0\r\n"
              "$5\r\n61000\r\n"), "a bucket and a window, byte by byte");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     claims[2] = claims[1];
     scripts[0] = script;
@@ -458,12 +458,12 @@ test_wire(void)
              "$1\r\n1\r\n" "$1\r\n2\r\n" "$1\r\n1\r\n" "$1\r\n2\r\n"
              "$2\r\n12\r\n" "$1\r\n1\r\n" "$1\r\n2\r\n"),
              "with 12 requests for the window alone, byte by byte");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     refunds[0] = refund_of("ratelimit:a:{k}", claims[0].bucket, 3, "7f-1");
     refunds[1] = refund_of("b", claims[1].bucket, 2, "7f-2");
 
-    len = ngx_http_ratelimit_script_refund(&command, refunds, 2, 0);
+    len = ngx_rl_script_refund(&command, refunds, 2, 0);
 
     is_bytes(command, len, bytes_of("*13\r\n$7\r\nEVALSHA\r\n"
              "$40\r\n" REFUND_SHA1 "\r\n" "$1\r\n2\r\n"
@@ -473,7 +473,7 @@ test_wire(void)
              "$6\r\nwindow\r\n" "$1\r\n5\r\n" "$1\r\n2\r\n"
              "$4\r\n7f-2\r\n"),
              "and what gives them back");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     claims[1] = claim_of("b", bucket_of(10, "7r/m", 3));
     scripts_of(scripts, claims, 2);
@@ -487,7 +487,7 @@ test_wire(void)
              "$2\r\n10\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n3\r\n"
              "$5\r\n86714\r\n" "$1\r\n0\r\n" "$1\r\n1\r\n" "$2\r\n12\r\n"),
              "two buckets in a bundle, one of them for 12 requests");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     claims[0] = claim_of("ratelimit:a:{k}", gcra_of(10, "7r/m", 3));
     script = script_of(claims, 1);
@@ -502,24 +502,24 @@ test_wire(void)
              "$10\r\n1371428580\r\n" "$9\r\n411428574\r\n"
              "$1\r\n0\r\n"),
              "the same limit by gcra, byte by byte");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
-    len = ngx_http_ratelimit_script_command(&command, "AUTH", "bob", "s cret",
+    len = ngx_rl_script_command(&command, "AUTH", "bob", "s cret",
                                             NULL);
     is_bytes(command, len, bytes_of("*3\r\n$4\r\nAUTH\r\n$3\r\nbob\r\n"
              "$6\r\ns cret\r\n"), "AUTH with a user");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
-    len = ngx_http_ratelimit_script_command(&command, "AUTH", "", NULL);
+    len = ngx_rl_script_command(&command, "AUTH", "", NULL);
     is_bytes(command, len, bytes_of("*2\r\n$4\r\nAUTH\r\n$0\r\n\r\n"),
              "an empty word");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
-    len = ngx_http_ratelimit_script_command(&command, "CLIENT", "SETNAME",
+    len = ngx_rl_script_command(&command, "CLIENT", "SETNAME",
                                             "a\r\nb", NULL);
     is_bytes(command, len, bytes_of("*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n"
              "$4\r\na\r\nb\r\n"), "a word with a line end in it");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 }
 
 
@@ -537,8 +537,8 @@ test_short(void)
     size_t                        i, k;
     long long                     len;
     const char                   *sha1;
-    ngx_http_ratelimit_claim_t    claims[4];
-    ngx_http_ratelimit_script_t   scripts[2], *script;
+    ngx_rl_claim_t    claims[4];
+    ngx_rl_script_t   scripts[2], *script;
 
     static const char  *keys[] = { "a", "b", "c", "d" };
 
@@ -580,7 +580,7 @@ test_short(void)
             claims[k].shadow = cases[i].shadow;
 
             if (cases[i].gcra) {
-                claims[k].bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
+                claims[k].bucket.algorithm = NGX_RL_GCRA;
             }
         }
 
@@ -599,9 +599,9 @@ test_short(void)
         ok(args_of(command, len, &args) && arg_is(&args, 1, sha1, 40)
            && arg_number(&args, 2) == cases[i].n, "%s: %s", cases[i].name,
            is_short ? "the short script" : "the long one");
-        ngx_http_ratelimit_script_free(command);
+        ngx_rl_script_free(command);
 
-        is_number(ngx_http_ratelimit_script_short(script), is_short,
+        is_number(ngx_rl_script_short(script), is_short,
                   is_short ? "which needs no id" : "which needs an id");
 
         len = bundle_command(&command, scripts, 2, 0);
@@ -609,7 +609,7 @@ test_short(void)
         ok(args_of(command, len, &args) && arg_is(&args, 1, sha1, 40)
            && arg_number(&args, 2) == 2 * cases[i].n,
            "the same one for two such calls");
-        ngx_http_ratelimit_script_free(command);
+        ngx_rl_script_free(command);
     }
 }
 
@@ -620,8 +620,8 @@ test_take_args(void)
     char                         *command;
     args_t                        args;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[3];
-    ngx_http_ratelimit_script_t   script;
+    ngx_rl_claim_t    claims[3];
+    ngx_rl_script_t   script;
 
     claims[0] = claim_of("user", bucket_of(1000000000,
                                            "999999999.999999r/d", 100000));
@@ -644,7 +644,7 @@ test_take_args(void)
              "31536000000000", "0", "0", "31536001000",
              "bucket", "enforced", "7", "1", "0", "1", "0",
              "31536000000", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     script.preview = 1;
     script.clock = 1;
@@ -660,7 +660,7 @@ test_take_args(void)
              "bucket", "enforced", "1000000000", "100000",
              "37037037037037", "3200000000", "86400000000", "172801000",
              NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     /* a window has no step, whatever is set beside it */
 
@@ -671,7 +671,7 @@ test_take_args(void)
     len = bundle_command(&command, &script, 1, 0);
     ok(args_of(command, len, &args) && arg_number(&args, 15) == 0,
        "a window is sent without a step");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     /* capacity and cost of gcra are ticks, a sixteenth of a microsecond */
 
@@ -687,7 +687,7 @@ test_take_args(void)
              "gcra", "enforced", "32000000", "960000", "50", "1", "0", "0",
              "gcra", "shadow", "4800000000", "1920000000", "1", "60", "0",
              "0", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 }
 
 
@@ -699,9 +699,9 @@ test_times(void)
     char                         *command;
     args_t                        args;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claim, other;
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_script_t   script, bucket;
+    ngx_rl_claim_t    claim, other;
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_script_t   script, bucket;
 
     claim = claim_of("k", bucket_of(10, "7r/m", 3));
     script = script_of(&claim, 1);
@@ -711,7 +711,7 @@ test_times(void)
     ok(args_of(command, len, &args), "12 requests for a bucket: a command");
     args_are(&args, 0, "whose last word says how many", "EVALSHA", SHA1, "1",
              "k", "10", "7", "60", "3", "86714", "0", "12", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     claim = claim_of("k", gcra_of(10, "1r/s", 3));
     script = script_of(&claim, 1);
@@ -721,7 +721,7 @@ test_times(void)
     ok(args_of(command, len, &args), "for gcra: a command");
     args_are(&args, 0, "whose last word says how many", "EVALSHA", GCRA_SHA1,
              "1", "k", "160000000", "48000000", "0", "4294967295", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     /* where numbers come from variables, that is said before */
 
@@ -732,7 +732,7 @@ test_times(void)
     ok(args_of(command, len, &args), "for gcra with variables: a command");
     args_are(&args, 4, "which says so", "160000000", "48000000", "1", "2",
              NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     script.times = 1;
 
@@ -740,7 +740,7 @@ test_times(void)
     ok(args_of(command, len, &args), "of one request: a command");
     args_are(&args, 4, "which says so, and no number of them", "160000000",
              "48000000", "1", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     script.preview = 1;
 
@@ -748,7 +748,7 @@ test_times(void)
     ok(args_of(command, len, &args), "of the long script: a command");
     args_are(&args, 9, "in place of a step", "gcra", "enforced", "160000000",
              "48000000", "1", "1", "1", "0", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     claim = claim_of("k", window_of(10, SECOND, 3));
     script = script_of(&claim, 1);
@@ -760,7 +760,7 @@ test_times(void)
              "1", "k", "take", "redis", "1800000000123456", "7f-1", "2",
              "window", "enforced", "10", "3", "1000000", "0", "0", "2000",
              NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     other = claim_of("l", bucket_of(10, "7r/m", 3));
     bucket = script_of(&other, 1);
@@ -776,9 +776,9 @@ test_alike(void)
     args_t                        args;
     size_t                        i, wrong;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[BUNDLE], other;
-    ngx_http_ratelimit_script_t   scripts[BUNDLE], a, b;
-    ngx_http_ratelimit_bundle_t   ab, ba;
+    ngx_rl_claim_t    claims[BUNDLE], other;
+    ngx_rl_script_t   scripts[BUNDLE], a, b;
+    ngx_rl_bundle_t   ab, ba;
 
     for (i = 0; i < BUNDLE; i++) {
         snprintf(names[i], sizeof(names[i]), "k%zu", i);
@@ -791,13 +791,13 @@ test_alike(void)
     ok(args_of(command, len, &args), "a bundle of three: a command");
     args_are(&args, 0, "with their keys, and the limit once", "EVALSHA", SHA1,
              "3", "k0", "k1", "k2", "10", "7", "60", "3", "86714", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     len = bundle_command(&command, scripts, 2, 1);
     ok(args_of(command, len, &args), "a bundle with the text: a command");
     args_are(&args, 0, "word by word", "EVAL", TEXT,
              "2", "k0", "k1", "10", "7", "60", "3", "86714", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     len = bundle_command(&command, scripts, BUNDLE, 0);
     wrong = !args_of(command, len, &args) || args.n != 8 + BUNDLE;
@@ -807,7 +807,7 @@ test_alike(void)
     }
 
     is_number(wrong, 0, "a bundle of 32");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     for (i = 0; i < BUNDLE; i++) {
         claims[i].bucket = gcra_of(10, "7r/m", 3);
@@ -817,7 +817,7 @@ test_alike(void)
     ok(args_of(command, len, &args), "a bundle of gcra: a command");
     args_are(&args, 0, "with their keys, and the limit once", "EVALSHA",
              GCRA_SHA1, "2", "k0", "k1", "1371428580", "411428574", "0", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     /* which calls may share one */
 
@@ -831,8 +831,8 @@ test_alike(void)
     bundle_of(&ab, &a, 1);                                                    \
     bundle_of(&ba, &b, 1);                                                    \
     ok(expected                                                               \
-       ? ngx_http_ratelimit_bundle_add(&ab, &b) == 1                          \
-         && ngx_http_ratelimit_bundle_add(&ba, &a) == 1                       \
+       ? ngx_rl_bundle_add(&ab, &b) == 1                          \
+         && ngx_rl_bundle_add(&ba, &a) == 1                       \
          && ab.n == 2 && ba.n == 2                                            \
        : bundle_refuses(&ab, &b) && bundle_refuses(&ba, &a), name)
 
@@ -875,7 +875,7 @@ test_alike(void)
 
     for (i = 1; i < BUNDLE; i++) {
         wrong += !bundle_refuses(&ab, &b)
-                 || !ngx_http_ratelimit_bundle_add(&ab, &scripts[i])
+                 || !ngx_rl_bundle_add(&ab, &scripts[i])
                  || ab.n != i + 1;
     }
 
@@ -888,13 +888,13 @@ test_alike(void)
 
     b.preview = 1;
     ab.n = 0;
-    ok(ngx_http_ratelimit_bundle_add(&ab, &b) == 1 && ab.n == 1
+    ok(ngx_rl_bundle_add(&ab, &b) == 1 && ab.n == 1
        && ab.nlimits == 1 && ab.nnumbers == 1, "the next one takes any call");
 
     b.preview = 0;
     ab.n = 0;
-    ok(ngx_http_ratelimit_bundle_add(&ab, &b) == 1 && ab.n == 1
-       && ngx_http_ratelimit_bundle_add(&ab, &scripts[3]) == 1 && ab.n == 2,
+    ok(ngx_rl_bundle_add(&ab, &b) == 1 && ab.n == 1
+       && ngx_rl_bundle_add(&ab, &scripts[3]) == 1 && ab.n == 2,
        "and the next one");
 }
 
@@ -908,8 +908,8 @@ test_alike_times(void)
     args_t                        args;
     size_t                        i, wrong;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[BUNDLE];
-    ngx_http_ratelimit_script_t   scripts[BUNDLE];
+    ngx_rl_claim_t    claims[BUNDLE];
+    ngx_rl_script_t   scripts[BUNDLE];
 
     for (i = 0; i < BUNDLE; i++) {
         snprintf(names[i], sizeof(names[i]), "k%zu", i);
@@ -932,7 +932,7 @@ test_alike_times(void)
                  "3", "k0", "k1", "k2", "10", "7", "60", "3", "86714", "0",
                  i == 0 ? "7" : "1", i == 1 ? "7" : "1", i == 2 ? "7" : "1",
                  NULL);
-        ngx_http_ratelimit_script_free(command);
+        ngx_rl_script_free(command);
     }
 
     /* those that are not part of it do not count */
@@ -941,7 +941,7 @@ test_alike_times(void)
     ok(args_of(command, len, &args), "without that one: a command");
     args_are(&args, 0, "which says nothing of it", "EVAL", TEXT, "2", "k0",
              "k1", "10", "7", "60", "3", "86714", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     for (i = 0; i < BUNDLE; i++) {
         scripts[i].times = UINT32_MAX - i;
@@ -957,7 +957,7 @@ test_alike_times(void)
 
     is_number(wrong, 0, "a bundle of 32, all of them for many: each in its "
               "place");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     for (i = 0; i < BUNDLE; i++) {
         claims[i].bucket = gcra_of(10, "7r/m", 3);
@@ -969,7 +969,7 @@ test_alike_times(void)
     args_are(&args, 0, "which says how many at the end as well", "EVALSHA",
              GCRA_SHA1, "4", "k0", "k1", "k2", "k3", "1371428580",
              "411428574", "0", "1", "2", "3", "1", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     for (i = 0; i < BUNDLE; i++) {
         claims[i].bucket.varies = 1;
@@ -979,7 +979,7 @@ test_alike_times(void)
     ok(args_of(command, len, &args), "of gcra with variables: a command");
     args_are(&args, 6, "which says so before", "1371428580", "411428574",
              "1", "1", "2", "3", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     scripts[1].times = 1;
 
@@ -987,7 +987,7 @@ test_alike_times(void)
     ok(args_of(command, len, &args), "of one request each: a command");
     args_are(&args, 5, "which says so, and no number of them", "1371428580",
              "411428574", "1", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     /* of a bucket that can't be told */
 
@@ -1001,7 +1001,7 @@ test_alike_times(void)
     ok(args_of(command, len, &args), "of buckets with variables: a command");
     args_are(&args, 5, "which need not know", "10", "7", "60", "3", "86714",
              "0", "2", "2", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 }
 
 
@@ -1016,8 +1016,8 @@ test_alike_times(void)
 
 
 typedef struct {
-    ngx_http_ratelimit_claim_t    claims[10];
-    ngx_http_ratelimit_script_t   scripts[CALLS];
+    ngx_rl_claim_t    claims[10];
+    ngx_rl_script_t   scripts[CALLS];
 } family_t;
 
 
@@ -1038,7 +1038,7 @@ static const char  *family_elements[ELEMENTS] = {
 
 /* the states of the claims, as far as they have any */
 
-static const int64_t  family_states[10][NGX_HTTP_RATELIMIT_STATES] = {
+static const int64_t  family_states[10][NGX_RL_STATES] = {
     { 7000000, UNTOLD, UNTOLD },
     { -2000001, 1000000, UNTOLD },
     { 9, 5000000, 0 },
@@ -1075,7 +1075,7 @@ static void
 family_of(family_t *f)
 {
     size_t                       i;
-    ngx_http_ratelimit_claim_t  *claims;
+    ngx_rl_claim_t  *claims;
 
     claims = f->claims;
 
@@ -1111,14 +1111,14 @@ family_forget(family_t *f)
     size_t  i, k;
 
     for (i = 0; i < nelts_of(f->claims); i++) {
-        for (k = 0; k < NGX_HTTP_RATELIMIT_STATES; k++) {
+        for (k = 0; k < NGX_RL_STATES; k++) {
             f->claims[i].state[k] = UNTOLD;
         }
     }
 
     for (i = 0; i < CALLS; i++) {
         f->scripts[i].passed = UNTOLD;
-        f->scripts[i].failure = NGX_HTTP_RATELIMIT_TIMEOUT;
+        f->scripts[i].failure = NGX_RL_TIMEOUT;
     }
 }
 
@@ -1143,7 +1143,7 @@ family_told(const family_t *f, size_t call)
     }
 
     return f->scripts[call].passed == family_calls[call].passed
-           && f->scripts[call].failure == NGX_HTTP_RATELIMIT_OK;
+           && f->scripts[call].failure == NGX_RL_OK;
 }
 
 
@@ -1155,7 +1155,7 @@ family_untold(const family_t *f, size_t call)
     size_t  i, k;
 
     for (i = 0; i < family_calls[call].n; i++) {
-        for (k = 0; k < NGX_HTTP_RATELIMIT_STATES; k++) {
+        for (k = 0; k < NGX_RL_STATES; k++) {
 
             if (f->claims[family_calls[call].claim + i].state[k] != UNTOLD) {
                 return 0;
@@ -1211,9 +1211,9 @@ test_bundle(void)
     size_t                        i, wrong;
     family_t                      family;
     long long                     len, single_len;
-    ngx_http_ratelimit_claim_t    claims[9];
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_script_t   scripts[3];
+    ngx_rl_claim_t    claims[9];
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_script_t   scripts[3];
 
     claims[0] = claim_of("user:1", bucket_of(10, "7r/m", 3));
     claims[1] = claim_of("ip:1", gcra_of(100, "50r/s", 3));
@@ -1256,7 +1256,7 @@ test_bundle(void)
              "1", "3", "1", "2", "3",
              "1", "3", "4", "2", "3",
              "1", "3", "3", "1", "5", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     len = bundle_command(&command, &scripts[1], 2, 1);
     ok(args_of(command, len, &args), "two of them with the text: a command");
@@ -1270,7 +1270,7 @@ test_bundle(void)
              "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
              "1", "3", "1", "2", "3",
              "1", "3", "3", "4", "5", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     /* the same limits in the same order, and in another one */
 
@@ -1286,7 +1286,7 @@ test_bundle(void)
              "1", "3", "1", "2", "3",
              "1", "3", "1", "2", "3",
              "1", "3", "3", "2", "1", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     /* one call has no numbers, however it is made */
 
@@ -1296,7 +1296,7 @@ test_bundle(void)
         len = bundle_command(&command, scripts, 1, i & 1);
         ok(args_of(command, len, &args) && args.n == 35,
            "a single call: without the numbers of its limits");
-        ngx_http_ratelimit_script_free(command);
+        ngx_rl_script_free(command);
     }
 
     /* of all kinds, some for several requests */
@@ -1304,7 +1304,7 @@ test_bundle(void)
     family_of(&family);
     bundle_of(&bundle, family.scripts, CALLS);
 
-    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    len = ngx_rl_bundle_format(&command, &bundle, 0);
     ok(args_of(command, len, &args), "five calls: a command");
     args_are(&args, 0, "word by word", "EVALSHA", TAKE_SHA1, "6",
              "user:1", "ip:1", "all", "other", "gcra", "step",
@@ -1321,7 +1321,7 @@ test_bundle(void)
              "1", "3", "3", "5", "1",
              "1", "2", "5", "2",
              "3", "1", "6", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     wrong = 0;
 
@@ -1344,29 +1344,29 @@ test_bundle(void)
              "bucket", "enforced", "10", "3", "1", "1", "0", "11000",
              "5", "1", "1",
              "1", "3", "2", "3", "4", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     /* formatted again it is the same, and once emptied it begins anew */
 
     single_len = bundle_command(&single, family.scripts, CALLS, 1);
-    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 1);
+    len = ngx_rl_bundle_format(&command, &bundle, 1);
     is_bytes(command, len, single, single_len, "a bundle can be sent again");
-    ngx_http_ratelimit_script_free(command);
-    ngx_http_ratelimit_script_free(single);
+    ngx_rl_script_free(command);
+    ngx_rl_script_free(single);
 
     single_len = bundle_command(&single, &family.scripts[2], 2, 0);
 
     bundle.n = 0;
 
-    ok(ngx_http_ratelimit_bundle_add(&bundle, &family.scripts[2])
-       && ngx_http_ratelimit_bundle_add(&bundle, &family.scripts[3])
+    ok(ngx_rl_bundle_add(&bundle, &family.scripts[2])
+       && ngx_rl_bundle_add(&bundle, &family.scripts[3])
        && bundle.n == 2 && bundle.nlimits == 4 && bundle.nnumbers == 5,
        "those of its calls that still wait can be put together again");
-    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    len = ngx_rl_bundle_format(&command, &bundle, 0);
     is_bytes(command, len, single, single_len, "and nothing is left of the "
              "others");
-    ngx_http_ratelimit_script_free(command);
-    ngx_http_ratelimit_script_free(single);
+    ngx_rl_script_free(command);
+    ngx_rl_script_free(single);
 }
 
 
@@ -1379,9 +1379,9 @@ test_bundle_previews(void)
     args_t                        args;
     size_t                        i;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[3];
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_script_t   scripts[3];
+    ngx_rl_claim_t    claims[3];
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_script_t   scripts[3];
 
     claims[0] = claim_of("a", bucket_of(10, "7r/m", 3));
     claims[1] = claim_of("b", bucket_of(20, "1r/s", 1));
@@ -1401,7 +1401,7 @@ test_bundle_previews(void)
              "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
              "bucket", "enforced", "20", "1", "1", "1", "0", "21000",
              "1", "1", "1", "1", "1", "2", "1", "1", "1", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     for (i = 0; i < 3; i++) {
         scripts[i].preview = 0;
@@ -1410,14 +1410,14 @@ test_bundle_previews(void)
     }
 
     bundle_of(&bundle, scripts, 3);
-    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    len = ngx_rl_bundle_format(&command, &bundle, 0);
     ok(args_of(command, len, &args), "three by nginx's clock: a command");
     args_are(&args, 5, "each with its number of requests",
              "take", "nginx", "1800000000123456", "7f-1", "1",
              "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
              "bucket", "enforced", "20", "1", "1", "1", "0", "21000",
              "1", "1", "1", "2", "1", "2", "3", "1", "1", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     ok(bundle.elements[0] == 1 && bundle.elements[1] == 2
        && bundle.elements[2] == 2,
@@ -1431,7 +1431,7 @@ test_bundle_previews(void)
     len = bundle_command(&command, scripts, 3, 0);
     ok(args_of(command, len, &args) && arg_is(&args, 5, bytes_of("peek"))
        && arg_is(&args, 6, bytes_of("nginx")), "or both");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 }
 
 
@@ -1445,9 +1445,9 @@ test_bundle_refusals(void)
     size_t                        i;
     unsigned                      preview, clock;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[2], others[3], last[2];
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_script_t   script, other, one;
+    ngx_rl_claim_t    claims[2], others[3], last[2];
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_script_t   script, other, one;
 
     claims[0] = claim_of("a", bucket_of(10, "7r/m", 3));
     claims[1] = claim_of("w", window_of(5, 60 * SECOND, 2));
@@ -1473,7 +1473,7 @@ test_bundle_refusals(void)
     refused(others[1].bucket.rate.den--, "or another unit of it");
     refused(others[1].bucket.step = SECOND, "or a step");
     refused(others[1].bucket.varies = 1, "or numbers that vary");
-    refused(others[1].bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA,
+    refused(others[1].bucket.algorithm = NGX_RL_GCRA,
             "or another algorithm");
     refused(others[1].shadow = 1, "or is a shadow");
     refused((others[1] = claims[1], others[1].bucket.window++),
@@ -1501,7 +1501,7 @@ test_bundle_refusals(void)
 
     others[1] = claims[1];
     bundle_of(&bundle, &one, 1);
-    ok(ngx_http_ratelimit_bundle_add(&bundle, &script) == 1,
+    ok(ngx_rl_bundle_add(&bundle, &script) == 1,
        "but one with a window alone");
 
     /* all that a bundle can be, and all that a call can be */
@@ -1521,7 +1521,7 @@ test_bundle_refusals(void)
         other.clock = clock;
 
         if (script.preview == preview && script.clock == clock) {
-            ok(ngx_http_ratelimit_bundle_add(&bundle, &other) == 1
+            ok(ngx_rl_bundle_add(&bundle, &other) == 1
                && bundle.n == 2 && bundle.nlimits == 2
                && bundle.nnumbers == 4, "two %ss by %s's clock go together",
                preview ? "preview" : "take", clock ? "nginx" : "redis");
@@ -1546,25 +1546,25 @@ test_bundle_refusals(void)
     last[1] = claims[0];
     one = script_of(last, 2);
 
-    ok(ngx_http_ratelimit_bundle_add(&bundle, &one) == 1,
+    ok(ngx_rl_bundle_add(&bundle, &one) == 1,
        "one with a new limit is added after it");
 
     refused(others[1].shadow = 1, "refused again");
 
     others[1].shadow = 0;
-    ok(ngx_http_ratelimit_bundle_add(&bundle, &other) == 1,
+    ok(ngx_rl_bundle_add(&bundle, &other) == 1,
        "and added, now that it is all right");
 
 #undef refused
 
-    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    len = ngx_rl_bundle_format(&command, &bundle, 0);
     ok(args_of(command, len, &args) && arg_number(&args, 2) == 5
        && arg_is(&args, 3, bytes_of("a")) && arg_is(&args, 4, bytes_of("w"))
        && arg_is(&args, 5, bytes_of("d")) && arg_is(&args, 6, bytes_of("b"))
        && arg_is(&args, 7, bytes_of("c")), "their limits are there");
     args_are(&args, 53, "and their numbers are right", "1", "2", "1", "2",
              "1", "2", "3", "1", "1", "3", "4", "1", "5", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 }
 
 
@@ -1576,9 +1576,9 @@ test_bundle_hashes(void)
     char                         *command;
     args_t                        args;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[5];
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_script_t   scripts[5];
+    ngx_rl_claim_t    claims[5];
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_script_t   scripts[5];
 
     claims[0] = claim_of("aa", window_of(5, SECOND, 2));
     claims[1] = claims[0];
@@ -1595,14 +1595,14 @@ test_bundle_hashes(void)
     scripts_of(scripts, claims, 5);
     bundle_of(&bundle, scripts, 5);
 
-    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    len = ngx_rl_bundle_format(&command, &bundle, 0);
     ok(args_of(command, len, &args) && arg_number(&args, 2) == 4
        && arg_is(&args, 3, bytes_of("aa")) && arg_is(&args, 4, bytes_of("bb"))
        && arg_is(&args, 5, bytes_of("cc"))
        && arg_is(&args, 6, bytes_of("aaa")), "four different limits of five");
     args_are(&args, 44, "which are not mixed up", "1", "1", "1", "1", "1",
              "2", "1", "1", "3", "1", "1", "4", "1", "1", "1", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     /* those that are different may differ */
 
@@ -1620,8 +1620,8 @@ test_bundle_hashes(void)
 
 /* "n" limits for a call, in order from "first" on */
 
-static ngx_http_ratelimit_script_t
-windows_of(ngx_http_ratelimit_claim_t *claims, char names[][8], size_t first,
+static ngx_rl_script_t
+windows_of(ngx_rl_claim_t *claims, char names[][8], size_t first,
     size_t n)
 {
     size_t  i;
@@ -1644,10 +1644,10 @@ test_bundle_edges(void)
     args_t                        args;
     size_t                        i, k, arg, wrong;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[NUMBERS + CLAIMS];
-    ngx_http_ratelimit_claim_t    more[CLAIMS], all[BUNDLE + 1], own;
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_script_t   scripts[BUNDLE + 1], script, last;
+    ngx_rl_claim_t    claims[NUMBERS + CLAIMS];
+    ngx_rl_claim_t    more[CLAIMS], all[BUNDLE + 1], own;
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_script_t   scripts[BUNDLE + 1], script, last;
 
     for (i = 0; i < nelts_of(names); i++) {
         snprintf(names[i], sizeof(names[i]), "k%02zu", i);
@@ -1692,7 +1692,7 @@ test_bundle_edges(void)
     ok(bundle_refuses(&bundle, &script), "and so are 16");
 
     script = windows_of(more, names, 8, CLAIMS);
-    ok(ngx_http_ratelimit_bundle_add(&bundle, &script) == 1
+    ok(ngx_rl_bundle_add(&bundle, &script) == 1
        && bundle.n == 3 && bundle.nlimits == BUNDLE
        && bundle.nnumbers == 3 * CLAIMS, "another call for those is not");
 
@@ -1713,7 +1713,7 @@ test_bundle_edges(void)
     ok(bundle_refuses(&bundle, &script), "of 31 limits: two are too many");
 
     last = windows_of(&own, names, BUNDLE, 1);
-    ok(ngx_http_ratelimit_bundle_add(&bundle, &last) == 1
+    ok(ngx_rl_bundle_add(&bundle, &last) == 1
        && bundle.nlimits == BUNDLE && bundle.numbers[BUNDLE - 1] == BUNDLE,
        "one is not");
 
@@ -1741,7 +1741,7 @@ test_bundle_edges(void)
     ok(bundle_refuses(&bundle, &script), "two more are too many");
 
     last = windows_of(&own, names, CLAIMS + 2, 1);
-    ok(ngx_http_ratelimit_bundle_add(&bundle, &last) == 1
+    ok(ngx_rl_bundle_add(&bundle, &last) == 1
        && bundle.nnumbers == NUMBERS && bundle.numbers[NUMBERS - 1] == 19
        && bundle.nlimits == 19, "one is not");
 
@@ -1771,7 +1771,7 @@ test_bundle_edges(void)
     ok(bundle.n == BUNDLE && bundle.nlimits == BUNDLE
        && bundle.nnumbers == NUMBERS, "32 calls, 32 limits, 96 numbers");
 
-    len = ngx_http_ratelimit_bundle_format(&command, &bundle, 0);
+    len = ngx_rl_bundle_format(&command, &bundle, 0);
     ok(args_of(command, len, &args) && args.n == 8 + 11 * BUNDLE + NUMBERS
        && arg_number(&args, 2) == BUNDLE, "a command of all");
 
@@ -1784,7 +1784,7 @@ test_bundle_edges(void)
                  || !arg_is(&args, arg, bytes_of("bucket"))
                  || arg_number(&args, arg + 2) != UINT64_MAX - i
                  || arg_number(&args, arg + 6) != UINT64_MAX
-                 || arg_number(&args, arg + 7) != NGX_HTTP_RATELIMIT_TTL_MAX;
+                 || arg_number(&args, arg + 7) != NGX_RL_TTL_MAX;
 
         arg = 8 + 9 * BUNDLE + 5 * i;
 
@@ -1797,7 +1797,7 @@ test_bundle_edges(void)
     }
 
     is_number(wrong, 0, "each in its place");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 }
 
 
@@ -1807,7 +1807,7 @@ test_refund_args(void)
     char                         *command;
     args_t                        args;
     long long                     len;
-    ngx_http_ratelimit_refund_t   refunds[4];
+    ngx_rl_refund_t   refunds[4];
 
     /* the tokens count, and not what a request costs */
 
@@ -1816,48 +1816,48 @@ test_refund_args(void)
     refunds[2] = refund_of("c", gcra_of(30, "1r/s", 3), 21, "7f-3");
     refunds[3] = refund_of("d", bucket_of(40, "1r/s", 3), 1000000000, "");
 
-    len = ngx_http_ratelimit_script_refund(&command, refunds, 4, 0);
+    len = ngx_rl_script_refund(&command, refunds, 4, 0);
     ok(args_of(command, len, &args), "a refund is a command");
     args_are(&args, 0, "of the keys, and four words for each; an empty id is "
              "an id", "EVALSHA", REFUND_SHA1, "4", "a", "b", "c", "d",
              "bucket", "10", "1", "7f-1", "window", "20", "21", "7f-2",
              "gcra", "30", "336000000", "7f-3", "bucket", "40", "1000000000",
              "", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
-    len = ngx_http_ratelimit_script_refund(&command, &refunds[1], 2, 0);
+    len = ngx_rl_script_refund(&command, &refunds[1], 2, 0);
     ok(args_of(command, len, &args), "a refund of some is a command");
     args_are(&args, 0, "of those alone", "EVALSHA", REFUND_SHA1, "2", "b",
              "c", "window", "20", "21", "7f-2", "gcra", "30", "336000000",
              "7f-3", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
-    len = ngx_http_ratelimit_script_refund(&command, refunds, 1, 1);
+    len = ngx_rl_script_refund(&command, refunds, 1, 1);
     ok(args_of(command, len, &args), "a refund by EVAL is a command");
     args_are(&args, 0, "with the text", "EVAL", REFUND_TEXT, "1", "a",
              "bucket", "10", "1", "7f-1", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     /* an id by its length; the ticks of a token by the rate, rounded up */
 
     refunds[0] = refund_of("a", gcra_of(100, "7r/s", 3), 2, "x y\r\n");
     refunds[0].id_len = 3;
 
-    len = ngx_http_ratelimit_script_refund(&command, refunds, 1, 0);
+    len = ngx_rl_script_refund(&command, refunds, 1, 0);
     ok(args_of(command, len, &args), "a refund of gcra is a command");
     args_are(&args, 4, "in ticks", "gcra", "100", "4571430", "x y", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     /* the same key twice, taken by two calls */
 
     refunds[0] = refund_of("a", window_of(20, SECOND, 3), 3, "7f-1");
     refunds[1] = refund_of("a", window_of(20, SECOND, 3), 6, "7f-2");
 
-    len = ngx_http_ratelimit_script_refund(&command, refunds, 2, 0);
+    len = ngx_rl_script_refund(&command, refunds, 2, 0);
     ok(args_of(command, len, &args), "a refund for two calls is a command");
     args_are(&args, 2, "which has the key twice", "2", "a", "a",
              "window", "20", "3", "7f-1", "window", "20", "6", "7f-2", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 }
 
 
@@ -1868,8 +1868,8 @@ test_eval(void)
     args_t                        a, b;
     size_t                        i, n, same;
     long long                     sha_len, text_len;
-    ngx_http_ratelimit_claim_t    claims[2];
-    ngx_http_ratelimit_script_t   script;
+    ngx_rl_claim_t    claims[2];
+    ngx_rl_script_t   script;
 
     static const struct {
         const char  *sha1;
@@ -1890,7 +1890,7 @@ test_eval(void)
         script = script_of(claims, n == 2 ? 2 : 1);
 
         if (n == 3) {
-            claims[0].bucket.algorithm = NGX_HTTP_RATELIMIT_GCRA;
+            claims[0].bucket.algorithm = NGX_RL_GCRA;
         }
 
         sha_len = bundle_command(&sha, &script, 1, 0);
@@ -1913,8 +1913,8 @@ test_eval(void)
         ok(a.n == scripts[n - 1].args && b.n == a.n && same == a.n - 2,
            "and all else is the same");
 
-        ngx_http_ratelimit_script_free(sha);
-        ngx_http_ratelimit_script_free(text);
+        ngx_rl_script_free(sha);
+        ngx_rl_script_free(text);
     }
 }
 
@@ -1928,19 +1928,19 @@ test_probe(void)
     args_t      args;
     long long   len;
 
-    len = ngx_http_ratelimit_script_probe(&command,
+    len = ngx_rl_script_probe(&command,
                                           bytes_of("ratelimit:{probe}"));
 
     ok(args_of(command, len, &args), "a probe is a command");
     args_are(&args, 0, "with the text and one key", "EVAL", PROBE_TEXT, "1",
              "ratelimit:{probe}", NULL);
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
-    len = ngx_http_ratelimit_script_probe(&command, "a\0b\r\nc", 5);
+    len = ngx_rl_script_probe(&command, "a\0b\r\nc", 5);
 
     ok(args_of(command, len, &args) && args.n == 4
        && arg_is(&args, 3, "a\0b\r\nc", 5), "the key by its length");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 }
 
 
@@ -1955,16 +1955,16 @@ test_load(void)
     static const char  *texts[] = { TEXT, GCRA_TEXT, TAKE_TEXT, REFUND_TEXT };
 
     for (i = 0; i < nelts_of(texts); i++) {
-        len = ngx_http_ratelimit_script_load(&command, i);
+        len = ngx_rl_script_load(&command, i);
 
         ok(args_of(command, len, &args), "SCRIPT LOAD %zu is a command", i);
         args_are(&args, 0, "and brings a script", "SCRIPT", "LOAD", texts[i],
                  NULL);
-        ngx_http_ratelimit_script_free(command);
+        ngx_rl_script_free(command);
     }
 
-    ok(ngx_http_ratelimit_script_load(&command, i) == -2, "there are four");
-    ok(ngx_http_ratelimit_script_load(&command, (size_t) -1) == -2,
+    ok(ngx_rl_script_load(&command, i) == -2, "there are four");
+    ok(ngx_rl_script_load(&command, (size_t) -1) == -2,
        "and no more, however far");
 }
 
@@ -1978,8 +1978,8 @@ test_many(void)
     args_t                        args;
     size_t                        i, wrong;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[CLAIMS];
-    ngx_http_ratelimit_script_t   script;
+    ngx_rl_claim_t    claims[CLAIMS];
+    ngx_rl_script_t   script;
 
     for (i = 0; i < CLAIMS; i++) {
         snprintf(names[i], sizeof(names[i]), "k%zu", i);
@@ -2017,11 +2017,11 @@ test_many(void)
                  || arg_number(&args, 8 + CLAIMS + 8 * i + 6)
                     != (i % 3 ? UINT64_MAX : 0)
                  || arg_number(&args, 8 + CLAIMS + 8 * i + 7)
-                    != NGX_HTTP_RATELIMIT_TTL_MAX;
+                    != NGX_RL_TTL_MAX;
     }
 
     is_number(wrong, 0, "each in its place");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 }
 
 
@@ -2035,7 +2035,7 @@ test_many_refunds(void)
     uint64_t                      amount;
     long long                     len;
     const char                   *kind;
-    ngx_http_ratelimit_refund_t   refunds[REFUNDS];
+    ngx_rl_refund_t   refunds[REFUNDS];
 
     for (i = 0; i < REFUNDS; i++) {
         snprintf(names[i], sizeof(names[i]), "k%zu", i);
@@ -2053,7 +2053,7 @@ test_many_refunds(void)
         refunds[i].bucket.capacity = UINT64_MAX - 2 * i;
     }
 
-    len = ngx_http_ratelimit_script_refund(&command, refunds, REFUNDS, 0);
+    len = ngx_rl_script_refund(&command, refunds, REFUNDS, 0);
 
     ok(args_of(command, len, &args) && args.n == 3 + 5 * REFUNDS
        && arg_is(&args, 1, REFUND_SHA1, 40)
@@ -2074,7 +2074,7 @@ test_many_refunds(void)
     }
 
     is_number(wrong, 0, "each in its place, and with its id");
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 }
 
 
@@ -2086,9 +2086,9 @@ test_keys(void)
     args_t                        args;
     size_t                        i;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claims[2], other;
-    ngx_http_ratelimit_refund_t   refunds[2];
-    ngx_http_ratelimit_script_t   scripts[2], script;
+    ngx_rl_claim_t    claims[2], other;
+    ngx_rl_refund_t   refunds[2];
+    ngx_rl_script_t   scripts[2], script;
 
     struct {
         const char  *name;
@@ -2131,7 +2131,7 @@ test_keys(void)
                  keys[i].name);
         ok(args_of(command, len, &args) && args.n == 9
            && arg_is(&args, 3, keys[i].data, keys[i].len), "%s", name);
-        ngx_http_ratelimit_script_free(command);
+        ngx_rl_script_free(command);
 
         script.n = 2;
         script.claims[1] = &claims[1];
@@ -2140,7 +2140,7 @@ test_keys(void)
         ok(args_of(command, len, &args) && args.n == 26
            && arg_is(&args, 4, keys[i].data, keys[i].len),
            "and as the second of two");
-        ngx_http_ratelimit_script_free(command);
+        ngx_rl_script_free(command);
 
         other = claim_of("some other key", claims[0].bucket);
         scripts[0] = script_of(&other, 1);
@@ -2150,7 +2150,7 @@ test_keys(void)
         ok(args_of(command, len, &args) && args.n == 10
            && arg_is(&args, 4, keys[i].data, keys[i].len),
            "and in a bundle");
-        ngx_http_ratelimit_script_free(command);
+        ngx_rl_script_free(command);
 
         scripts_of(scripts, claims, 2);
         scripts[0].preview = 1;
@@ -2160,7 +2160,7 @@ test_keys(void)
         ok(args_of(command, len, &args) && args.n == 23
            && arg_is(&args, 3, keys[i].data, keys[i].len),
            "once, if it is one of the long script");
-        ngx_http_ratelimit_script_free(command);
+        ngx_rl_script_free(command);
 
         refunds[0] = refund_of("", claims[0].bucket, 1, "");
         refunds[0].key = copy;
@@ -2169,12 +2169,12 @@ test_keys(void)
         refunds[0].id_len = keys[i].len;
         refunds[1] = refunds[0];
 
-        len = ngx_http_ratelimit_script_refund(&command, refunds, 2, i % 2);
+        len = ngx_rl_script_refund(&command, refunds, 2, i % 2);
         ok(args_of(command, len, &args) && args.n == 13
            && arg_is(&args, 4, keys[i].data, keys[i].len)
            && arg_is(&args, 12, keys[i].data, keys[i].len),
            "and in a refund, where it may be an id as well");
-        ngx_http_ratelimit_script_free(command);
+        ngx_rl_script_free(command);
 
         free(copy);
     }
@@ -2182,14 +2182,14 @@ test_keys(void)
 
 
 static uint64_t
-ttl_of(const ngx_http_ratelimit_bucket_t *bucket)
+ttl_of(const ngx_rl_bucket_t *bucket)
 {
     char                         *command;
     args_t                        args;
     uint64_t                      ttl;
     long long                     len;
-    ngx_http_ratelimit_claim_t    claim;
-    ngx_http_ratelimit_script_t   script;
+    ngx_rl_claim_t    claim;
+    ngx_rl_script_t   script;
 
     claim = claim_of("k", *bucket);
     script = script_of(&claim, 1);
@@ -2203,7 +2203,7 @@ ttl_of(const ngx_http_ratelimit_bucket_t *bucket)
     ttl = 0;
 
     if (args_of(command, len, &args)) {
-        ttl = arg_number(&args, bucket->algorithm == NGX_HTTP_RATELIMIT_GCRA
+        ttl = arg_number(&args, bucket->algorithm == NGX_RL_GCRA
                                 ? args.n - 2 : args.n - 1);
 
         if (ttl == script.now) {
@@ -2211,7 +2211,7 @@ ttl_of(const ngx_http_ratelimit_bucket_t *bucket)
         }
     }
 
-    ngx_http_ratelimit_script_free(command);
+    ngx_rl_script_free(command);
 
     return ttl;
 }
@@ -2223,7 +2223,7 @@ test_ttl(void)
     char                         text[64];
     unsigned                     i, wrong;
     uint64_t                     seed, us, ttl;
-    ngx_http_ratelimit_bucket_t  bucket;
+    ngx_rl_bucket_t  bucket;
 
     static const char  units[] = "smhd";
 
@@ -2240,19 +2240,19 @@ test_ttl(void)
     is_number(ttl_of(&bucket), 31536000000ULL, "a rate of zero: a year");
 
     bucket = bucket_of(1000000000, "0.000001r/d", 1);
-    is_number(ttl_of(&bucket), NGX_HTTP_RATELIMIT_TTL_MAX,
+    is_number(ttl_of(&bucket), NGX_RL_TTL_MAX,
               "a rate that is nearly zero: as long as there is");
 
     /* 36525 days are the limit: at it, and half a second below it */
 
     bucket = bucket_of(36525, "1r/d", 1);
-    is_number(ttl_of(&bucket), NGX_HTTP_RATELIMIT_TTL_MAX,
+    is_number(ttl_of(&bucket), NGX_RL_TTL_MAX,
               "a hundred years, not a second more");
 
     bucket.rate.num = 2;
     bucket.rate.den = 6311519999;
     bucket.capacity = 1;
-    is_number(ttl_of(&bucket), NGX_HTTP_RATELIMIT_TTL_MAX,
+    is_number(ttl_of(&bucket), NGX_RL_TTL_MAX,
               "rounding does not pass the limit");
 
     bucket = bucket_of(10, "1r/s", 1);
@@ -2285,12 +2285,12 @@ test_ttl(void)
         bucket = bucket_of((tap_random(&seed) % 1000000000
                             >> tap_random(&seed) % 30) + 1, text, 1);
 
-        us = ngx_http_ratelimit_rate_wait(&bucket.rate,
+        us = ngx_rl_rate_wait(&bucket.rate,
                                           bucket.capacity * 1000000);
         ttl = ttl_of(&bucket);
 
-        wrong += ttl < 1000 || ttl > NGX_HTTP_RATELIMIT_TTL_MAX
-                 || (ttl != NGX_HTTP_RATELIMIT_TTL_MAX
+        wrong += ttl < 1000 || ttl > NGX_RL_TTL_MAX
+                 || (ttl != NGX_RL_TTL_MAX
                      && (ttl * 1000 < us || ttl > us / 1000 + 1000));
     }
 
@@ -2307,7 +2307,7 @@ test_ttl(void)
         bucket = bucket_of(tap_random(&seed) % 1000 + 1, text, 1);
         bucket.step = tap_random(&seed) % (86400 * SECOND) + 1;
 
-        us = ngx_http_ratelimit_rate_wait(&bucket.rate,
+        us = ngx_rl_rate_wait(&bucket.rate,
                                           bucket.capacity * SECOND);
         us = (us + bucket.step - 1) / bucket.step * bucket.step;
         ttl = ttl_of(&bucket);
@@ -2453,13 +2453,13 @@ test_embedded(void)
 
 /* the first reply in "wire" */
 
-static ngx_http_ratelimit_reply_t *
-reply_of(ngx_http_ratelimit_reader_t *reader, const char *wire)
+static ngx_rl_reply_t *
+reply_of(ngx_rl_reader_t *reader, const char *wire)
 {
-    ngx_http_ratelimit_reply_t  *reply;
+    ngx_rl_reply_t  *reply;
 
-    ngx_http_ratelimit_reader_feed(reader, wire, strlen(wire));
-    ngx_http_ratelimit_reader_next(reader, &reply);
+    ngx_rl_reader_feed(reader, wire, strlen(wire));
+    ngx_rl_reader_next(reader, &reply);
 
     return reply;
 }
@@ -2467,27 +2467,27 @@ reply_of(ngx_http_ratelimit_reader_t *reader, const char *wire)
 
 /* reads a reply, and decides by it as its callers do */
 
-static ngx_http_ratelimit_failure_e
-answer(ngx_http_ratelimit_reader_t *reader, const char *wire,
-    ngx_http_ratelimit_script_t *script)
+static ngx_rl_failure_e
+answer(ngx_rl_reader_t *reader, const char *wire,
+    ngx_rl_script_t *script)
 {
     size_t                         i;
-    ngx_http_ratelimit_claim_t    *claim;
-    ngx_http_ratelimit_bundle_t    bundle;
-    ngx_http_ratelimit_failure_e   failure;
+    ngx_rl_claim_t    *claim;
+    ngx_rl_bundle_t    bundle;
+    ngx_rl_failure_e   failure;
 
     bundle_sent(&bundle, script, 1);
 
-    failure = ngx_http_ratelimit_bundle_reply(reply_of(reader, wire), &bundle);
+    failure = ngx_rl_bundle_reply(reply_of(reader, wire), &bundle);
 
-    if (failure == NGX_HTTP_RATELIMIT_OK) {
+    if (failure == NGX_RL_OK) {
         failure = script->failure;
     }
 
-    for (i = 0; failure == NGX_HTTP_RATELIMIT_OK && i < script->n; i++) {
+    for (i = 0; failure == NGX_RL_OK && i < script->n; i++) {
         claim = script->claims[i];
 
-        ngx_http_ratelimit_decide(&claim->decision, &claim->bucket,
+        ngx_rl_decide(&claim->decision, &claim->bucket,
                                   claim->state);
     }
 
@@ -2496,15 +2496,15 @@ answer(ngx_http_ratelimit_reader_t *reader, const char *wire,
 
 
 static int
-decision_is(const ngx_http_ratelimit_claim_t *claim, int passed,
+decision_is(const ngx_rl_claim_t *claim, int passed,
     uint64_t limit, uint64_t remaining, uint64_t reset, uint64_t retry_after)
 {
-    const ngx_http_ratelimit_decision_t  *d;
+    const ngx_rl_decision_t  *d;
 
     d = &claim->decision;
 
-    return d->outcome == (passed ? NGX_HTTP_RATELIMIT_PASSED
-                                 : NGX_HTTP_RATELIMIT_REJECTED)
+    return d->outcome == (passed ? NGX_RL_PASSED
+                                 : NGX_RL_REJECTED)
            && d->limit == limit && d->remaining == remaining
            && d->reset == reset && d->retry_after == retry_after;
 }
@@ -2514,40 +2514,40 @@ static void
 test_replies(void)
 {
     size_t                         i;
-    ngx_http_ratelimit_claim_t     claim;
-    ngx_http_ratelimit_script_t    script;
-    ngx_http_ratelimit_reader_t   *reader;
-    ngx_http_ratelimit_failure_e   failure;
+    ngx_rl_claim_t     claim;
+    ngx_rl_script_t    script;
+    ngx_rl_reader_t   *reader;
+    ngx_rl_failure_e   failure;
 
     static const struct {
         const char                    *wire;
-        ngx_http_ratelimit_failure_e   failure;
+        ngx_rl_failure_e   failure;
     } replies[] = {
-        { "+OK\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "$1\r\n5\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "$-1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "*-1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "*1\r\n:5\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "*0\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "-NOSCRIPT No matching script.\r\n", NGX_HTTP_RATELIMIT_NOSCRIPT },
-        { "-OOM command not allowed\r\n", NGX_HTTP_RATELIMIT_OOM },
-        { "-CLOCK nginx is behind\r\n", NGX_HTTP_RATELIMIT_CLOCK },
-        { "-ERR what\r\n", NGX_HTTP_RATELIMIT_ERROR },
-        { "-\r\n", NGX_HTTP_RATELIMIT_ERROR }
+        { "+OK\r\n", NGX_RL_PROTOCOL },
+        { "$1\r\n5\r\n", NGX_RL_PROTOCOL },
+        { "$-1\r\n", NGX_RL_PROTOCOL },
+        { "*-1\r\n", NGX_RL_PROTOCOL },
+        { "*1\r\n:5\r\n", NGX_RL_PROTOCOL },
+        { "*0\r\n", NGX_RL_PROTOCOL },
+        { "-NOSCRIPT No matching script.\r\n", NGX_RL_NOSCRIPT },
+        { "-OOM command not allowed\r\n", NGX_RL_OOM },
+        { "-CLOCK nginx is behind\r\n", NGX_RL_CLOCK },
+        { "-ERR what\r\n", NGX_RL_ERROR },
+        { "-\r\n", NGX_RL_ERROR }
     };
 
     claim = claim_of("k", bucket_of(10, "1r/s", 3));
     script = script_of(&claim, 1);
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     is_number(answer(reader, ":7000000\r\n", &script),
-              NGX_HTTP_RATELIMIT_OK, "an integer is a decision");
+              NGX_RL_OK, "an integer is a decision");
     ok(decision_is(&claim, 1, 10, 7, 3, 0),
        "not negative: passed, what is left");
     is_number(script.passed, 1, "one of one");
 
     is_number(answer(reader, ":-2500001\r\n", &script),
-              NGX_HTTP_RATELIMIT_OK, "so is a negative one");
+              NGX_RL_OK, "so is a negative one");
     ok(decision_is(&claim, 0, 10, 2, 8, 1),
        "negative: rejected, what is there");
     is_number(script.passed, 0, "none of one");
@@ -2557,10 +2557,10 @@ test_replies(void)
 
         ok(failure == replies[i].failure, "\"%.*s\" is no decision: %s",
            (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
-           ngx_http_ratelimit_failure_name(failure));
+           ngx_rl_failure_name(failure));
     }
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -2570,9 +2570,9 @@ static void
 test_arrays(void)
 {
     size_t                         i;
-    ngx_http_ratelimit_claim_t     claims[3];
-    ngx_http_ratelimit_script_t    script;
-    ngx_http_ratelimit_reader_t   *reader;
+    ngx_rl_claim_t     claims[3];
+    ngx_rl_script_t    script;
+    ngx_rl_reader_t   *reader;
 
     static const char  *wrong[] = {
         ":5\r\n",
@@ -2593,26 +2593,26 @@ test_arrays(void)
     claims[2] = claim_of("c", window_of(30, 60 * SECOND, 3));
 
     script = script_of(claims, 3);
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     is_number(answer(reader, "*6\r\n:7000000\r\n:-2000001\r\n:1000000\r\n"
                              ":-3\r\n:5000000\r\n:8000001\r\n", &script),
-              NGX_HTTP_RATELIMIT_OK, "three limits in one reply");
+              NGX_RL_OK, "three limits in one reply");
     ok(decision_is(&claims[0], 1, 10, 7, 3, 0), "the bucket's number");
     ok(decision_is(&claims[1], 0, 20, 2, 9, 4), "the two of one with steps");
     ok(decision_is(&claims[2], 0, 30, 2, 5, 9), "the window's three");
 
     for (i = 0; i < nelts_of(wrong); i++) {
         is_number(answer(reader, wrong[i], &script),
-                  NGX_HTTP_RATELIMIT_PROTOCOL,
+                  NGX_RL_PROTOCOL,
                   "another number or type of elements is no decision");
     }
 
     is_number(answer(reader, "*6\r\n:1\r\n:1\r\n:1\r\n-ERR x\r\n:1\r\n:1\r\n",
                      &script),
-              NGX_HTTP_RATELIMIT_ERROR, "nor is an error among them");
+              NGX_RL_ERROR, "nor is an error among them");
     is_number(answer(reader, "-CLOCK x\r\n", &script),
-              NGX_HTTP_RATELIMIT_CLOCK, "or in place of them");
+              NGX_RL_CLOCK, "or in place of them");
 
     /* the same elements, in another order of limits */
 
@@ -2630,18 +2630,18 @@ test_arrays(void)
 
     script = script_of(&claims[1], 1);
     is_number(answer(reader, "*2\r\n:17000000\r\n:0\r\n", &script),
-              NGX_HTTP_RATELIMIT_OK, "one bucket with a step is an array");
+              NGX_RL_OK, "one bucket with a step is an array");
     ok(decision_is(&claims[1], 1, 20, 17, 5, 0), "of two numbers");
     is_number(answer(reader, ":17000000\r\n", &script),
-              NGX_HTTP_RATELIMIT_PROTOCOL, "and not an integer");
+              NGX_RL_PROTOCOL, "and not an integer");
 
     script = script_of(&claims[2], 1);
     is_number(answer(reader, "*3\r\n:27\r\n:1\r\n:0\r\n", &script),
-              NGX_HTTP_RATELIMIT_OK, "one window is an array");
+              NGX_RL_OK, "one window is an array");
     ok(decision_is(&claims[2], 1, 30, 27, 1, 0), "of three numbers");
     is_number(script.passed, 1, "one of one");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -2650,11 +2650,11 @@ test_many_replies(void)
 {
     char                          wire[4096];
     size_t                        i, n, wrong;
-    ngx_http_ratelimit_claim_t    claims[CLAIMS];
-    ngx_http_ratelimit_script_t   script;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_claim_t    claims[CLAIMS];
+    ngx_rl_script_t   script;
+    ngx_rl_reader_t  *reader;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     n = snprintf(wire, sizeof(wire), "*%d\r\n", 3 * CLAIMS);
 
@@ -2668,7 +2668,7 @@ test_many_replies(void)
     script = script_of(claims, CLAIMS);
 
     is_number(answer(reader, wire, &script),
-              NGX_HTTP_RATELIMIT_OK, "16 windows answer with 48 numbers");
+              NGX_RL_OK, "16 windows answer with 48 numbers");
 
     wrong = 0;
 
@@ -2678,7 +2678,7 @@ test_many_replies(void)
 
     is_number(wrong, 0, "each has its own");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -2688,9 +2688,9 @@ static void
 test_times_replies(void)
 {
     size_t                        i;
-    ngx_http_ratelimit_claim_t    bucket, window;
-    ngx_http_ratelimit_script_t   script;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_claim_t    bucket, window;
+    ngx_rl_script_t   script;
+    ngx_rl_reader_t  *reader;
 
     static const char  *wrong[] = {
         ":7000000\r\n",
@@ -2704,14 +2704,14 @@ test_times_replies(void)
         "*2\r\n:2\r\n$-1\r\n"
     };
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     bucket = claim_of("k", bucket_of(10, "1r/s", 1));
     script = script_of(&bucket, 1);
     script.times = 5;
 
     is_number(answer(reader, "*2\r\n:5\r\n:3500000\r\n", &script),
-              NGX_HTTP_RATELIMIT_OK, "five requests, two numbers");
+              NGX_RL_OK, "five requests, two numbers");
     ok(script.passed == 5 && bucket.state[0] == 3500000,
        "all passed, so much is left");
 
@@ -2725,10 +2725,10 @@ test_times_replies(void)
 
     for (i = 0; i < nelts_of(wrong); i++) {
         is_number(answer(reader, wrong[i], &script),
-                  NGX_HTTP_RATELIMIT_PROTOCOL, "what else is no answer");
+                  NGX_RL_PROTOCOL, "what else is no answer");
     }
 
-    is_number(answer(reader, "-OOM no\r\n", &script), NGX_HTTP_RATELIMIT_OOM,
+    is_number(answer(reader, "-OOM no\r\n", &script), NGX_RL_OOM,
               "an error is an error");
 
     window = claim_of("k", window_of(10, 60 * SECOND, 1));
@@ -2736,13 +2736,13 @@ test_times_replies(void)
     script.times = 5;
 
     is_number(answer(reader, "*4\r\n:3\r\n:0\r\n:5\r\n:7\r\n", &script),
-              NGX_HTTP_RATELIMIT_OK, "of a window, four numbers");
+              NGX_RL_OK, "of a window, four numbers");
     ok(script.passed == 3 && window.state[0] == 0 && window.state[1] == 5
        && window.state[2] == 7, "how many passed, and its three");
     is_number(answer(reader, "*3\r\n:0\r\n:5\r\n:7\r\n", &script),
-              NGX_HTTP_RATELIMIT_PROTOCOL, "three are too few");
+              NGX_RL_PROTOCOL, "three are too few");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -2755,18 +2755,18 @@ test_gcra_replies(void)
     int64_t                       ticks;
     unsigned                      i, wrong;
     uint64_t                      seed, tick, left;
-    ngx_http_ratelimit_claim_t    claims[2];
-    ngx_http_ratelimit_script_t   script;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_claim_t    claims[2];
+    ngx_rl_script_t   script;
+    ngx_rl_reader_t  *reader;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     claims[0] = claim_of("a", gcra_of(10, "1r/s", 3));
     claims[1] = claim_of("b", gcra_of(20, "7r/s", 1));
     script = script_of(claims, 1);
 
     is_number(answer(reader, ":112000000\r\n", &script),
-              NGX_HTTP_RATELIMIT_OK, "gcra answers with ticks");
+              NGX_RL_OK, "gcra answers with ticks");
     ok(claims[0].state[0] == 7000000 && decision_is(&claims[0], 1, 10, 7, 3, 0)
        && script.passed == 1, "which are microtokens by its rate");
 
@@ -2781,7 +2781,7 @@ test_gcra_replies(void)
     script = script_of(claims, 2);
 
     is_number(answer(reader, "*2\r\n:15999999\r\n:2285715\r\n", &script),
-              NGX_HTTP_RATELIMIT_OK, "two answer with a number each");
+              NGX_RL_OK, "two answer with a number each");
     ok(claims[0].state[0] == 999999 && claims[1].state[0] == 1000000,
        "rounded down, each by its rate");
 
@@ -2796,7 +2796,7 @@ test_gcra_replies(void)
 
     claims[0] = claim_of("a", gcra_of(1000000000, "31.709792r/s", 1));
     script = script_of(claims, 1);
-    tick = ngx_http_ratelimit_gcra_tick(&claims[0].bucket.rate);
+    tick = ngx_rl_gcra_tick(&claims[0].bucket.rate);
 
     snprintf(wire, sizeof(wire), ":%" PRIu64 "\r\n", 1000000000 * tick);
     answer(reader, wire, &script);
@@ -2828,7 +2828,7 @@ test_gcra_replies(void)
     answer(reader, ":-9223372036854775808\r\n", &script);
     ok(claims[0].state[0] < 0 && script.passed == 0, "denied all the same");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -2846,9 +2846,9 @@ test_gcra_edges(void)
     unsigned                       i, k, times, wrong;
     uint64_t                       capacity, tick, ticks;
     long double                    wanted, seconds, unit;
-    ngx_http_ratelimit_claim_t     claim;
-    ngx_http_ratelimit_script_t    script;
-    ngx_http_ratelimit_reader_t   *reader;
+    ngx_rl_claim_t     claim;
+    ngx_rl_script_t    script;
+    ngx_rl_reader_t   *reader;
 
     static const char  *rates[] = {
         "100000r/s", "99999.999999r/s", "1000r/s", "7r/s", "1r/s", "0.1r/s",
@@ -2856,7 +2856,7 @@ test_gcra_edges(void)
         "0.074r/d", "0.05r/d", "0.01r/d", "0.003r/d", "0.00274r/d"
     };
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     claim = claim_of("a", gcra_of(1, "0.05r/d", 1));
     script = script_of(&claim, 1);
@@ -2866,7 +2866,7 @@ test_gcra_edges(void)
     answer(reader, ":-27509760000001\r\n", &script);
     is_number(claim.state[0] == -995001, 1, "0.05r/d after 19.9 days");
 
-    ngx_http_ratelimit_decide(&claim.decision, &claim.bucket, claim.state);
+    ngx_rl_decide(&claim.decision, &claim.bucket, claim.state);
     is_number(claim.decision.retry_after, 8640, "a tenth of a day more");
 
     for (i = 0; i < nelts_of(rates); i++) {
@@ -2874,7 +2874,7 @@ test_gcra_edges(void)
 
         for (times = 0; times < 2; times++) {
             claim = claim_of("a", gcra_of(1, rates[i], 1));
-            tick = ngx_http_ratelimit_gcra_tick(&claim.bucket.rate);
+            tick = ngx_rl_gcra_tick(&claim.bucket.rate);
 
             /* one token, or as many as a year makes */
 
@@ -2883,7 +2883,7 @@ test_gcra_edges(void)
             claim.bucket.capacity = capacity;
             script = script_of(&claim, 1);
 
-            if (ngx_http_ratelimit_gcra_check(&claim.bucket.rate, capacity)) {
+            if (ngx_rl_gcra_check(&claim.bucket.rate, capacity)) {
                 wrong = 1000;
             }
 
@@ -2907,7 +2907,7 @@ test_gcra_edges(void)
 
                 /* when there is a token, to the microtoken and the second */
 
-                ngx_http_ratelimit_decide(&claim.decision, &claim.bucket,
+                ngx_rl_decide(&claim.decision, &claim.bucket,
                                           claim.state);
 
                 unit = (long double) tick / 16e12L;
@@ -2922,15 +2922,15 @@ test_gcra_edges(void)
         is_number(wrong, 0, rates[i]);
     }
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
-static ngx_http_ratelimit_failure_e
-calls_answer(ngx_http_ratelimit_reader_t *reader, const char *wire,
-    ngx_http_ratelimit_bundle_t *bundle)
+static ngx_rl_failure_e
+calls_answer(ngx_rl_reader_t *reader, const char *wire,
+    ngx_rl_bundle_t *bundle)
 {
-    return ngx_http_ratelimit_bundle_reply(reply_of(reader, wire), bundle);
+    return ngx_rl_bundle_reply(reply_of(reader, wire), bundle);
 }
 
 
@@ -2938,31 +2938,31 @@ static void
 test_alike_replies(void)
 {
     size_t                        i;
-    ngx_http_ratelimit_claim_t    claims[3];
-    ngx_http_ratelimit_script_t   scripts[3];
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_claim_t    claims[3];
+    ngx_rl_script_t   scripts[3];
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_reader_t  *reader;
 
     static const struct {
         const char                    *wire;
-        ngx_http_ratelimit_failure_e   failure;
+        ngx_rl_failure_e   failure;
     } replies[] = {
-        { ":5\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "+OK\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "*-1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "*0\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "*2\r\n:1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "*4\r\n:1\r\n:1\r\n:1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
+        { ":5\r\n", NGX_RL_PROTOCOL },
+        { "+OK\r\n", NGX_RL_PROTOCOL },
+        { "*-1\r\n", NGX_RL_PROTOCOL },
+        { "*0\r\n", NGX_RL_PROTOCOL },
+        { "*2\r\n:1\r\n:1\r\n", NGX_RL_PROTOCOL },
+        { "*4\r\n:1\r\n:1\r\n:1\r\n:1\r\n", NGX_RL_PROTOCOL },
         { "*6\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
-          NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "*3\r\n:1\r\n$1\r\n1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "*3\r\n:1\r\n:1\r\n*1\r\n:1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "-NOSCRIPT No matching script.\r\n", NGX_HTTP_RATELIMIT_NOSCRIPT },
-        { "-OOM command not allowed\r\n", NGX_HTTP_RATELIMIT_OOM },
-        { "-WRONGTYPE Operation\r\n", NGX_HTTP_RATELIMIT_WRONGTYPE }
+          NGX_RL_PROTOCOL },
+        { "*3\r\n:1\r\n$1\r\n1\r\n:1\r\n", NGX_RL_PROTOCOL },
+        { "*3\r\n:1\r\n:1\r\n*1\r\n:1\r\n", NGX_RL_PROTOCOL },
+        { "-NOSCRIPT No matching script.\r\n", NGX_RL_NOSCRIPT },
+        { "-OOM command not allowed\r\n", NGX_RL_OOM },
+        { "-WRONGTYPE Operation\r\n", NGX_RL_WRONGTYPE }
     };
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     for (i = 0; i < 3; i++) {
         claims[i] = claim_of(key_of(i), bucket_of(10, "1r/s", 1));
@@ -2972,25 +2972,25 @@ test_alike_replies(void)
     bundle_sent(&bundle, scripts, 3);
 
     for (i = 0; i < 3; i++) {
-        scripts[i].failure = NGX_HTTP_RATELIMIT_TIMEOUT;
+        scripts[i].failure = NGX_RL_TIMEOUT;
     }
 
     is_number(calls_answer(reader, "*3\r\n:7000000\r\n:-1\r\n:0\r\n", &bundle),
-              NGX_HTTP_RATELIMIT_OK, "a bundle answers with a number each");
+              NGX_RL_OK, "a bundle answers with a number each");
     ok(claims[0].state[0] == 7000000 && claims[1].state[0] == -1
        && claims[2].state[0] == 0, "in the order of the keys");
-    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK
-       && scripts[1].failure == NGX_HTTP_RATELIMIT_OK
-       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK, "and none has failed");
+    ok(scripts[0].failure == NGX_RL_OK
+       && scripts[1].failure == NGX_RL_OK
+       && scripts[2].failure == NGX_RL_OK, "and none has failed");
     ok(scripts[0].passed == 1 && scripts[1].passed == 0
        && scripts[2].passed == 1, "of each it is known whether it passed");
 
     is_number(calls_answer(reader, "*3\r\n:1\r\n-WRONGTYPE no\r\n:2\r\n",
                            &bundle),
-              NGX_HTTP_RATELIMIT_OK, "one may be an error");
-    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK && claims[0].state[0] == 1
-       && scripts[1].failure == NGX_HTTP_RATELIMIT_WRONGTYPE
-       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK
+              NGX_RL_OK, "one may be an error");
+    ok(scripts[0].failure == NGX_RL_OK && claims[0].state[0] == 1
+       && scripts[1].failure == NGX_RL_WRONGTYPE
+       && scripts[2].failure == NGX_RL_OK
        && claims[2].state[0] == 2, "which is that one's, the others are fine");
 
     for (i = 0; i < nelts_of(replies); i++) {
@@ -2998,7 +2998,7 @@ test_alike_replies(void)
            == replies[i].failure,
            "\"%.*s\" fails for all: %s",
            (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
-           ngx_http_ratelimit_failure_name(replies[i].failure));
+           ngx_rl_failure_name(replies[i].failure));
     }
 
     for (i = 0; i < 3; i++) {
@@ -3011,7 +3011,7 @@ test_alike_replies(void)
     ok(claims[0].state[0] == 1000000 && claims[1].state[0] == -1500001
        && claims[2].state[0] == 0, "a bundle of gcra answers with ticks");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -3021,12 +3021,12 @@ static void
 test_alike_pairs(void)
 {
     size_t                        i;
-    ngx_http_ratelimit_claim_t    claims[3];
-    ngx_http_ratelimit_script_t   scripts[3];
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_claim_t    claims[3];
+    ngx_rl_script_t   scripts[3];
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_reader_t  *reader;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     for (i = 0; i < 3; i++) {
         claims[i] = claim_of(key_of(i), bucket_of(10, "1r/s", 1));
@@ -3040,20 +3040,20 @@ test_alike_pairs(void)
     bundle_sent(&bundle, scripts, 3);
 
     for (i = 0; i < 3; i++) {
-        scripts[i].failure = NGX_HTTP_RATELIMIT_TIMEOUT;
+        scripts[i].failure = NGX_RL_TIMEOUT;
     }
 
     is_number(calls_answer(reader, "*6\r\n:4\r\n:500000\r\n:1\r\n:7000000\r\n"
                                    ":0\r\n:-300001\r\n", &bundle),
-              NGX_HTTP_RATELIMIT_OK, "for 5, 1 and 3 requests: two numbers "
+              NGX_RL_OK, "for 5, 1 and 3 requests: two numbers "
               "each");
     ok(scripts[0].passed == 4 && scripts[1].passed == 1
        && scripts[2].passed == 0, "how many of them passed");
     ok(claims[0].state[0] == 500000 && claims[1].state[0] == 7000000
        && claims[2].state[0] == -300001, "and what is left");
-    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK
-       && scripts[1].failure == NGX_HTTP_RATELIMIT_OK
-       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK, "and none has failed");
+    ok(scripts[0].failure == NGX_RL_OK
+       && scripts[1].failure == NGX_RL_OK
+       && scripts[2].failure == NGX_RL_OK, "and none has failed");
 
     calls_answer(reader, "*6\r\n:5\r\n:0\r\n:0\r\n:-1\r\n:3\r\n:1\r\n",
                  &bundle);
@@ -3064,40 +3064,40 @@ test_alike_pairs(void)
 
     is_number(calls_answer(reader, "*6\r\n:2\r\n:11\r\n:0\r\n-WRONGTYPE no\r\n"
                                    ":1\r\n:13\r\n", &bundle),
-              NGX_HTTP_RATELIMIT_OK, "one may be an error");
-    ok(scripts[1].failure == NGX_HTTP_RATELIMIT_WRONGTYPE, "which is its own");
-    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK && scripts[0].passed == 2
+              NGX_RL_OK, "one may be an error");
+    ok(scripts[1].failure == NGX_RL_WRONGTYPE, "which is its own");
+    ok(scripts[0].failure == NGX_RL_OK && scripts[0].passed == 2
        && claims[0].state[0] == 11
-       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK && scripts[2].passed == 1
+       && scripts[2].failure == NGX_RL_OK && scripts[2].passed == 1
        && claims[2].state[0] == 13, "while the others are fine");
 
     is_number(calls_answer(reader, "*6\r\n:0\r\n-WRONGTYPE no\r\n:1\r\n:12\r\n"
                                    ":0\r\n-ERR what\r\n", &bundle),
-              NGX_HTTP_RATELIMIT_OK, "two may be, the first and the last");
-    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_WRONGTYPE
-       && scripts[1].failure == NGX_HTTP_RATELIMIT_OK && scripts[1].passed == 1
+              NGX_RL_OK, "two may be, the first and the last");
+    ok(scripts[0].failure == NGX_RL_WRONGTYPE
+       && scripts[1].failure == NGX_RL_OK && scripts[1].passed == 1
        && claims[1].state[0] == 12
-       && scripts[2].failure == NGX_HTTP_RATELIMIT_ERROR, "each its own");
+       && scripts[2].failure == NGX_RL_ERROR, "each its own");
 
     /* and so is one in the place of how many passed */
 
     is_number(calls_answer(reader, "*6\r\n:2\r\n:11\r\n-CLOCK no\r\n:0\r\n"
                                    ":1\r\n:13\r\n", &bundle),
-              NGX_HTTP_RATELIMIT_OK, "it may be the first of two");
-    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK && scripts[0].passed == 2
-       && scripts[1].failure == NGX_HTTP_RATELIMIT_CLOCK
+              NGX_RL_OK, "it may be the first of two");
+    ok(scripts[0].failure == NGX_RL_OK && scripts[0].passed == 2
+       && scripts[1].failure == NGX_RL_CLOCK
        && scripts[1].passed == 0 && claims[1].state[0] == 12
-       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK
+       && scripts[2].failure == NGX_RL_OK
        && scripts[2].passed == 1, "and its own, by which nothing is known");
 
     is_number(calls_answer(reader, "-OOM no\r\n", &bundle),
-              NGX_HTTP_RATELIMIT_OOM, "an error of all is an error of all");
+              NGX_RL_OOM, "an error of all is an error of all");
 
     calls_answer(reader, "*6\r\n:1\r\n:1\r\n:1\r\n:2\r\n:1\r\n:3\r\n",
                  &bundle);
-    ok(scripts[0].failure == NGX_HTTP_RATELIMIT_OK
-       && scripts[1].failure == NGX_HTTP_RATELIMIT_OK
-       && scripts[2].failure == NGX_HTTP_RATELIMIT_OK,
+    ok(scripts[0].failure == NGX_RL_OK
+       && scripts[1].failure == NGX_RL_OK
+       && scripts[2].failure == NGX_RL_OK,
        "with the next reply all errors are over");
 
     /* those who are gone had two numbers as well */
@@ -3107,11 +3107,11 @@ test_alike_pairs(void)
 
     is_number(calls_answer(reader, "*6\r\n:4\r\n:21\r\n:0\r\n-ERR what\r\n"
                                    ":2\r\n:23\r\n", &bundle),
-              NGX_HTTP_RATELIMIT_OK, "two of three are gone");
+              NGX_RL_OK, "two of three are gone");
     ok(scripts[2].passed == 2 && claims[2].state[0] == 23
        && claims[0].state[0] == 1 && claims[1].state[0] == 2
        && scripts[0].passed == 1
-       && scripts[1].failure == NGX_HTTP_RATELIMIT_OK,
+       && scripts[1].failure == NGX_RL_OK,
        "the third one is told its own, they are told nothing");
 
     /* requests are no ticks */
@@ -3129,7 +3129,7 @@ test_alike_pairs(void)
        && scripts[2].passed == 3 && claims[2].state[0] == 0,
        "of gcra, only what is left is in ticks");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -3141,10 +3141,10 @@ test_alike_wrong(void)
     char                          wire[256];
     size_t                        i, j, k, n;
     unsigned                      wrong;
-    ngx_http_ratelimit_claim_t    claims[3];
-    ngx_http_ratelimit_script_t   scripts[3];
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_claim_t    claims[3];
+    ngx_rl_script_t   scripts[3];
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_reader_t  *reader;
 
     static const char  *counts[] = {
         ":5\r\n",
@@ -3177,7 +3177,7 @@ test_alike_wrong(void)
         { "the greatest number", ":9223372036854775807\r\n", 0 }
     };
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     for (i = 0; i < 3; i++) {
         claims[i] = claim_of(key_of(i), bucket_of(10, "1r/s", 1));
@@ -3193,7 +3193,7 @@ test_alike_wrong(void)
 
     for (i = 0; i < nelts_of(counts); i++) {
         is_number(calls_answer(reader, counts[i], &bundle),
-                  NGX_HTTP_RATELIMIT_PROTOCOL,
+                  NGX_RL_PROTOCOL,
                   "another number of elements is no answer");
     }
 
@@ -3209,7 +3209,7 @@ test_alike_wrong(void)
             }
 
             wrong += calls_answer(reader, wire, &bundle)
-                     != NGX_HTTP_RATELIMIT_PROTOCOL;
+                     != NGX_RL_PROTOCOL;
         }
 
         ok(wrong == 0, "%s in the place of a number%s is no answer",
@@ -3218,7 +3218,7 @@ test_alike_wrong(void)
 
     is_number(calls_answer(reader, "*6\r\n:2\r\n:2\r\n:2\r\n:2\r\n:2\r\n:2\r\n",
                            &bundle),
-              NGX_HTTP_RATELIMIT_OK, "where nothing is wrong there is one");
+              NGX_RL_OK, "where nothing is wrong there is one");
 
     /* each has its own number, by which too many are told */
 
@@ -3230,18 +3230,18 @@ test_alike_wrong(void)
 
     is_number(calls_answer(reader, "*6\r\n:5\r\n:1\r\n:1\r\n:1\r\n:3\r\n:1\r\n",
                            &bundle),
-              NGX_HTTP_RATELIMIT_OK, "all of 5, of 1 and of 3");
+              NGX_RL_OK, "all of 5, of 1 and of 3");
     is_number(calls_answer(reader, "*6\r\n:6\r\n:1\r\n:1\r\n:1\r\n:3\r\n:1\r\n",
                            &bundle),
-              NGX_HTTP_RATELIMIT_PROTOCOL, "but not 6 of 5");
+              NGX_RL_PROTOCOL, "but not 6 of 5");
     is_number(calls_answer(reader, "*6\r\n:5\r\n:1\r\n:2\r\n:1\r\n:3\r\n:1\r\n",
                            &bundle),
-              NGX_HTTP_RATELIMIT_PROTOCOL, "nor 2 of 1");
+              NGX_RL_PROTOCOL, "nor 2 of 1");
     is_number(calls_answer(reader, "*6\r\n:5\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n",
                            &bundle),
-              NGX_HTTP_RATELIMIT_PROTOCOL, "nor 4 of 3");
+              NGX_RL_PROTOCOL, "nor 4 of 3");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -3252,12 +3252,12 @@ test_many_alike(void)
 {
     char                          wire[8192];
     size_t                        i, n, wrong;
-    ngx_http_ratelimit_claim_t    claims[BUNDLE];
-    ngx_http_ratelimit_script_t   scripts[BUNDLE];
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_claim_t    claims[BUNDLE];
+    ngx_rl_script_t   scripts[BUNDLE];
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_reader_t  *reader;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     for (i = 0; i < BUNDLE; i++) {
         claims[i] = claim_of(key_of(i),
@@ -3279,7 +3279,7 @@ test_many_alike(void)
 
     bundle_sent(&bundle, scripts, BUNDLE);
 
-    is_number(calls_answer(reader, wire, &bundle), NGX_HTTP_RATELIMIT_OK,
+    is_number(calls_answer(reader, wire, &bundle), NGX_RL_OK,
               "32 keys answer with 64 numbers");
 
     wrong = 0;
@@ -3301,18 +3301,18 @@ test_many_alike(void)
                       "on @user_script:52.\r\n");
     }
 
-    is_number(calls_answer(reader, wire, &bundle), NGX_HTTP_RATELIMIT_OK,
+    is_number(calls_answer(reader, wire, &bundle), NGX_RL_OK,
               "or all of them with errors");
 
     wrong = 0;
 
     for (i = 0; i < BUNDLE; i++) {
-        wrong += scripts[i].failure != NGX_HTTP_RATELIMIT_WRONGTYPE;
+        wrong += scripts[i].failure != NGX_RL_WRONGTYPE;
     }
 
     is_number(wrong, 0, "each has its own");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -3323,23 +3323,23 @@ test_bundle_replies(void)
 {
     size_t                        i, call, gaps, wrong;
     family_t                      family;
-    ngx_http_ratelimit_claim_t    claim;
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_script_t   copy, single;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_claim_t    claim;
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_script_t   copy, single;
+    ngx_rl_reader_t  *reader;
 
     static const char  *any[] = {
         "-WRONGTYPE no\r\n", ":-1\r\n", ":4294967296\r\n"
     };
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     family_of(&family);
     bundle_sent(&bundle, family.scripts, CALLS);
     family_forget(&family);
 
     is_number(calls_answer(reader, family_wire(0, NULL), &bundle),
-              NGX_HTTP_RATELIMIT_OK, "five calls in one reply");
+              NGX_RL_OK, "five calls in one reply");
 
     for (i = 0; i < CALLS; i++) {
         ok(family_told(&family, i), "call %zu has its numbers, and all of its "
@@ -3362,14 +3362,14 @@ test_bundle_replies(void)
         }
 
         wrong += calls_answer(reader, family_wire(0, NULL), &bundle)
-                 != NGX_HTTP_RATELIMIT_OK;
+                 != NGX_RL_OK;
 
         for (i = 0; i < CALLS; i++) {
             wrong += (gaps & 1 << i)
                      ? !family_untold(&family, i)
                        || family.scripts[i].passed != UNTOLD
                        || family.scripts[i].failure
-                          != NGX_HTTP_RATELIMIT_TIMEOUT
+                          != NGX_RL_TIMEOUT
                      : !family_told(&family, i);
         }
     }
@@ -3390,7 +3390,7 @@ test_bundle_replies(void)
         wrong += calls_answer(reader, family_wire(i % ELEMENTS,
                                                   any[i / ELEMENTS]),
                               &bundle)
-                 != NGX_HTTP_RATELIMIT_OK;
+                 != NGX_RL_OK;
 
         for (call = 0; call < CALLS; call++) {
             wrong += (call == family_call(i % ELEMENTS))
@@ -3414,7 +3414,7 @@ test_bundle_replies(void)
         wrong += calls_answer(reader, "*15\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"
                               ":1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"
                               ":1\r\n:1\r\n:1\r\n", &bundle)
-                 != NGX_HTTP_RATELIMIT_PROTOCOL;
+                 != NGX_RL_PROTOCOL;
     }
 
     is_number(wrong, 0, "a reply without them is none");
@@ -3431,9 +3431,9 @@ test_bundle_replies(void)
     bundle.scripts[1] = &copy;
 
     is_number(calls_answer(reader, family_wire(0, NULL), &bundle),
-              NGX_HTTP_RATELIMIT_OK, "one of five has moved");
+              NGX_RL_OK, "one of five has moved");
     ok(family_untold(&family, 1) && family.scripts[1].passed == UNTOLD
-       && copy.passed == 3 && copy.failure == NGX_HTTP_RATELIMIT_OK
+       && copy.passed == 3 && copy.failure == NGX_RL_OK
        && memcmp(claim.state, family_states[3], sizeof(claim.state)) == 0
        && family_told(&family, 0) && family_told(&family, 2)
        && family_told(&family, 3) && family_told(&family, 4),
@@ -3449,19 +3449,19 @@ test_bundle_replies(void)
         bundle_sent(&bundle, &single, 1);
 
         is_number(calls_answer(reader, ":5\r\n", &bundle),
-                  NGX_HTTP_RATELIMIT_OK, "one call, one number");
+                  NGX_RL_OK, "one call, one number");
         ok(claim.state[0] == 5 && single.passed == 1, "which is its own");
         is_number(calls_answer(reader, "*1\r\n:5\r\n", &bundle),
-                  NGX_HTTP_RATELIMIT_PROTOCOL, "an array is none");
+                  NGX_RL_PROTOCOL, "an array is none");
 
         claim.state[0] = UNTOLD;
         bundle.scripts[0] = NULL;
         is_number(calls_answer(reader, ":5\r\n", &bundle),
-                  NGX_HTTP_RATELIMIT_OK, "one that is gone");
+                  NGX_RL_OK, "one that is gone");
         ok(claim.state[0] == UNTOLD, "is not told");
     }
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -3474,22 +3474,22 @@ test_bundle_errors(void)
     size_t                        i, k, n, call, wrong;
     int64_t                       times;
     family_t                      family;
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_reader_t  *reader;
 
     static const struct {
         const char                    *wire;
-        ngx_http_ratelimit_failure_e   failure;
+        ngx_rl_failure_e   failure;
     } replies[] = {
-        { ":5\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "+OK\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "$2\r\n21\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "$-1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "*-1\r\n", NGX_HTTP_RATELIMIT_PROTOCOL },
-        { "-NOSCRIPT No matching script.\r\n", NGX_HTTP_RATELIMIT_NOSCRIPT },
-        { "-CLOCK nginx is behind\r\n", NGX_HTTP_RATELIMIT_CLOCK },
-        { "-WRONGTYPE Operation\r\n", NGX_HTTP_RATELIMIT_WRONGTYPE },
-        { "-ERR what\r\n", NGX_HTTP_RATELIMIT_ERROR }
+        { ":5\r\n", NGX_RL_PROTOCOL },
+        { "+OK\r\n", NGX_RL_PROTOCOL },
+        { "$2\r\n21\r\n", NGX_RL_PROTOCOL },
+        { "$-1\r\n", NGX_RL_PROTOCOL },
+        { "*-1\r\n", NGX_RL_PROTOCOL },
+        { "-NOSCRIPT No matching script.\r\n", NGX_RL_NOSCRIPT },
+        { "-CLOCK nginx is behind\r\n", NGX_RL_CLOCK },
+        { "-WRONGTYPE Operation\r\n", NGX_RL_WRONGTYPE },
+        { "-ERR what\r\n", NGX_RL_ERROR }
     };
 
     static const char  *kinds[] = {
@@ -3505,7 +3505,7 @@ test_bundle_errors(void)
         { 4294967291LL, 0 }, { 4294967296LL, 0 }, { 0, 1 }, { -1, 1 }
     };
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     family_of(&family);
     bundle_sent(&bundle, family.scripts, CALLS);
@@ -3519,14 +3519,14 @@ test_bundle_errors(void)
 
         wrong += calls_answer(reader, family_wire(i, "-WRONGTYPE no\r\n"),
                               &bundle)
-                 != NGX_HTTP_RATELIMIT_OK;
+                 != NGX_RL_OK;
 
         for (call = 0; call < CALLS; call++) {
             wrong += (call == family_call(i))
                      ? !family_untold(&family, call)
                        || family.scripts[call].passed != 0
                        || family.scripts[call].failure
-                          != NGX_HTTP_RATELIMIT_WRONGTYPE
+                          != NGX_RL_WRONGTYPE
                      : !family_told(&family, call);
         }
     }
@@ -3549,18 +3549,18 @@ test_bundle_errors(void)
                                   : "-WRONGTYPE Operation\r\n");
     }
 
-    is_number(calls_answer(reader, wire, &bundle), NGX_HTTP_RATELIMIT_OK,
+    is_number(calls_answer(reader, wire, &bundle), NGX_RL_OK,
               "two calls may fail");
-    ok(family.scripts[1].failure == NGX_HTTP_RATELIMIT_CLOCK
+    ok(family.scripts[1].failure == NGX_RL_CLOCK
        && family.scripts[1].passed == 0 && family_untold(&family, 1)
-       && family.scripts[2].failure == NGX_HTTP_RATELIMIT_WRONGTYPE
+       && family.scripts[2].failure == NGX_RL_WRONGTYPE
        && family.scripts[2].passed == 0 && family_untold(&family, 2),
        "each in its way");
     ok(family_told(&family, 0) && family_told(&family, 3)
        && family_told(&family, 4), "while the others are fine");
 
     is_number(calls_answer(reader, family_wire(0, NULL), &bundle),
-              NGX_HTTP_RATELIMIT_OK, "the next reply is without errors");
+              NGX_RL_OK, "the next reply is without errors");
     ok(family_told(&family, 1) && family_told(&family, 2),
        "and they are over");
 
@@ -3571,7 +3571,7 @@ test_bundle_errors(void)
 
         for (i = 0; i < ELEMENTS; i++) {
             wrong += calls_answer(reader, family_wire(i, kinds[k]), &bundle)
-                     != NGX_HTTP_RATELIMIT_PROTOCOL;
+                     != NGX_RL_PROTOCOL;
         }
 
         ok(wrong == 0, "\"%.*s\" in any place is no answer",
@@ -3588,7 +3588,7 @@ test_bundle_errors(void)
         }
 
         is_number(calls_answer(reader, wire, &bundle),
-                  NGX_HTTP_RATELIMIT_PROTOCOL,
+                  NGX_RL_PROTOCOL,
                   "and neither is it beside an error");
     }
 
@@ -3606,8 +3606,8 @@ test_bundle_errors(void)
                                   family_wire(family_calls[call].element,
                                               wire),
                                   &bundle)
-                     != (passed[k].fine ? NGX_HTTP_RATELIMIT_OK
-                                        : NGX_HTTP_RATELIMIT_PROTOCOL);
+                     != (passed[k].fine ? NGX_RL_OK
+                                        : NGX_RL_PROTOCOL);
 
             wrong += passed[k].fine
                      && family.scripts[call].passed != (uint32_t) times;
@@ -3629,8 +3629,8 @@ test_bundle_errors(void)
         }
 
         wrong += calls_answer(reader, wire, &bundle)
-                 != (k == ELEMENTS ? NGX_HTTP_RATELIMIT_OK
-                                   : NGX_HTTP_RATELIMIT_PROTOCOL);
+                 != (k == ELEMENTS ? NGX_RL_OK
+                                   : NGX_RL_PROTOCOL);
     }
 
     is_number(wrong, 0, "another number of elements is no answer");
@@ -3647,7 +3647,7 @@ test_bundle_errors(void)
     }
 
     is_number(calls_answer(reader, wire, &bundle),
-              NGX_HTTP_RATELIMIT_PROTOCOL, "nor is an array for each call");
+              NGX_RL_PROTOCOL, "nor is an array for each call");
 
     for (i = 0; i < nelts_of(replies); i++) {
         family_forget(&family);
@@ -3661,10 +3661,10 @@ test_bundle_errors(void)
 
         ok(wrong == 0, "\"%.*s\" fails for all: %s",
            (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
-           ngx_http_ratelimit_failure_name(replies[i].failure));
+           ngx_rl_failure_name(replies[i].failure));
     }
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -3674,12 +3674,12 @@ static void
 test_preview_replies(void)
 {
     size_t                        i;
-    ngx_http_ratelimit_claim_t    claims[4];
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_script_t   scripts[3];
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_claim_t    claims[4];
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_script_t   scripts[3];
+    ngx_rl_reader_t  *reader;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     claims[0] = claim_of("a", gcra_of(10, "1r/s", 3));
     claims[1] = claim_of("b", window_of(20, SECOND, 1));
@@ -3703,7 +3703,7 @@ test_preview_replies(void)
     is_number(calls_answer(reader, "*8\r\n:16000000\r\n"
                            ":-1\r\n:2\r\n:3\r\n:16000000\r\n"
                            ":-1\r\n:2\r\n:3\r\n", &bundle),
-              NGX_HTTP_RATELIMIT_OK, "in one reply");
+              NGX_RL_OK, "in one reply");
     ok(claims[0].state[0] == 1000000 && claims[2].state[0] == 1000000,
        "two are told the same of one");
     ok(claims[1].state[0] == -1 && claims[1].state[1] == 2
@@ -3712,9 +3712,9 @@ test_preview_replies(void)
        "and two of the other");
     ok(scripts[0].passed == 1 && scripts[2].passed == 0,
        "of each it is known whether it would pass");
-    ok(!ngx_http_ratelimit_script_taken(&scripts[0]), "and nothing was taken");
+    ok(!ngx_rl_script_taken(&scripts[0]), "and nothing was taken");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -3725,12 +3725,12 @@ test_many_windows(void)
 {
     char                          wire[16384], names[BUNDLE][8];
     size_t                        i, k, n, wrong;
-    ngx_http_ratelimit_claim_t    claims[NUMBERS];
-    ngx_http_ratelimit_bundle_t   bundle;
-    ngx_http_ratelimit_script_t   scripts[BUNDLE];
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_claim_t    claims[NUMBERS];
+    ngx_rl_bundle_t   bundle;
+    ngx_rl_script_t   scripts[BUNDLE];
+    ngx_rl_reader_t  *reader;
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
 
     n = snprintf(wire, sizeof(wire), "*%d\r\n", 3 * NUMBERS);
 
@@ -3755,7 +3755,7 @@ test_many_windows(void)
     ok(bundle.nlimits == BUNDLE && bundle.nnumbers == NUMBERS,
        "32 calls for three of 32 windows each");
 
-    is_number(calls_answer(reader, wire, &bundle), NGX_HTTP_RATELIMIT_OK,
+    is_number(calls_answer(reader, wire, &bundle), NGX_RL_OK,
               "answer with 288 numbers");
 
     wrong = 0;
@@ -3782,18 +3782,18 @@ test_many_windows(void)
                       TAKE_SHA1);
     }
 
-    is_number(calls_answer(reader, wire, &bundle), NGX_HTTP_RATELIMIT_OK,
+    is_number(calls_answer(reader, wire, &bundle), NGX_RL_OK,
               "32 calls may fail in one reply");
 
     wrong = 0;
 
     for (i = 0; i < BUNDLE; i++) {
-        wrong += scripts[i].failure == NGX_HTTP_RATELIMIT_OK;
+        wrong += scripts[i].failure == NGX_RL_OK;
     }
 
     is_number(wrong, 0, "each by itself");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -3801,8 +3801,8 @@ static void
 test_taken(void)
 {
     size_t                        i, j;
-    ngx_http_ratelimit_claim_t    claims[3];
-    ngx_http_ratelimit_script_t   script;
+    ngx_rl_claim_t    claims[3];
+    ngx_rl_script_t   script;
 
     /* p: passed, d: denied; in capitals for a shadow limit */
 
@@ -3829,7 +3829,7 @@ test_taken(void)
         script = script_of(claims, j);
         script.preview = cases[i].preview;
 
-        ok(!ngx_http_ratelimit_script_taken(&script) == !cases[i].taken,
+        ok(!ngx_rl_script_taken(&script) == !cases[i].taken,
            "%s%s: %s", cases[i].claims,
            cases[i].preview ? ", a preview" : "",
            cases[i].taken ? "something was taken" : "nothing was taken");

@@ -6,18 +6,18 @@
 
 #include "tap.h"
 
-#include "ngx_http_ratelimit_slot.h"
+#include "pure/ngx_rl_slots.h"
 
 
 
 #define bytes_of(text)  text, sizeof(text) - 1
 #define nelts_of(a)     (sizeof(a) / sizeof((a)[0]))
 
-#define NONE         NGX_HTTP_RATELIMIT_REDIRECT_NONE
-#define MOVED        NGX_HTTP_RATELIMIT_REDIRECT_MOVED
-#define ASK          NGX_HTTP_RATELIMIT_REDIRECT_ASK
-#define TRYAGAIN     NGX_HTTP_RATELIMIT_REDIRECT_TRYAGAIN
-#define CLUSTERDOWN  NGX_HTTP_RATELIMIT_REDIRECT_CLUSTERDOWN
+#define NONE         NGX_RL_REDIRECT_NONE
+#define MOVED        NGX_RL_REDIRECT_MOVED
+#define ASK          NGX_RL_REDIRECT_ASK
+#define TRYAGAIN     NGX_RL_REDIRECT_TRYAGAIN
+#define CLUSTERDOWN  NGX_RL_REDIRECT_CLUSTERDOWN
 
 /* parts of replies */
 #define ID     "$40\r\nddfb0569051d708d7b0e2594fe34d0eb4d7aa29d\r\n"
@@ -61,13 +61,13 @@ test_crc(void)
     uint64_t       seed;
     unsigned char  data[64];
 
-    is_number(ngx_http_ratelimit_slot_crc16("", 0), 0, "nothing");
-    is_number(ngx_http_ratelimit_slot_crc16(bytes_of("A")), 0x58e5, "\"A\"");
-    is_number(ngx_http_ratelimit_slot_crc16(bytes_of("123456789")), 0x31c3,
+    is_number(ngx_rl_slot_crc16("", 0), 0, "nothing");
+    is_number(ngx_rl_slot_crc16(bytes_of("A")), 0x58e5, "\"A\"");
+    is_number(ngx_rl_slot_crc16(bytes_of("123456789")), 0x31c3,
               "the check value of CRC-16/XMODEM");
-    is_number(ngx_http_ratelimit_slot_crc16(bytes_of("\0\0\0\1")), 0x1021,
+    is_number(ngx_rl_slot_crc16(bytes_of("\0\0\0\1")), 0x1021,
               "zero bytes");
-    is_number(ngx_http_ratelimit_slot_crc16(bytes_of("\377\377")), 0x1d0f,
+    is_number(ngx_rl_slot_crc16(bytes_of("\377\377")), 0x1d0f,
               "bytes above 127");
 
     /* bit by bit, as the polynomial says */
@@ -88,7 +88,7 @@ test_crc(void)
             reference &= 0xffff;
         }
 
-        crc = ngx_http_ratelimit_slot_crc16(data, n % sizeof(data));
+        crc = ngx_rl_slot_crc16(data, n % sizeof(data));
 
         if (crc != reference) {
             break;
@@ -149,13 +149,13 @@ test_slots(void)
     for (i = 0; i < nelts_of(keys); i++) {
         copy = exact(keys[i].key, strlen(keys[i].key));
 
-        is_number(ngx_http_ratelimit_slot(copy, strlen(keys[i].key)),
+        is_number(ngx_rl_slot(copy, strlen(keys[i].key)),
                   keys[i].slot, keys[i].key);
 
         free(copy);
     }
 
-    is_number(ngx_http_ratelimit_slot(NULL, 0), 0, "no key");
+    is_number(ngx_rl_slot(NULL, 0), 0, "no key");
 }
 
 
@@ -164,24 +164,24 @@ test_slots(void)
 static void
 test_tags(void)
 {
-    char      key[sizeof("x:{}") + NGX_HTTP_RATELIMIT_SLOT_TAG];
+    char      key[sizeof("x:{}") + NGX_RL_SLOT_TAG];
     size_t    i, odd;
     uint32_t  slot, wrong;
 
     memcpy(key, "x:{", 3);
-    key[3 + NGX_HTTP_RATELIMIT_SLOT_TAG] = '}';
+    key[3 + NGX_RL_SLOT_TAG] = '}';
 
     wrong = 0;
     odd = 0;
 
-    for (slot = 0; slot < NGX_HTTP_RATELIMIT_SLOTS; slot++) {
-        ngx_http_ratelimit_slot_tag((uint16_t) slot, key + 3);
+    for (slot = 0; slot < NGX_RL_SLOTS; slot++) {
+        ngx_rl_slot_tag((uint16_t) slot, key + 3);
 
-        wrong += ngx_http_ratelimit_slot(key,
-                                         4 + NGX_HTTP_RATELIMIT_SLOT_TAG)
+        wrong += ngx_rl_slot(key,
+                                         4 + NGX_RL_SLOT_TAG)
                  != slot;
 
-        for (i = 3; i < 3 + NGX_HTTP_RATELIMIT_SLOT_TAG; i++) {
+        for (i = 3; i < 3 + NGX_RL_SLOT_TAG; i++) {
             odd += (key[i] < '@' || key[i] > 'O') && strchr("probe", key[i])
                                                      == NULL;
         }
@@ -197,7 +197,7 @@ test_redirects(void)
 {
     char                           *copy, host[512];
     size_t                          i, n;
-    ngx_http_ratelimit_redirect_t   r;
+    ngx_rl_redirect_t   r;
 
     static const struct {
         const char  *text;
@@ -282,7 +282,7 @@ test_redirects(void)
 
         memset(&r, 0xaa, sizeof(r));
 
-        is_number(ngx_http_ratelimit_redirect_parse(copy,
+        is_number(ngx_rl_redirect_parse(copy,
                                                     strlen(cases[i].text), &r),
                   cases[i].kind, cases[i].text);
 
@@ -297,7 +297,7 @@ test_redirects(void)
         free(copy);
     }
 
-    is_number(ngx_http_ratelimit_redirect_parse(bytes_of("ASK 1 h\0h:1"), &r),
+    is_number(ngx_rl_redirect_parse(bytes_of("ASK 1 h\0h:1"), &r),
               NONE, "a zero byte in a host");
 
     /* as long as a host can be, and longer */
@@ -308,7 +308,7 @@ test_redirects(void)
         n += i;
         n += snprintf(host + n, sizeof(host) - n, ":7");
 
-        (void) ngx_http_ratelimit_redirect_parse(host, n, &r);
+        (void) ngx_rl_redirect_parse(host, n, &r);
 
         ok(i <= 255 ? r.kind == MOVED && r.host_len == i : r.kind == NONE,
            "a host of %zu bytes", i);
@@ -319,7 +319,7 @@ test_redirects(void)
 /* touches every byte of what it is given */
 
 static void
-collect(void *data, const ngx_http_ratelimit_slots_t *s)
+collect(void *data, const ngx_rl_slots_t *s)
 {
     text_t  *t;
 
@@ -344,27 +344,27 @@ parse(const char *wire, size_t len)
 {
     int                           rc;
     char                         *copy;
-    ngx_http_ratelimit_reply_t   *reply;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reply_t   *reply;
+    ngx_rl_reader_t  *reader;
 
     memset(&text, 0, sizeof(text));
 
-    reader = ngx_http_ratelimit_reader_create();
+    reader = ngx_rl_reader_create();
     copy = exact(wire, len);
 
-    if (ngx_http_ratelimit_reader_feed(reader, copy, len) != 0) {
+    if (ngx_rl_reader_feed(reader, copy, len) != 0) {
         rc = -3;
 
     } else {
-        rc = ngx_http_ratelimit_reader_next(reader, &reply) - 2;
+        rc = ngx_rl_reader_next(reader, &reply) - 2;
     }
 
     if (rc == -1) {
-        rc = ngx_http_ratelimit_slots_parse(reply, collect, &text);
+        rc = ngx_rl_slots_parse(reply, collect, &text);
     }
 
     free(copy);
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 
     return rc;
 }
@@ -566,7 +566,7 @@ test_broken(void)
 
     memset(&text, 0, sizeof(text));
 
-    ok(ngx_http_ratelimit_slots_parse(NULL, collect, &text) == -1
+    ok(ngx_rl_slots_parse(NULL, collect, &text) == -1
        && text.calls == 0, "no reply");
 }
 
@@ -579,36 +579,36 @@ test_large(void)
     int                           rc;
     char                          wire[128];
     size_t                        i, len;
-    ngx_http_ratelimit_reply_t   *reply;
-    ngx_http_ratelimit_reader_t  *reader;
+    ngx_rl_reply_t   *reply;
+    ngx_rl_reader_t  *reader;
 
     memset(&text, 0, sizeof(text));
 
-    reader = ngx_http_ratelimit_reader_create();
-    rc = ngx_http_ratelimit_reader_expect(reader, 8388608);
+    reader = ngx_rl_reader_create();
+    rc = ngx_rl_reader_expect(reader, 8388608);
 
     if (rc == 0) {
-        rc = ngx_http_ratelimit_reader_feed(reader, bytes_of("*16384\r\n"));
+        rc = ngx_rl_reader_feed(reader, bytes_of("*16384\r\n"));
     }
 
-    for (i = 0; i < NGX_HTTP_RATELIMIT_SLOTS && rc == 0; i++) {
-        rc = ngx_http_ratelimit_reader_next(reader, &reply);
+    for (i = 0; i < NGX_RL_SLOTS && rc == 0; i++) {
+        rc = ngx_rl_reader_next(reader, &reply);
 
         len = snprintf(wire, sizeof(wire),
                        "*3\r\n:%zu\r\n:%zu\r\n*3\r\n" ADDR ID, i, i);
 
         if (rc == 0) {
-            rc = ngx_http_ratelimit_reader_feed(reader, wire, len);
+            rc = ngx_rl_reader_feed(reader, wire, len);
         }
     }
 
     is_number(rc, 0, "each slot by itself");
-    is_number(ngx_http_ratelimit_reader_next(reader, &reply), 1, "is a reply");
-    is_number(ngx_http_ratelimit_slots_parse(reply, collect, &text),
-              NGX_HTTP_RATELIMIT_SLOTS, "of as many ranges");
-    is_number(text.calls, NGX_HTTP_RATELIMIT_SLOTS, "each is given out");
+    is_number(ngx_rl_reader_next(reader, &reply), 1, "is a reply");
+    is_number(ngx_rl_slots_parse(reply, collect, &text),
+              NGX_RL_SLOTS, "of as many ranges");
+    is_number(text.calls, NGX_RL_SLOTS, "each is given out");
 
-    ngx_http_ratelimit_reader_free(reader);
+    ngx_rl_reader_free(reader);
 }
 
 
@@ -649,7 +649,7 @@ test_fuzz(void)
     char                            wire[1024], *copy;
     size_t                          i, n, at, len, count, sound, refused;
     uint64_t                        seed, dice;
-    ngx_http_ratelimit_redirect_t   r;
+    ngx_rl_redirect_t   r;
 
     static const char  alphabet[] = "+-:$*0123456789\r\n\r\n[]? \0x";
     static const char  redirect[] = "MOVED 3999 [2001:db8::1]:6381";
@@ -705,12 +705,12 @@ test_fuzz(void)
 
         copy = exact(wire, len);
 
-        rc = ngx_http_ratelimit_redirect_parse(copy, len, &r);
+        rc = ngx_rl_redirect_parse(copy, len, &r);
 
         if (rc != NONE) {
             sound++;
 
-            if (r.slot >= NGX_HTTP_RATELIMIT_SLOTS || r.port == 0
+            if (r.slot >= NGX_RL_SLOTS || r.port == 0
                 || r.host < copy || r.host + r.host_len > copy + len)
             {
                 free(copy);

@@ -1,0 +1,846 @@
+
+/*
+ * What is checked here is legal, so that nothing else complains, and limits
+ * less, or other things, than its author believes.  A warning has to be right:
+ * where it depends on what can't be known, such as the value of a variable or
+ * the regex of a "rewrite", there is none.
+ *
+ * What other directives say is taken from the text of the configuration, see
+ * ngx_rl_scan.h; without it there are no warnings that need it.
+ */
+
+
+#include "conf/ngx_rl_check.h"
+#include "conf/ngx_rl_origin.h"
+#include "conf/ngx_rl_place.h"
+
+
+#define NGX_RL_CHECK_AUTH      0x0001
+#define NGX_RL_CHECK_RETURN    0x0002
+#define NGX_RL_CHECK_UNUSED    0x0004
+#define NGX_RL_CHECK_LEASE     0x0008
+#define NGX_RL_CHECK_MAP       0x0010
+#define NGX_RL_CHECK_SHARDS    0x0020
+#define NGX_RL_CHECK_TIMEOUT   0x0040
+#define NGX_RL_CHECK_PLAIN     0x0080
+#define NGX_RL_CHECK_FILE      0x0100
+#define NGX_RL_CHECK_RESERVE   0x0200
+#define NGX_RL_CHECK_CLIENT    0x0400
+
+/* a mark of a lease that has an effect somewhere */
+#define NGX_RL_CHECK_LEASED    0x10000
+
+#define NGX_RL_CHECK_SLOW      1000        /* ms, of a timeout */
+
+
+typedef struct {
+    ngx_conf_t                      *cf;
+    ngx_rl_main_conf_t  *rmcf;
+    ngx_rl_statement_t  *text;
+    unsigned                         auth:1;    /* auth_request is later */
+} ngx_rl_check_t;
+
+
+static void ngx_rl_check_conf(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf);
+static void ngx_rl_check_values(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf);
+static void ngx_rl_check_value(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit,
+    const char *directive, ngx_http_complex_value_t *value);
+static void ngx_rl_check_return(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf);
+static ngx_uint_t ngx_rl_check_stays(
+    ngx_rl_statement_t *statement);
+static ngx_uint_t ngx_rl_check_ends(
+    ngx_rl_statement_t *statement);
+static void ngx_rl_check_leases(ngx_rl_check_t *check);
+static const char *ngx_rl_check_lease(
+    ngx_rl_loc_conf_t *conf);
+static void ngx_rl_check_timeout(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf,
+    ngx_rl_statement_t *statement);
+static void ngx_rl_check_file(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf,
+    ngx_rl_statement_t *statement);
+static void ngx_rl_check_plain(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf);
+static ngx_uint_t ngx_rl_check_loopback(ngx_array_t *addresses);
+static void ngx_rl_check_unused(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf);
+static void ngx_rl_check_shards(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *http);
+static void ngx_rl_check_named(ngx_rl_check_t *check);
+static void ngx_rl_check_reserve(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *http);
+static void ngx_cdecl ngx_rl_check_warn(
+    ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
+    ngx_rl_statement_t *statement, ngx_uint_t level,
+    ngx_uint_t what, const char *fmt, ...);
+
+
+ngx_conf_enum_t  ngx_rl_silences[] = {
+    { ngx_string("auth_variable"), NGX_RL_CHECK_AUTH },
+    { ngx_string("early_return"), NGX_RL_CHECK_RETURN },
+    { ngx_string("unused_limit"), NGX_RL_CHECK_UNUSED },
+    { ngx_string("useless_lease"), NGX_RL_CHECK_LEASE },
+    { ngx_string("map_default"), NGX_RL_CHECK_MAP },
+    { ngx_string("no_shards"), NGX_RL_CHECK_SHARDS },
+    { ngx_string("long_timeout"), NGX_RL_CHECK_TIMEOUT },
+    { ngx_string("plain_password"), NGX_RL_CHECK_PLAIN },
+    { ngx_string("password_file"), NGX_RL_CHECK_FILE },
+    { ngx_string("small_reserve"), NGX_RL_CHECK_RESERVE },
+    { ngx_string("client_value"), NGX_RL_CHECK_CLIENT },
+    { ngx_null_string, 0 }
+};
+
+
+void
+ngx_rl_check(ngx_conf_t *cf)
+{
+    ngx_uint_t                        i, ours;
+    ngx_module_t                    **modules;
+    ngx_rl_check_t        check;
+    ngx_rl_loc_conf_t   **conf;
+
+    check.cf = cf;
+    check.rmcf = ngx_http_conf_get_module_main_conf(cf,
+                                                    ngx_http_ratelimit_module);
+    check.auth = 0;
+
+    conf = check.rmcf->confs.elts;
+
+    if (!check.rmcf->used && check.rmcf->limits.nelts == 0) {
+        return;
+    }
+
+    check.text = ngx_rl_place_root(cf);
+
+    ngx_rl_check_named(&check);
+
+    /* handlers of a phase run in the reverse order of their modules */
+
+    ours = 0;
+    modules = cf->cycle->modules;
+
+    for (i = 0; modules[i]; i++) {
+
+        if (modules[i] == &ngx_http_ratelimit_module) {
+            ours = i;
+        }
+    }
+
+    for (i = 0; i < ours; i++) {
+
+        if (ngx_strcmp(modules[i]->name, "ngx_http_auth_request_module") == 0)
+        {
+            check.auth = 1;
+        }
+    }
+
+    for (i = 0; i < check.rmcf->confs.nelts; i++) {
+
+        if (conf[i]->block) {
+            ngx_rl_check_conf(&check, conf[i]);
+        }
+    }
+
+    ngx_rl_check_leases(&check);
+    ngx_rl_check_unused(&check, conf[0]);
+    ngx_rl_check_shards(&check, conf[0]);
+    ngx_rl_check_reserve(&check, conf[0]);
+}
+
+
+/* where the limits with a name are */
+
+static void
+ngx_rl_check_named(ngx_rl_check_t *check)
+{
+    ngx_rl_limit_t      *limit;
+    ngx_rl_statement_t  *s;
+
+    for (s = check->text; s; s = ngx_rl_statement_next(s)) {
+
+        if (s->n < 2 || !ngx_rl_statement_is(s, "ratelimit_limit"))
+        {
+            continue;
+        }
+
+        limit = ngx_rl_limit_find(&check->rmcf->limits,
+                                              &s->words[1]);
+        if (limit) {
+            limit->statement = s;
+        }
+    }
+}
+
+
+static void
+ngx_rl_check_conf(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf)
+{
+    ngx_rl_statement_t  *s;
+
+    for (s = conf->block->child; s; s = s->next) {
+
+        if (ngx_rl_statement_is(s, "ratelimit_redis_timeout")) {
+            ngx_rl_check_timeout(check, conf, s);
+        }
+
+        if (ngx_rl_statement_is(s, "ratelimit_redis_password_file")
+            || ngx_rl_statement_is(s,
+                                          "ratelimit_redis_ssl_password_file")
+            || ngx_rl_statement_is(s,
+                                          "ratelimit_sentinel_password_file"))
+        {
+            ngx_rl_check_file(check, conf, s);
+        }
+    }
+
+    if (conf->n) {
+        ngx_rl_check_values(check, conf);
+        ngx_rl_check_return(check, conf);
+        ngx_rl_check_plain(check, conf);
+    }
+}
+
+
+/* keys and numbers */
+
+static void
+ngx_rl_check_values(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf)
+{
+    ngx_uint_t                   i;
+    ngx_rl_limit_t  *limit;
+    ngx_rl_terms_t  *terms;
+
+    for (i = 0; i < conf->n; i++) {
+        limit = conf->guards[i].limit;
+        terms = &limit->terms;
+
+        ngx_rl_check_value(check, conf, limit, "ratelimit_key",
+                                       terms->key);
+        ngx_rl_check_value(check, conf, limit,
+                                       "ratelimit_capacity",
+                                       terms->capacity.value);
+
+        if (terms->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+            ngx_rl_check_value(check, conf, limit,
+                                           "ratelimit_window",
+                                           terms->window.value);
+
+        } else {
+            ngx_rl_check_value(check, conf, limit,
+                                           "ratelimit_rate",
+                                           terms->rate.value);
+            ngx_rl_check_value(check, conf, limit,
+                                           "ratelimit_refill_interval",
+                                           terms->step.value);
+        }
+
+        if (limit->cost.value) {
+            ngx_rl_check_value(check, conf, limit,
+                                           "ratelimit_cost",
+                                           limit->cost.value);
+
+        } else {
+
+            /* it is the location's, also where the limit has a name */
+
+            ngx_rl_check_value(check, conf, NULL,
+                                           "ratelimit_cost",
+                                           conf->cost.value);
+        }
+    }
+}
+
+
+static void
+ngx_rl_check_value(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit,
+    const char *directive, ngx_http_complex_value_t *value)
+{
+    ngx_str_t                        name;
+    ngx_uint_t                       auth, set;
+    ngx_rl_statement_t  *s;
+
+    if (value == NULL || value->lengths == NULL) {
+        return;
+    }
+
+    s = (limit && limit->named)
+        ? limit->statement
+        : ngx_rl_statement_find(conf->block, directive);
+
+    if (s == NULL) {
+        return;
+    }
+
+    auth = ngx_rl_origin_auth(conf->block, &value->value, &name,
+                                          &set);
+
+    if (auth && set) {
+        ngx_rl_check_warn(check, conf, s,
+                      NGX_LOG_WARN, NGX_RL_CHECK_AUTH,
+                      "\"$%V\" in \"%V\" takes by \"set\" what "
+                      "\"auth_request_set\" sets only later, and is empty: "
+                      "use a \"map\" instead, and write \"ratelimit_phase "
+                      "precontent;\"", &name, &s->words[0]);
+
+    } else if (auth && check->auth
+               && conf->phase == NGX_RL_PHASE_ACCESS)
+    {
+        ngx_rl_check_warn(check, conf, s,
+                      NGX_LOG_WARN, NGX_RL_CHECK_AUTH,
+                      "\"$%V\" in \"%V\" comes from \"auth_request_set\", "
+                      "and is not set yet when the limit is applied: "
+                      "%swrite \"ratelimit_phase precontent;\"", &name,
+                      &s->words[0],
+                      ngx_strcmp(directive, "ratelimit_key") == 0
+                      ? "an empty key is not limited; " : "");
+    }
+
+    if (ngx_strcmp(directive, "ratelimit_key") != 0
+        && ngx_rl_origin_map(conf->block, &value->value, &name))
+    {
+        ngx_rl_check_warn(check, conf, s,
+                      NGX_LOG_WARN, NGX_RL_CHECK_MAP,
+                      "\"$%V\" in \"%V\" comes from a \"map\" or \"geo\" "
+                      "without \"default\", or with an empty one: it is "
+                      "empty, and %s, for all that is not listed there; add "
+                      "a \"default\"", &name, &s->words[0],
+                      ngx_strcmp(directive, "ratelimit_cost") == 0
+                      ? "counts as 1" : "no number");
+    }
+
+    /* a key has to tell clients apart, and no cost switches a limit off */
+
+    if (ngx_strcmp(directive, "ratelimit_key") != 0
+        && ngx_strcmp(directive, "ratelimit_cost") != 0
+        && ngx_rl_origin_client(conf->block, &value->value, &name))
+    {
+        ngx_rl_check_warn(check, conf, s,
+                      NGX_LOG_WARN, NGX_RL_CHECK_CLIENT,
+                      "\"$%V\" in \"%V\" is what a client sends, so that "
+                      "it can choose its own limit; list the values that are "
+                      "allowed in a \"map\"", &name, &s->words[0]);
+    }
+}
+
+
+/*
+ * "return" and its like beside a limit.  A limit that is inherited says nothing
+ * about this place, which may well be meant to answer without it.
+ */
+
+static void
+ngx_rl_check_return(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf)
+{
+    ngx_uint_t                       own;
+    ngx_rl_statement_t  *s;
+
+    own = 0;
+
+    for (s = conf->block->child; s; s = s->next) {
+
+        if (ngx_rl_statement_is(s, "ratelimit")
+            || ngx_rl_statement_is(s, "ratelimit_rate")
+            || ngx_rl_statement_is(s, "ratelimit_capacity")
+            || ngx_rl_statement_is(s, "ratelimit_key"))
+        {
+            own = 1;
+        }
+    }
+
+    if (!own) {
+        return;
+    }
+
+    for (s = conf->block->child; s; s = s->next) {
+
+        if (ngx_rl_check_stays(s)) {
+            return;
+        }
+
+        if (ngx_rl_check_ends(s)) {
+            ngx_rl_check_warn(check, conf, s,
+                          NGX_LOG_WARN, NGX_RL_CHECK_RETURN,
+                          "\"%V\" ends every request of this %V before its "
+                          "limits are applied: limit another place, or let "
+                          "\"try_files /none @name;\" lead to the \"%V\"",
+                          &s->words[0], &conf->block->words[0], &s->words[0]);
+            return;
+        }
+    }
+}
+
+
+/* whether what follows may be skipped, by "break" or the flag of that name */
+
+static ngx_uint_t
+ngx_rl_check_stays(ngx_rl_statement_t *statement)
+{
+    ngx_rl_statement_t  *s;
+
+    if (ngx_rl_statement_is(statement, "break")) {
+        return 1;
+    }
+
+    if (ngx_rl_statement_is(statement, "rewrite")) {
+        return statement->n == 4
+               && ngx_strcmp(statement->words[3].data, "break") == 0;
+    }
+
+    if (ngx_rl_statement_is(statement, "if")) {
+
+        for (s = statement->child; s; s = s->next) {
+            if (ngx_rl_check_stays(s)) {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+static ngx_uint_t
+ngx_rl_check_ends(ngx_rl_statement_t *statement)
+{
+    ngx_str_t  *word;
+
+    if (ngx_rl_statement_is(statement, "return")) {
+        return 1;
+    }
+
+    word = statement->words;
+
+    if (!ngx_rl_statement_is(statement, "rewrite")
+        || statement->n < 3 || !ngx_rl_regex_any(&word[1]))
+    {
+        return 0;
+    }
+
+    return (statement->n == 4
+            && (ngx_strcmp(word[3].data, "redirect") == 0
+                || ngx_strcmp(word[3].data, "permanent") == 0))
+           || ngx_strncmp(word[2].data, "http://", 7) == 0
+           || ngx_strncmp(word[2].data, "https://", 8) == 0
+           || ngx_strncmp(word[2].data, "$scheme", 7) == 0;
+}
+
+
+/* a lease that is set for many places is of use if one of them can use it */
+
+static void
+ngx_rl_check_leases(ngx_rl_check_t *check)
+{
+    ngx_uint_t                        i, k;
+    const char                       *why;
+    ngx_rl_loc_conf_t   **conf;
+    ngx_rl_statement_t   *s;
+
+    conf = check->rmcf->confs.elts;
+
+    for (i = 0; i < check->rmcf->confs.nelts; i++) {
+
+        if (conf[i]->block == NULL || conf[i]->n == 0
+            || conf[i]->lease.ttl == 0
+            || ngx_rl_check_lease(conf[i]))
+        {
+            continue;
+        }
+
+        s = ngx_rl_statement_find(conf[i]->block,
+                                              "ratelimit_lease");
+        if (s) {
+            s->marks |= NGX_RL_CHECK_LEASED;
+        }
+    }
+
+    for (i = 0; i < check->rmcf->confs.nelts; i++) {
+
+        if (conf[i]->block == NULL || conf[i]->lease.ttl == 0) {
+            continue;
+        }
+
+        s = ngx_rl_statement_find(conf[i]->block,
+                                              "ratelimit_lease");
+
+        if (s == NULL || s->parent != conf[i]->block
+            || (s->marks & NGX_RL_CHECK_LEASED))
+        {
+            continue;
+        }
+
+        /* the reason is that of the first place that has got it */
+
+        why = "nothing is limited there";
+
+        for (k = i; k < check->rmcf->confs.nelts; k++) {
+
+            if (conf[k]->block && conf[k]->n
+                && ngx_rl_statement_find(conf[k]->block,
+                                                     "ratelimit_lease")
+                   == s)
+            {
+                why = ngx_rl_check_lease(conf[k]);
+                break;
+            }
+        }
+
+        ngx_rl_check_warn(check, conf[i], s,
+                      NGX_LOG_WARN, NGX_RL_CHECK_LEASE,
+                      "\"%V\" has no effect: %s", &s->words[0], why);
+    }
+}
+
+
+/* NULL, or why nothing is taken in advance here */
+
+static const char *
+ngx_rl_check_lease(ngx_rl_loc_conf_t *conf)
+{
+    uint64_t                     capacity;
+    ngx_rl_terms_t  *terms;
+
+    terms = &conf->guards[0].limit->terms;
+
+    if (conf->shards == NULL) {
+        return "without \"ratelimit_shards\" nobody is asked for tokens";
+    }
+
+    if (conf->preview) {
+        return "a preview takes no tokens";
+    }
+
+    if (conf->n > 1) {
+        return "requests with several limits are not served from leases";
+    }
+
+    if (terms->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+        return "a sliding window log has no tokens to take in advance";
+    }
+
+    if (conf->lease.percent == 0 || terms->capacity.dynamic
+        || (terms->capacity.value == NULL && terms->rate.dynamic))
+    {
+        return NULL;
+    }
+
+    capacity = terms->capacity.value ? terms->capacity.u.number
+                                     : terms->rate.u.rate.count;
+
+    return capacity * conf->lease.percent / 100
+           ? NULL : "such a part of the capacity is less than one token";
+}
+
+
+static void
+ngx_rl_check_timeout(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf,
+    ngx_rl_statement_t *statement)
+{
+    ngx_str_t  *word;
+    ngx_int_t   ms;
+
+    word = statement->words;
+    ms = ngx_parse_time(&word[1], 0);
+
+    if (ms < NGX_RL_CHECK_SLOW) {
+        return;
+    }
+
+    if (ngx_atoi(word[1].data, word[1].len) != NGX_ERROR) {
+        ngx_rl_check_warn(check, conf, statement,
+                      NGX_LOG_WARN, NGX_RL_CHECK_TIMEOUT,
+                      "\"%V\" \"%V\" is %i seconds, for which requests wait "
+                      "when Redis does not answer: write \"%Vms\" for "
+                      "milliseconds", &word[0], &word[1], ms / 1000, &word[1]);
+        return;
+    }
+
+    ngx_rl_check_warn(check, conf, statement,
+                  NGX_LOG_WARN, NGX_RL_CHECK_TIMEOUT,
+                  "\"%V\" \"%V\" is long: requests wait for that time when "
+                  "Redis does not answer; write \"50ms\", for example",
+                  &word[0], &word[1]);
+}
+
+
+static void
+ngx_rl_check_file(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf,
+    ngx_rl_statement_t *statement)
+{
+    ngx_str_t        name;
+    ngx_file_info_t  fi;
+
+    name = statement->words[1];
+
+    if (ngx_conf_full_name(check->cf->cycle, &name, 1) != NGX_OK
+        || ngx_file_info(name.data, &fi) == NGX_FILE_ERROR
+        || (fi.st_mode & S_IROTH) == 0)
+    {
+        return;
+    }
+
+    ngx_rl_check_warn(check, conf, statement,
+                  NGX_LOG_WARN, NGX_RL_CHECK_FILE,
+                  "every user of this machine can read \"%V\" of \"%V\": "
+                  "run \"chmod o-r %V\"",
+                  &name, &statement->words[0], &name);
+}
+
+
+/*
+ * Servers that others have announced get the password too, and nobody has
+ * checked who they are
+ */
+
+static void
+ngx_rl_check_plain(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf)
+{
+    ngx_uint_t                       i;
+    ngx_rl_peer_t       *peer;
+    ngx_rl_statement_t  *s;
+
+    if (conf->shards == NULL
+        || conf->where->kind == NGX_RL_SHARDS
+        || ngx_rl_check_loopback(&conf->where->addresses))
+    {
+        return;
+    }
+
+    s = ngx_rl_statement_find(conf->block, "ratelimit_shards");
+
+    for (i = 0; i < conf->shards->n; i++) {
+        peer = conf->shards->peers[i];
+
+        if ((peer->password.len && peer->redis.tls == NULL)
+            || (peer->sentinels && peer->sentinels->password.len
+                && peer->sentinels->peer->redis.tls == NULL))
+        {
+            ngx_rl_check_warn(check, conf, s,
+                          NGX_LOG_WARN, NGX_RL_CHECK_PLAIN,
+                          "a password goes over the network in plain text, "
+                          "to all servers that %s of \"ratelimit_shards\" "
+                          "announces: "
+                          "write \"ratelimit_redis_ssl on;\"",
+                          conf->where->kind == NGX_RL_CLUSTER
+                          ? "the cluster" : "a sentinel");
+            return;
+        }
+    }
+}
+
+
+static ngx_uint_t
+ngx_rl_check_loopback(ngx_array_t *addresses)
+{
+    ngx_uint_t                   i, k;
+    struct sockaddr             *sa;
+    ngx_rl_shard_t  *shard;
+
+    shard = addresses->elts;
+
+    for (i = 0; i < addresses->nelts; i++) {
+
+        if (shard[i].naddrs == 0) {
+            return 0;
+        }
+
+        for (k = 0; k < shard[i].naddrs; k++) {
+            sa = shard[i].addrs[k].sockaddr;
+
+            switch (sa->sa_family) {
+
+            case AF_INET:
+                if ((ntohl(((struct sockaddr_in *) sa)->sin_addr.s_addr) >> 24)
+                    != 127)
+                {
+                    return 0;
+                }
+
+                break;
+
+#if (NGX_HAVE_INET6)
+            case AF_INET6:
+                if (!IN6_IS_ADDR_LOOPBACK(
+                                  &((struct sockaddr_in6 *) sa)->sin6_addr))
+                {
+                    return 0;
+                }
+
+                break;
+#endif
+            }
+        }
+    }
+
+    return 1;
+}
+
+
+static void
+ngx_rl_check_unused(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf)
+{
+    ngx_uint_t                        i;
+    ngx_rl_limit_t      **limit;
+
+    limit = check->rmcf->limits.elts;
+
+    for (i = 0; i < check->rmcf->limits.nelts; i++) {
+
+        if (!limit[i]->named || limit[i]->used) {
+            continue;
+        }
+
+        ngx_rl_check_warn(check, conf, limit[i]->statement,
+                      NGX_LOG_WARN, NGX_RL_CHECK_UNUSED,
+                      "limit \"%V\" of \"ratelimit_limit\" is used nowhere: "
+                      "write \"ratelimit %V;\" where it is to be applied",
+                      &limit[i]->name, &limit[i]->name);
+    }
+}
+
+
+static void
+ngx_rl_check_shards(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *http)
+{
+    ngx_str_t                        *name;
+    ngx_uint_t                        i;
+    ngx_rl_loc_conf_t   **conf;
+    ngx_rl_statement_t   *s;
+
+    static ngx_str_t  root = ngx_string("/");
+
+    conf = check->rmcf->confs.elts;
+
+    for (i = 0; i < check->rmcf->confs.nelts; i++) {
+        s = conf[i]->block;
+
+        if (conf[i]->n == 0 || conf[i]->shards) {
+            continue;
+        }
+
+        if (check->rmcf->peers.nelts == 0) {
+            ngx_rl_check_warn(check, http, NULL,
+                          NGX_LOG_NOTICE, NGX_RL_CHECK_SHARDS,
+                          "there is no \"ratelimit_shards\": each machine "
+                          "limits by itself, from its own memory");
+            return;
+        }
+
+        if (s == NULL || (conf[i]->silence & NGX_RL_CHECK_SHARDS))
+        {
+            continue;
+        }
+
+        name = ngx_rl_statement_is(s, "location")
+               ? &s->words[s->n - 1] : &root;
+
+        ngx_rl_check_warn(check, conf[i], s,
+                      NGX_LOG_WARN, NGX_RL_CHECK_SHARDS,
+                      "limits of location \"%V\" live in this machine's "
+                      "memory alone, others in Redis: there is no "
+                      "\"ratelimit_shards\" for that place", name);
+        return;
+    }
+}
+
+
+/* how much memory there is for a reload is known when the zone is made */
+
+static void
+ngx_rl_check_reserve(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *http)
+{
+    u_char                          *p;
+    ngx_str_t                       *advice, *file;
+    ngx_rl_statement_t  *s;
+
+    if (check->rmcf->zone == NULL
+        || (http->silence & NGX_RL_CHECK_RESERVE))
+    {
+        return;
+    }
+
+    s = http->block ? ngx_rl_statement_find(http->block,
+                                                        "ratelimit_zone")
+                    : NULL;
+    file = s ? &s->file : &http->file;
+
+    p = ngx_pnalloc(check->cf->pool, file->len + 128);
+    if (p == NULL) {
+        return;
+    }
+
+    advice = &check->rmcf->zone->advice;
+    advice->data = p;
+    advice->len = ngx_sprintf(p, " (or \"ratelimit_silence small_reserve;\" "
+                                 "if this is meant) in %V:%ui", file,
+                              s ? s->line : http->line)
+                  - p;
+}
+
+
+/* without a statement the place is that of the conf */
+
+static void ngx_cdecl
+ngx_rl_check_warn(ngx_rl_check_t *check,
+    ngx_rl_loc_conf_t *conf,
+    ngx_rl_statement_t *statement, ngx_uint_t level,
+    ngx_uint_t what, const char *fmt, ...)
+{
+    u_char            text[NGX_MAX_CONF_ERRSTR], *last;
+    va_list           args;
+    ngx_conf_enum_t  *silence;
+
+    if (conf->silence & what) {
+        return;
+    }
+
+    if (statement) {
+
+        if (statement->marks & what) {
+            return;
+        }
+
+        statement->marks |= what;
+    }
+
+    va_start(args, fmt);
+    last = ngx_vslprintf(text, text + NGX_MAX_CONF_ERRSTR, fmt, args);
+    va_end(args);
+
+    for (silence = ngx_rl_silences;
+         silence->value != what;
+         silence++)
+    {
+        /* void */
+    }
+
+    last = ngx_slprintf(last, text + NGX_MAX_CONF_ERRSTR,
+                        " (or \"ratelimit_silence %V;\" if this is meant) "
+                        "in %V:%ui", &silence->name,
+                        statement ? &statement->file : &conf->file,
+                        statement ? statement->line : conf->line);
+
+    ngx_log_error(level, check->cf->log, 0, "%*s", (size_t) (last - text),
+                  text);
+
+    /* unless that is its log, "nginx -t" shows nothing below a warning */
+
+    if (level > NGX_LOG_WARN && ngx_test_config && !ngx_quiet_mode
+        && check->cf->log->file->fd != ngx_stderr)
+    {
+        ngx_log_stderr(0, "%*s", (size_t) (last - text), text);
+    }
+}

@@ -1,0 +1,892 @@
+
+/*
+ * What guards a place: the limit of its own, if any, and the named ones.
+ *
+ * A location that sets any of the terms (key, capacity, rate, algorithm,
+ * window, refill interval) makes a limit of its own; one that sets none of
+ * them shares its parent's, bucket and all.  Such a limit is named after the
+ * server and location that made it, so that machines with one configuration
+ * agree on the names, and the names are unique: where two places would get the
+ * same one, the later gets "#2" and so on.
+ *
+ * "ratelimit" replaces the parent's list of named limits; "ratelimit off"
+ * takes over nothing from the parent at all.
+ *
+ * Likewise, a location that sets the shards, or anything that says how to get
+ * at them, makes a set of shards of its own; peers that are the same in every
+ * respect exist once.
+ */
+
+
+#include "conf/ngx_rl_conf.h"
+#include "conf/ngx_rl_origin.h"
+#include "conf/ngx_rl_place.h"
+
+
+static char *ngx_rl_merge_limit(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
+static void ngx_rl_merge_terms(ngx_rl_terms_t *prev,
+    ngx_rl_terms_t *conf);
+static ngx_uint_t ngx_rl_terms_set(
+    ngx_rl_terms_t *terms);
+static void ngx_rl_merge_outage(
+    ngx_rl_loc_conf_t *conf);
+static char *ngx_rl_merge_guards(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *conf);
+static ngx_int_t ngx_rl_guard(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit);
+static ngx_uint_t ngx_rl_guard_log_key(
+    ngx_http_complex_value_t *key, ngx_uint_t log_key);
+static ngx_uint_t ngx_rl_merge_access(
+    ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
+static ngx_int_t ngx_rl_conf_attach(
+    ngx_rl_zone_t *zone, void *data);
+static char *ngx_rl_make_shards(ngx_conf_t *cf,
+    ngx_rl_shards_t *shared, ngx_rl_loc_conf_t *conf);
+static char *ngx_rl_access_given(
+    ngx_rl_access_t *access);
+static ngx_int_t ngx_rl_access_tls(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *conf);
+static ngx_int_t ngx_rl_access_user(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *conf, char *directive, ngx_str_t *user,
+    ngx_str_t *password);
+
+
+/* the one that is being read: a conf that is made has no way to it */
+
+static ngx_rl_main_conf_t  *ngx_rl_loading;
+
+
+const ngx_rl_breaker_conf_t  ngx_rl_breaker_default =
+{
+    5, 30000, 10000
+};
+
+
+void *
+ngx_rl_create_main_conf(ngx_conf_t *cf)
+{
+    ngx_rl_main_conf_t  *rmcf;
+
+    rmcf = ngx_pcalloc(cf->pool, sizeof(ngx_rl_main_conf_t));
+    if (rmcf == NULL) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&rmcf->peers, cf->pool, 4,
+                       sizeof(ngx_rl_peer_t *))
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    if (ngx_array_init(&rmcf->limits, cf->pool, 4,
+                       sizeof(ngx_rl_limit_t *))
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    if (ngx_array_init(&rmcf->confs, cf->pool, 16,
+                       sizeof(ngx_rl_loc_conf_t *))
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    rmcf->zone_size = NGX_CONF_UNSET_SIZE;
+
+    ngx_rl_loading = rmcf;
+
+    return rmcf;
+}
+
+
+void *
+ngx_rl_create_loc_conf(ngx_conf_t *cf)
+{
+    ngx_rl_loc_conf_t  *conf, **confp;
+
+    /*
+     * set by ngx_pcalloc():
+     *
+     *     conf->guards, n, enforced, shards, cost
+     *     conf->terms but the algorithm
+     *     conf->headers, limit, named, prefix, where, off
+     *     conf->access.user, password, sentinel_..., breaker
+     *     conf->local_share, lease, silence, block
+     */
+
+    conf = ngx_pcalloc(cf->pool, sizeof(ngx_rl_loc_conf_t));
+    if (conf == NULL) {
+        return NULL;
+    }
+
+    conf->status = NGX_CONF_UNSET_UINT;
+    conf->error_status = NGX_CONF_UNSET_UINT;
+    conf->on_error = NGX_CONF_UNSET_UINT;
+    conf->body = NGX_CONF_UNSET_UINT;
+    conf->phase = NGX_CONF_UNSET_UINT;
+    conf->clock = NGX_CONF_UNSET_UINT;
+    conf->log_level = NGX_CONF_UNSET_UINT;
+    conf->log_key = NGX_RL_KEY_AUTO;
+    conf->ipv6_prefix = NGX_CONF_UNSET_UINT;
+    conf->dry_run = NGX_CONF_UNSET;
+    conf->preview = NGX_CONF_UNSET;
+    conf->preview_cache = NGX_CONF_UNSET_MSEC;
+    conf->deny_cache = NGX_CONF_UNSET_MSEC;
+    conf->timeout = NGX_CONF_UNSET_MSEC;
+    conf->terms.algorithm = NGX_CONF_UNSET_UINT;
+    conf->access.database = NGX_CONF_UNSET;
+    conf->access.networks = NGX_CONF_UNSET_PTR;
+    conf->access.connect_timeout = NGX_CONF_UNSET_MSEC;
+
+    ngx_rl_tls_conf_init(&conf->access.tls);
+
+    confp = ngx_array_push(&ngx_rl_loading->confs);
+    if (confp == NULL) {
+        return NULL;
+    }
+
+    *confp = conf;
+
+    conf->file = cf->conf_file->file.name;
+    conf->line = cf->conf_file->line;
+
+    return conf;
+}
+
+
+/* the http level has no parent: it is merged with a conf that sets nothing */
+
+char *
+ngx_rl_init_main_conf(ngx_conf_t *cf, void *conf)
+{
+    void                           *none;
+    ngx_rl_loc_conf_t  *rlcf;
+
+    none = ngx_rl_create_loc_conf(cf);
+    if (none == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    rlcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_ratelimit_module);
+
+    return ngx_rl_merge_loc_conf(cf, none, rlcf);
+}
+
+
+char *
+ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
+{
+    ngx_rl_loc_conf_t *prev = parent;
+    ngx_rl_loc_conf_t *conf = child;
+
+    char                      *rv;
+    ngx_uint_t                 i, own;
+    ngx_http_core_srv_conf_t  *cscf;
+
+    ngx_conf_merge_uint_value(conf->status, prev->status,
+                              NGX_HTTP_TOO_MANY_REQUESTS);
+    ngx_conf_merge_uint_value(conf->error_status, prev->error_status,
+                              NGX_HTTP_SERVICE_UNAVAILABLE);
+    ngx_conf_merge_uint_value(conf->on_error, prev->on_error,
+                              NGX_RL_ON_ERROR_LOCAL);
+    ngx_conf_merge_uint_value(conf->body, prev->body,
+                              NGX_RL_BODY_DEFAULT);
+    ngx_conf_merge_uint_value(conf->phase, prev->phase,
+                              NGX_RL_PHASE_ACCESS);
+    ngx_conf_merge_uint_value(conf->clock, prev->clock,
+                              NGX_RL_CLOCK_REDIS);
+    ngx_conf_merge_uint_value(conf->log_level, prev->log_level, NGX_LOG_ERR);
+    ngx_conf_merge_uint_value(conf->ipv6_prefix, prev->ipv6_prefix, 64);
+    ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+    ngx_conf_merge_value(conf->preview, prev->preview, 0);
+    ngx_conf_merge_msec_value(conf->preview_cache, prev->preview_cache, 50);
+    ngx_conf_merge_msec_value(conf->deny_cache, prev->deny_cache,
+                              NGX_RL_DENY_CACHE);
+    ngx_conf_merge_bitmask_value(conf->headers, prev->headers,
+                                 (NGX_CONF_BITMASK_SET
+                                  |NGX_RL_HEADERS_LEGACY));
+    ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 50);
+    ngx_conf_merge_str_value(conf->prefix, prev->prefix, "ratelimit");
+
+    if (conf->log_key == NGX_RL_KEY_AUTO) {
+        conf->log_key = prev->log_key;
+    }
+
+    if (conf->cost.value == NULL) {
+        conf->cost = prev->cost;
+    }
+
+    if (!conf->lease.set) {
+        conf->lease = prev->lease;
+    }
+
+    if (conf->local_share.den == 0) {
+        conf->local_share = prev->local_share;
+    }
+
+    if (conf->local_share.den == 0) {
+        conf->local_share.num = 1;
+        conf->local_share.den = 1;
+    }
+
+    conf->silence |= prev->silence;
+
+    own = ngx_rl_merge_access(prev, conf);
+
+    rv = ngx_rl_merge_limit(cf, prev, conf);
+    if (rv != NGX_CONF_OK) {
+        return rv;
+    }
+
+    if (conf->limit == NULL && conf->named == NULL) {
+        return NGX_CONF_OK;
+    }
+
+    /* no request is served at the http level: what lacks there may follow */
+
+    cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+
+    if (cscf->ctx == NULL) {
+        return NGX_CONF_OK;
+    }
+
+    rv = ngx_rl_make_shards(cf, own ? NULL : prev->shards, conf);
+    if (rv != NGX_CONF_OK) {
+        return rv;
+    }
+
+    for (i = 0; conf->shards && i < conf->shards->n; i++) {
+        conf->shards->peers[i]->timeout =
+            ngx_min(conf->shards->peers[i]->timeout, conf->timeout);
+    }
+
+    rv = ngx_rl_merge_guards(cf, conf);
+
+    if (rv == NGX_CONF_OK && conf->n) {
+        ngx_rl_merge_outage(conf);
+    }
+
+    return rv;
+}
+
+
+/* for the log: places that share a shard may follow different policies */
+
+static void
+ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf)
+{
+    ngx_uint_t                  i;
+    const char                 *outage;
+    ngx_rl_peer_t  *peer;
+
+    static const char  open[] = "its keys are not limited";
+    static const char  closed[] = "requests for its keys are rejected";
+    static const char  local[] = "limits of its keys are local";
+    static const char  mixed[] =
+        "limits of its keys follow \"ratelimit_on_error\"";
+
+    switch (conf->on_error) {
+
+    case NGX_RL_ON_ERROR_OPEN:
+        outage = open;
+        break;
+
+    case NGX_RL_ON_ERROR_CLOSED:
+        outage = closed;
+        break;
+
+    default: /* NGX_RL_ON_ERROR_LOCAL */
+        outage = local;
+        break;
+    }
+
+    for (i = 0; conf->shards && i < conf->shards->n; i++) {
+        peer = conf->shards->peers[i];
+
+        peer->outage = (peer->outage == ngx_rl_peer_unused
+                        || peer->outage == outage)
+                       ? outage : mixed;
+    }
+}
+
+
+static char *
+ngx_rl_merge_limit(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
+{
+    char                             *given;
+    ngx_uint_t                        own;
+    ngx_http_core_srv_conf_t         *cscf;
+    ngx_http_core_loc_conf_t         *clcf;
+    ngx_rl_limit_t      **limitp;
+    ngx_rl_main_conf_t   *rmcf;
+
+    own = ngx_rl_terms_set(&conf->terms);
+
+    if (!conf->off) {
+        ngx_rl_merge_terms(&prev->terms, &conf->terms);
+
+        if (conf->named == NULL) {
+            conf->named = prev->named;
+        }
+
+        if (!own) {
+            conf->limit = prev->limit;
+            return NGX_CONF_OK;
+        }
+    }
+
+    if (conf->terms.algorithm == NGX_CONF_UNSET_UINT) {
+        conf->terms.algorithm = NGX_RL_TOKEN_BUCKET;
+    }
+
+    if (!own) {
+        return NGX_CONF_OK;
+    }
+
+    if (!ngx_rl_terms_complete(&conf->terms)) {
+
+        /*
+         * outside of locations, values may stand alone as defaults, unless
+         * they end a limit that there was
+         */
+
+        clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+        cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+
+        if (clcf->name.len == 0 && prev->limit == NULL) {
+            return NGX_CONF_OK;
+        }
+
+        given = conf->terms.capacity.value ? "ratelimit_capacity"
+                : conf->terms.key ? "ratelimit_key"
+                : conf->terms.window.value ? "ratelimit_window"
+                : conf->terms.step.value ? "ratelimit_refill_interval"
+                : "ratelimit_algorithm";
+
+        ngx_rl_place_error(cf, conf, given,
+                      "\"%s\" without \"%s\" in %s \"%V\": "
+                      "nothing would be limited", given,
+                      conf->terms.algorithm
+                      == NGX_RL_SLIDING_WINDOW_LOG
+                      ? "ratelimit_capacity" : "ratelimit_rate",
+                      clcf->name.len ? "location" : "server",
+                      clcf->name.len ? &clcf->name : &cscf->server_name);
+        return NGX_CONF_ERROR;
+    }
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+    conf->limit = ngx_pcalloc(cf->pool, sizeof(ngx_rl_limit_t));
+    if (conf->limit == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (ngx_rl_limit_name(cf, &rmcf->limits, &conf->limit->name)
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    conf->limit->terms = conf->terms;
+
+    limitp = ngx_array_push(&rmcf->limits);
+    if (limitp == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *limitp = conf->limit;
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_uint_t
+ngx_rl_terms_set(ngx_rl_terms_t *terms)
+{
+    return terms->key || terms->capacity.value || terms->rate.value
+           || terms->window.value || terms->step.value
+           || terms->algorithm != NGX_CONF_UNSET_UINT;
+}
+
+
+static void
+ngx_rl_merge_terms(ngx_rl_terms_t *prev,
+    ngx_rl_terms_t *conf)
+{
+    if (conf->key == NULL) {
+        conf->key = prev->key;
+    }
+
+    if (conf->capacity.value == NULL) {
+        conf->capacity = prev->capacity;
+    }
+
+    if (conf->rate.value == NULL) {
+        conf->rate = prev->rate;
+    }
+
+    if (conf->window.value == NULL) {
+        conf->window = prev->window;
+    }
+
+    if (conf->step.value == NULL) {
+        conf->step = prev->step;
+    }
+
+    ngx_conf_merge_uint_value(conf->algorithm, prev->algorithm,
+                              NGX_RL_TOKEN_BUCKET);
+}
+
+
+static char *
+ngx_rl_merge_guards(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *conf)
+{
+    ngx_str_t                       *name;
+    ngx_uint_t                       i, n;
+    ngx_http_core_srv_conf_t        *cscf;
+    ngx_http_core_loc_conf_t        *clcf;
+    ngx_rl_limit_t      *limit;
+    ngx_rl_main_conf_t  *rmcf;
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+    n = (conf->limit ? 1 : 0) + (conf->named ? conf->named->nelts : 0);
+
+    if (n > NGX_RL_CLAIMS) {
+        ngx_rl_place_error(cf, conf, "ratelimit",
+                      "%ui limits in one place, at most %d are possible",
+                      n, NGX_RL_CLAIMS);
+        return NGX_CONF_ERROR;
+    }
+
+    conf->guards = ngx_palloc(cf->pool,
+                              n * sizeof(ngx_rl_guard_t));
+    if (conf->guards == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (conf->limit
+        && ngx_rl_guard(cf, conf, conf->limit) != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    if (conf->named) {
+        name = conf->named->elts;
+
+        for (i = 0; i < conf->named->nelts; i++) {
+            limit = ngx_rl_limit_find(&rmcf->limits, &name[i]);
+
+            if (limit == NULL || !limit->named) {
+                cscf = ngx_http_conf_get_module_srv_conf(cf,
+                                                     ngx_http_core_module);
+                clcf = ngx_http_conf_get_module_loc_conf(cf,
+                                                     ngx_http_core_module);
+
+                ngx_rl_place_error(cf, conf, "ratelimit",
+                              "unknown limit \"%V\" in \"ratelimit\": "
+                              "there is no \"ratelimit_limit %V ...\", "
+                              "server \"%V\", location \"%V\"",
+                              &name[i], &name[i], &cscf->server_name,
+                              &clcf->name);
+                return NGX_CONF_ERROR;
+            }
+
+            if (ngx_rl_guard(cf, conf, limit) != NGX_OK) {
+                return NGX_CONF_ERROR;
+            }
+        }
+    }
+
+    rmcf->used = 1;
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_rl_guard(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
+    ngx_rl_limit_t *limit)
+{
+    u_char                      *p;
+    u_char                       text[NGX_MAX_CONF_ERRSTR];
+    ngx_str_t                    error;
+    const char                  *directive;
+    ngx_rl_guard_t  *guard;
+
+    error.data = text;
+    error.len = NGX_MAX_CONF_ERRSTR;
+
+    directive = ngx_rl_limit_check(limit, limit->cost.value
+                                                      ? &limit->cost
+                                                      : &conf->cost, &error);
+    if (directive) {
+        ngx_rl_place_error(cf, conf, directive, "%V", &error);
+        return NGX_ERROR;
+    }
+
+    limit->used = 1;
+
+    guard = &conf->guards[conf->n++];
+    guard->limit = limit;
+
+    guard->log_key = ngx_rl_guard_log_key(limit->terms.key,
+                                                      conf->log_key);
+
+    if (!limit->dry_run && !conf->dry_run && !conf->preview) {
+        conf->enforced++;
+    }
+
+    p = ngx_pnalloc(cf->pool, conf->prefix.len + limit->name.len + 3);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    guard->key_prefix.data = p;
+    p = ngx_sprintf(p, "%V:%V:{", &conf->prefix, &limit->name);
+    guard->key_prefix.len = p - guard->key_prefix.data;
+
+    /* what is in braces says where a key of a cluster lives */
+
+    guard->braces = conf->where
+                    && conf->where->kind == NGX_RL_CLUSTER;
+
+    if (guard->braces) {
+
+        for (p = guard->key_prefix.data + conf->prefix.len;
+             p < guard->key_prefix.data + guard->key_prefix.len - 1;
+             p++)
+        {
+            *p = (*p == '{') ? '(' : (*p == '}') ? ')' : *p;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * A key of a client's address, and of text that the configuration has anyway,
+ * is shown as it is; any other may be a secret
+ */
+
+static ngx_uint_t
+ngx_rl_guard_log_key(ngx_http_complex_value_t *key,
+    ngx_uint_t log_key)
+{
+    u_char      *p, *last;
+    ngx_str_t    name;
+    ngx_uint_t   i, binary;
+
+    static ngx_str_t  addresses[] = {
+        ngx_string("binary_remote_addr"),
+        ngx_string("ratelimit_client_net"),
+        ngx_string("remote_addr"),
+        ngx_string("realip_remote_addr"),
+        ngx_string("proxy_protocol_addr"),
+        ngx_null_string
+    };
+
+    if (key == NULL) {
+        return log_key == NGX_RL_KEY_AUTO
+               ? NGX_RL_KEY_PLAIN : log_key;
+    }
+
+    binary = 0;
+
+    p = key->value.data;
+    last = p + key->value.len;
+
+    while (ngx_rl_origin_next(&p, last, &name)) {
+
+        for (i = 0; addresses[i].len; i++) {
+            if (addresses[i].len == name.len
+                && ngx_strncasecmp(addresses[i].data, name.data, name.len)
+                   == 0)
+            {
+                break;
+            }
+        }
+
+        if (addresses[i].len == 0) {
+            return log_key == NGX_RL_KEY_AUTO
+                   ? NGX_RL_KEY_HASH : log_key;
+        }
+
+        /* nothing before it, and nothing behind */
+
+        binary = (i == 0 && key->value.data[0] == '$'
+                  && (p == last || (p + 1 == last && *p == '}')));
+    }
+
+    if (log_key != NGX_RL_KEY_AUTO
+        && log_key != NGX_RL_KEY_PLAIN)
+    {
+        return log_key;
+    }
+
+    return binary ? NGX_RL_KEY_ADDRESS
+                  : NGX_RL_KEY_PLAIN;
+}
+
+
+/* whether this level says anything about the shards */
+
+static ngx_uint_t
+ngx_rl_merge_access(ngx_rl_loc_conf_t *prev,
+    ngx_rl_loc_conf_t *conf)
+{
+    ngx_uint_t  own;
+
+    own = conf->where || conf->access.user.data
+          || conf->access.password.data
+          || conf->access.database != NGX_CONF_UNSET
+          || conf->access.connect_timeout != NGX_CONF_UNSET_MSEC
+          || conf->access.sentinel_user.data
+          || conf->access.sentinel_password.data
+          || conf->access.breaker.failures
+          || conf->access.networks != NGX_CONF_UNSET_PTR
+          || ngx_rl_tls_conf_set(&conf->access.tls);
+
+    if (conf->where == NULL) {
+        conf->where = prev->where;
+    }
+
+    ngx_conf_merge_str_value(conf->access.user, prev->access.user, "");
+    ngx_conf_merge_str_value(conf->access.password, prev->access.password, "");
+    ngx_conf_merge_value(conf->access.database, prev->access.database, 0);
+    ngx_conf_merge_msec_value(conf->access.connect_timeout,
+                              prev->access.connect_timeout, 100);
+    ngx_conf_merge_str_value(conf->access.sentinel_user,
+                             prev->access.sentinel_user, "");
+    ngx_conf_merge_str_value(conf->access.sentinel_password,
+                             prev->access.sentinel_password, "");
+    ngx_conf_merge_ptr_value(conf->access.networks, prev->access.networks,
+                             NULL);
+
+    ngx_rl_tls_conf_merge(&prev->access.tls, &conf->access.tls);
+
+    if (conf->access.breaker.failures == 0) {
+        conf->access.breaker = prev->access.breaker;
+    }
+
+    if (conf->access.breaker.failures == 0) {
+        conf->access.breaker = ngx_rl_breaker_default;
+    }
+
+    return own;
+}
+
+
+/*
+ * Made where a limit uses them, so that nobody connects to unused servers;
+ * without any, limits live in this machine's memory
+ */
+
+static char *
+ngx_rl_make_shards(ngx_conf_t *cf,
+    ngx_rl_shards_t *shared, ngx_rl_loc_conf_t *conf)
+{
+    char                            *given;
+    ngx_conf_file_t                  file, *saved;
+    ngx_http_core_loc_conf_t        *clcf;
+    ngx_rl_main_conf_t  *rmcf;
+
+    if (shared) {
+        conf->shards = shared;
+        return NGX_CONF_OK;
+    }
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+    if (conf->where == NULL) {
+
+        given = ngx_rl_access_given(&conf->access);
+
+        if (given) {
+            ngx_rl_place_error(cf, conf, given,
+                          "\"%s\" without "
+                          "\"ratelimit_shards\": limits would live in this "
+                          "machine's memory alone", given);
+            return NGX_CONF_ERROR;
+        }
+
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_rl_access_user(cf, conf, "ratelimit_redis_user",
+                                       &conf->access.user,
+                                       &conf->access.password)
+        != NGX_OK
+        || ngx_rl_access_user(cf, conf, "ratelimit_sentinel_user",
+                                          &conf->access.sentinel_user,
+                                          &conf->access.sentinel_password)
+           != NGX_OK
+        || ngx_rl_access_tls(cf, conf) != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    if (conf->where->kind == NGX_RL_CLUSTER
+        && conf->access.database)
+    {
+        ngx_rl_place_error(cf, conf, "ratelimit_redis_database",
+                      "\"ratelimit_redis_database\" %i with "
+                      "\"ratelimit_shards cluster\": a cluster has no "
+                      "databases", conf->access.database);
+        return NGX_CONF_ERROR;
+    }
+
+    conf->access.prefix = conf->prefix;
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+    if (clcf->resolver->connections.nelts) {
+        conf->access.resolver = clcf->resolver;
+        conf->access.resolver_timeout = clcf->resolver_timeout;
+    }
+
+    /* errors of the servers are shown there */
+
+    saved = cf->conf_file;
+    ngx_rl_place_set(cf, conf, "ratelimit_shards", &file);
+
+    conf->shards = ngx_rl_shards_create(cf, conf->where,
+                                                    &conf->access,
+                                                    &rmcf->peers);
+    cf->conf_file = saved;
+
+    if (conf->shards == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* what is of no use without shards, or NULL; the name of a directive */
+
+static char *
+ngx_rl_access_given(ngx_rl_access_t *access)
+{
+    return access->password.len ? "ratelimit_redis_password"
+           : access->user.len ? "ratelimit_redis_user"
+           : access->database ? "ratelimit_redis_database"
+           : access->sentinel_password.len ? "ratelimit_sentinel_password"
+           : access->sentinel_user.len ? "ratelimit_sentinel_user"
+           : access->networks ? "ratelimit_redis_networks"
+           : access->tls.enable == 1 ? "ratelimit_redis_ssl"
+           : ngx_rl_tls_conf_given(&access->tls);
+}
+
+
+/* who takes care of certificates wants TLS, or has to say that he does not */
+
+static ngx_int_t
+ngx_rl_access_tls(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *conf)
+{
+    char                        *given;
+    ngx_uint_t                   i;
+    ngx_rl_shard_t  *shard;
+
+    given = ngx_rl_tls_conf_given(&conf->access.tls);
+
+    if (given == NULL || conf->access.tls.enable != NGX_CONF_UNSET) {
+        return NGX_OK;
+    }
+
+    shard = conf->where->addresses.elts;
+
+    for (i = 0; i < conf->where->addresses.nelts; i++) {
+        if (shard[i].tls) {
+            return NGX_OK;
+        }
+    }
+
+    ngx_rl_place_error(cf, conf, given,
+                  "\"%s\" without TLS: write "
+                  "\"ratelimit_redis_ssl on\", or \"rediss://\" in front of "
+                  "addresses, or \"ratelimit_redis_ssl off\"", given);
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_rl_access_user(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *conf, char *directive, ngx_str_t *user,
+    ngx_str_t *password)
+{
+    size_t  len;
+
+    if (user->len == 0 || password->len) {
+        return NGX_OK;
+    }
+
+    len = ngx_strlen(directive) - (sizeof("user") - 1);
+
+    ngx_rl_place_error(cf, conf, directive,
+                  "\"%s\" \"%V\" needs \"%*spassword\" or "
+                  "\"%*spassword_file\"", directive, user,
+                  len, directive, len, directive);
+
+    return NGX_ERROR;
+}
+
+
+ngx_int_t
+ngx_rl_conf_zone(ngx_conf_t *cf)
+{
+    ngx_rl_main_conf_t  *rmcf;
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+    if (!rmcf->used && rmcf->zone_size == NGX_CONF_UNSET_SIZE) {
+        return NGX_OK;
+    }
+
+    ngx_conf_init_size_value(rmcf->zone_size, NGX_RL_ZONE_SIZE);
+
+    rmcf->zone = ngx_rl_zone_add(cf, rmcf->zone_size,
+                                             &ngx_http_ratelimit_module,
+                                             ngx_rl_stats_layout(),
+                                             ngx_rl_conf_attach,
+                                             rmcf);
+
+    return rmcf->zone ? NGX_OK : NGX_ERROR;
+}
+
+
+/* all that is counted has its place in the zone before anybody counts */
+
+static ngx_int_t
+ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data)
+{
+    ngx_rl_main_conf_t *rmcf = data;
+
+    ngx_uint_t                    i;
+    ngx_rl_limit_t  **limit;
+
+    rmcf->stats = ngx_rl_stats(zone);
+    if (rmcf->stats == NULL) {
+        return NGX_ERROR;
+    }
+
+    limit = rmcf->limits.elts;
+
+    for (i = 0; i < rmcf->limits.nelts; i++) {
+        limit[i]->stats = ngx_rl_stats_limit(zone,
+                                                         &limit[i]->name);
+        if (limit[i]->stats == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    return ngx_rl_peers_attach(zone, rmcf->stats, &rmcf->peers);
+}

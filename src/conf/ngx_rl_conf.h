@@ -1,0 +1,151 @@
+
+/*
+ * The configuration: what the directives say, merged.  Never written after it
+ * was parsed.
+ */
+
+
+#ifndef _NGX_RL_CONF_H_INCLUDED_
+#define _NGX_RL_CONF_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "conf/ngx_rl_limit.h"
+#include "conf/ngx_rl_scan.h"
+#include "script/ngx_rl_script.h"
+#include "topology/ngx_rl_shards.h"
+#include "memory/ngx_rl_stats.h"
+#include "memory/ngx_rl_zone.h"
+
+
+#define NGX_RL_ON_ERROR_OPEN     0
+#define NGX_RL_ON_ERROR_CLOSED   1
+#define NGX_RL_ON_ERROR_LOCAL    2
+
+#define NGX_RL_DENY_CACHE        1000        /* ms */
+#define NGX_RL_LEASE_TTL         1000        /* ms */
+
+#define NGX_RL_HEADERS_LEGACY    0x0002
+#define NGX_RL_HEADERS_DRAFT_8   0x0004
+#define NGX_RL_HEADERS_OFF       0x0008
+#define NGX_RL_HEADERS_DRY_RUN   0x0010
+#define NGX_RL_HEADERS_HEALTHY   0x0020  /* none of degradation */
+
+#define NGX_RL_BODY_DEFAULT      0
+#define NGX_RL_BODY_JSON         1
+#define NGX_RL_BODY_PROBLEM      2
+
+#define NGX_RL_PHASE_ACCESS      0
+#define NGX_RL_PHASE_PRECONTENT  1
+
+#define NGX_RL_KEY_PLAIN         0
+#define NGX_RL_KEY_HASH          1
+#define NGX_RL_KEY_OFF           2
+#define NGX_RL_KEY_ADDRESS       3       /* plain, from bytes */
+/* not set: as the key is made */
+#define NGX_RL_KEY_AUTO          NGX_CONF_UNSET_UINT
+
+#define NGX_RL_CLOCK_REDIS       0
+#define NGX_RL_CLOCK_NGINX       1
+
+
+typedef struct {
+    ngx_array_t                        peers;    /* ..._peer_t *, all of them */
+    ngx_array_t                        limits;   /* ..._limit_t *, all */
+    size_t                             zone_size;
+    ngx_rl_zone_t         *zone;     /* NULL: nobody needs it */
+    ngx_rl_stats_t        *stats;    /* shared memory */
+    unsigned                           used:1;   /* somebody does */
+
+    /* for messages, while the configuration is loaded */
+
+    ngx_array_t                        confs;    /* ..._loc_conf_t *, all */
+    ngx_rl_statement_t    *text;     /* NULL: not known */
+    unsigned                           scanned:1;
+} ngx_rl_main_conf_t;
+
+
+/* tokens taken in advance */
+
+typedef struct {
+    uint64_t                           tokens;
+    ngx_uint_t                         percent;      /* of the capacity */
+    ngx_msec_t                         ttl;          /* 0: none */
+    unsigned                           set:1;
+} ngx_rl_lease_t;
+
+
+/* a limit that guards a place */
+
+typedef struct {
+    ngx_rl_limit_t        *limit;
+    ngx_str_t                          key_prefix;   /* PREFIX:NAME:{ */
+    ngx_uint_t                         log_key;      /* how it is shown */
+    unsigned                           braces:1;     /* have a meaning */
+} ngx_rl_guard_t;
+
+
+typedef struct {
+    ngx_rl_guard_t        *guards;
+    ngx_uint_t                         n;            /* 0: not limited here */
+    ngx_uint_t                         enforced;     /* how many can reject */
+    ngx_rl_shards_t       *shards;       /* NULL: lives here */
+
+    ngx_rl_param_t         cost;
+    ngx_uint_t                         status;
+    ngx_uint_t                         error_status;
+    ngx_uint_t                         on_error;
+    ngx_rl_share_t         local_share;  /* den 0: not set */
+    ngx_uint_t                         headers;
+    ngx_uint_t                         body;
+    ngx_uint_t                         phase;
+    ngx_uint_t                         clock;
+    ngx_uint_t                         log_level;
+    ngx_uint_t                         log_key;
+    ngx_uint_t                         ipv6_prefix;  /* bits */
+    ngx_flag_t                         dry_run;
+    ngx_flag_t                         preview;
+    ngx_msec_t                         preview_cache;
+    ngx_msec_t                         deny_cache;
+    ngx_rl_lease_t         lease;
+    ngx_msec_t                         timeout;
+
+    /* as written; guards and shards are made of these */
+
+    ngx_rl_terms_t         terms;
+    ngx_rl_limit_t        *limit;        /* made of the terms */
+    ngx_array_t                       *named;        /* ngx_str_t, names */
+    ngx_str_t                          prefix;
+    ngx_rl_where_t        *where;        /* shards */
+    ngx_rl_access_t        access;
+    unsigned                           off:1;        /* nothing inherited */
+
+    /* for messages, while the configuration is loaded */
+
+    ngx_uint_t                         silence;      /* bits of warnings */
+    ngx_str_t                          file;         /* where the block is */
+    ngx_uint_t                         line;
+    ngx_rl_statement_t    *block;        /* NULL: not known */
+} ngx_rl_loc_conf_t;
+
+
+extern ngx_module_t  ngx_http_ratelimit_module;
+
+extern const ngx_rl_breaker_conf_t
+    ngx_rl_breaker_default;
+
+
+void *ngx_rl_create_main_conf(ngx_conf_t *cf);
+char *ngx_rl_init_main_conf(ngx_conf_t *cf, void *conf);
+void *ngx_rl_create_loc_conf(ngx_conf_t *cf);
+char *ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent,
+    void *child);
+
+/* adds the zone, if anybody needs it */
+ngx_int_t ngx_rl_conf_zone(ngx_conf_t *cf);
+
+
+#endif /* _NGX_RL_CONF_H_INCLUDED_ */

@@ -1,0 +1,941 @@
+
+/*
+ * The handlers of the directives: each checks the words of a directive and
+ * stores what they say.  What depends on other levels, or on limits that may
+ * follow, waits until the configuration is merged.
+ *
+ * The message about an invalid value names the directive and what is allowed.
+ */
+
+
+#include "conf/ngx_rl_directives.h"
+#include "redis/ngx_rl_address.h"
+
+
+#define NGX_RL_PASSWORD_MAX  4096
+#define NGX_RL_TIMEOUT_MAX   60000      /* ms */
+#define NGX_RL_ALLOWED_LEN   512        /* of an error message */
+
+
+static char *ngx_rl_directive_twice(ngx_conf_t *cf,
+    ngx_array_t *named);
+static char *ngx_rl_directive_choice(ngx_conf_t *cf,
+    ngx_str_t *word, ngx_conf_enum_t *e, ngx_uint_t *np);
+
+
+char *
+ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_loc_conf_t *rlcf = conf;
+
+    if (rlcf->where) {
+        return "is duplicate";
+    }
+
+    rlcf->where = ngx_rl_shards_parse(cf);
+
+    return rlcf->where ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+char *
+ngx_rl_directive_limit(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_main_conf_t *rmcf = conf;
+
+    return ngx_rl_limit_parse(cf, &rmcf->limits);
+}
+
+
+/* names are looked up when all limits are known */
+
+char *
+ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_loc_conf_t *rlcf = conf;
+
+    ngx_str_t   *value, *name;
+    ngx_uint_t   i, j;
+
+    value = cf->args->elts;
+
+    if (rlcf->named || rlcf->off) {
+        return ngx_rl_directive_twice(cf, rlcf->named);
+    }
+
+    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
+        rlcf->off = 1;
+        return NGX_CONF_OK;
+    }
+
+    rlcf->named = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                                   sizeof(ngx_str_t));
+    if (rlcf->named == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        for (j = 1; j < i; j++) {
+            if (value[i].len == value[j].len
+                && ngx_strcmp(value[i].data, value[j].data) == 0)
+            {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate limit \"%V\" in \"%V\"",
+                                   &value[i], &cmd->name);
+                return NGX_CONF_ERROR;
+            }
+        }
+
+        if (ngx_strcmp(value[i].data, "off") == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"off\" stands beside limits in \"%V\"",
+                               &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+
+        name = ngx_array_push(rlcf->named);
+        if (name == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        *name = value[i];
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* two lines that are meant as one, most likely: says how that is written */
+
+static char *
+ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *named)
+{
+    u_char      *p, *last;
+    u_char       list[NGX_RL_ALLOWED_LEN];
+    ngx_str_t   *value, *name;
+    ngx_uint_t   i;
+
+    value = cf->args->elts;
+
+    if (named == NULL || ngx_strcmp(value[1].data, "off") == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "duplicate \"%V\" with \"off\": a place has "
+                           "either a list of limits or \"off\"", &value[0]);
+        return NGX_CONF_ERROR;
+    }
+
+    p = list;
+    last = list + NGX_RL_ALLOWED_LEN;
+    name = named->elts;
+
+    for (i = 0; i < named->nelts; i++) {
+        p = ngx_slprintf(p, last, " %V", &name[i]);
+    }
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        p = ngx_slprintf(p, last, " %V", &value[i]);
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "duplicate \"%V\": all limits of a place stand in "
+                       "one line, write \"%V%*s;\"", &value[0], &value[0],
+                       (size_t) (p - list), list);
+
+    return NGX_CONF_ERROR;
+}
+
+
+/* cmd->post is the kind of the parameter */
+
+char *
+ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_str_t                   *value;
+    ngx_rl_param_t  *param;
+
+    param = (ngx_rl_param_t *) ((u_char *) conf + cmd->offset);
+
+    if (param->value) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_rl_param_compile(cf, param,
+                            *(ngx_rl_param_e *) cmd->post,
+                            &value[0], &value[1])
+        != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* 401, 403 and 407 would let a request in under "satisfy any" */
+
+char *
+ngx_rl_directive_status(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_int_t    n;
+    ngx_str_t   *value;
+    ngx_uint_t  *status;
+
+    status = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
+
+    if (*status != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    n = ngx_atoi(value[1].data, value[1].len);
+
+    if (n == NGX_ERROR || n < 400 || n > 599
+        || n == NGX_HTTP_UNAUTHORIZED || n == NGX_HTTP_FORBIDDEN || n == 407)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be "
+                           "a status from 400 to 599 other than 401, 403 and "
+                           "407, which \"satisfy any\" may overrule",
+                           &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    *status = n;
+
+    return NGX_CONF_OK;
+}
+
+
+/* unlike nginx's own, names the directive and what is allowed */
+
+char *
+ngx_rl_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_str_t   *value;
+    ngx_uint_t  *np;
+
+    np = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
+
+    if (*np != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    return ngx_rl_directive_choice(cf, &value[1], cmd->post, np);
+}
+
+
+char *
+ngx_rl_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    char        *rv;
+    ngx_str_t   *value;
+    ngx_uint_t   i, bit, *np;
+
+    np = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
+
+    if (*np) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        rv = ngx_rl_directive_choice(cf, &value[i], cmd->post,
+                                                 &bit);
+        if (rv != NGX_CONF_OK) {
+            return rv;
+        }
+
+        if (*np & bit) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "duplicate value \"%V\" in \"%V\"",
+                               &value[i], &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+
+        *np |= bit;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* may stand in several lines: what is named anywhere is silent */
+
+char *
+ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_loc_conf_t *rlcf = conf;
+
+    char        *rv;
+    ngx_str_t   *value;
+    ngx_uint_t   i, bit;
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        rv = ngx_rl_directive_choice(cf, &value[i], cmd->post,
+                                                 &bit);
+        if (rv != NGX_CONF_OK) {
+            return rv;
+        }
+
+        rlcf->silence |= bit;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_loc_conf_t *rlcf = conf;
+
+    char  *rv;
+
+    rv = ngx_rl_directive_bitmask(cf, cmd, conf);
+    if (rv != NGX_CONF_OK) {
+        return rv;
+    }
+
+    if (rlcf->headers == NGX_RL_HEADERS_OFF) {
+        return NGX_CONF_OK;
+    }
+
+    if (rlcf->headers & NGX_RL_HEADERS_OFF) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"off\" stands beside other values in \"%V\"",
+                           &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    if (!(rlcf->headers & (NGX_RL_HEADERS_LEGACY
+                           |NGX_RL_HEADERS_DRAFT_8)))
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no family in \"%V\": "
+                           "add \"legacy\", \"draft-8\" or both",
+                           &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_rl_directive_choice(ngx_conf_t *cf, ngx_str_t *word,
+    ngx_conf_enum_t *e, ngx_uint_t *np)
+{
+    char        *comma;
+    u_char      *p, *last;
+    u_char       allowed[NGX_RL_ALLOWED_LEN];
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+
+    p = allowed;
+    last = allowed + NGX_RL_ALLOWED_LEN;
+    comma = "";
+
+    for (i = 0; e[i].name.len; i++) {
+
+        if (e[i].name.len == word->len
+            && ngx_strncasecmp(e[i].name.data, word->data, word->len) == 0)
+        {
+            *np = e[i].value;
+            return NGX_CONF_OK;
+        }
+
+        p = ngx_slprintf(p, last, "%s\"%V\"", comma, &e[i].name);
+        comma = e[i + 1].name.len && e[i + 2].name.len ? ", " : " or ";
+    }
+
+    value = cf->args->elts;
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"%V\": it must be %*s",
+                       word, &value[0], (size_t) (p - allowed), allowed);
+
+    return NGX_CONF_ERROR;
+}
+
+
+char *
+ngx_rl_directive_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_str_t   *value;
+    ngx_msec_t  *timeout;
+
+    timeout = (ngx_msec_t *) ((u_char *) conf + cmd->offset);
+
+    if (*timeout != NGX_CONF_UNSET_MSEC) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    *timeout = ngx_parse_time(&value[1], 0);
+
+    if (*timeout == (ngx_msec_t) NGX_ERROR || *timeout == 0
+        || *timeout > NGX_RL_TIMEOUT_MAX)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be a time "
+                           "from 1ms to 60s, for example \"50ms\"",
+                           &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_rl_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_str_t   *value;
+    ngx_msec_t  *time;
+
+    time = (ngx_msec_t *) ((u_char *) conf + cmd->offset);
+
+    if (*time != NGX_CONF_UNSET_MSEC) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "off") == 0) {
+        *time = 0;
+        return NGX_CONF_OK;
+    }
+
+    /* cmd->post: what "on" means, if it is a word at all */
+
+    if (cmd->post && ngx_strcmp(value[1].data, "on") == 0) {
+        *time = *(ngx_msec_t *) cmd->post;
+        return NGX_CONF_OK;
+    }
+
+    *time = ngx_parse_time(&value[1], 0);
+
+    if (*time == (ngx_msec_t) NGX_ERROR
+        || *time > NGX_RL_TIMEOUT_MAX)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be a "
+                           "time up to 60s, for example \"50ms\", %sor "
+                           "\"off\"", &value[1], &cmd->name,
+                           cmd->post ? "\"on\" " : "");
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* N | P% [ttl=TIME] | off */
+
+char *
+ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_loc_conf_t *rlcf = conf;
+
+    ngx_int_t                    n;
+    ngx_str_t                   *value, s;
+    ngx_uint_t                   percent;
+    ngx_rl_lease_t  *lease;
+
+    lease = &rlcf->lease;
+
+    if (lease->set) {
+        return "is duplicate";
+    }
+
+    lease->set = 1;
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
+        return NGX_CONF_OK;
+    }
+
+    s = value[1];
+    percent = (s.len && s.data[s.len - 1] == '%');
+    s.len -= percent;
+
+    n = ngx_atoi(s.data, s.len);
+
+    if (n == NGX_ERROR || n == 0
+        || n > (percent ? 100 : NGX_RL_MAX_CAPACITY))
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be "
+                           "a number of tokens from 1 to %d, "
+                           "a part of the capacity from \"1%%\" to "
+                           "\"100%%\", or \"off\"",
+                           &value[1], &cmd->name,
+                           NGX_RL_MAX_CAPACITY);
+        return NGX_CONF_ERROR;
+    }
+
+    lease->tokens = percent ? 0 : n;
+    lease->percent = percent ? n : 0;
+    lease->ttl = NGX_RL_LEASE_TTL;
+
+    if (cf->args->nelts == 2) {
+        return NGX_CONF_OK;
+    }
+
+    s = value[2];
+
+    if (ngx_strncmp(s.data, "ttl=", 4) == 0) {
+        s.data += 4;
+        s.len -= 4;
+
+        n = ngx_parse_time(&s, 0);
+
+        if (n != NGX_ERROR && n >= 10 && n <= NGX_RL_TIMEOUT_MAX) {
+            lease->ttl = n;
+            return NGX_CONF_OK;
+        }
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid parameter \"%V\" in \"%V\": it must be "
+                       "\"ttl=\" and a time from 10ms to 60s, for example "
+                       "\"ttl=1s\"", &value[2], &cmd->name);
+
+    return NGX_CONF_ERROR;
+}
+
+
+char *
+ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_loc_conf_t *rlcf = conf;
+
+    ngx_str_t   *value;
+    const char  *err;
+
+    if (rlcf->local_share.den) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    err = ngx_rl_share_parse(value[1].data, value[1].len,
+                                         &rlcf->local_share);
+
+    if (err) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": %s",
+                           &value[1], &cmd->name, err);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* failures=N window=TIME probe=TIME; what is not given has its default */
+
+char *
+ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_loc_conf_t *rlcf = conf;
+
+    ngx_int_t                           n;
+    ngx_str_t                          *value, s;
+    ngx_uint_t                          i, k, given;
+    ngx_rl_breaker_conf_t  *breaker;
+
+    static struct {
+        ngx_str_t    name;
+        size_t       offset;
+        ngx_int_t    min;
+        ngx_int_t    max;
+        char        *allowed;
+    }  params[] = {
+        { ngx_string("failures="),
+          offsetof(ngx_rl_breaker_conf_t, failures),
+          1, NGX_RL_BREAKER_MAX, "a number from 1 to 100" },
+
+        { ngx_string("window="),
+          offsetof(ngx_rl_breaker_conf_t, window),
+          100, 3600000, "a time from 100ms to 1h, for example \"30s\"" },
+
+        { ngx_string("probe="),
+          offsetof(ngx_rl_breaker_conf_t, probe),
+          100, 3600000, "a time from 100ms to 1h, for example \"10s\"" }
+    };
+
+    breaker = &rlcf->access.breaker;
+
+    if (breaker->failures) {
+        return "is duplicate";
+    }
+
+    *breaker = ngx_rl_breaker_default;
+    given = 0;
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        for (k = 0; k < sizeof(params) / sizeof(params[0]); k++) {
+            if (value[i].len >= params[k].name.len
+                && ngx_strncmp(value[i].data, params[k].name.data,
+                               params[k].name.len)
+                   == 0)
+            {
+                break;
+            }
+        }
+
+        if (k == sizeof(params) / sizeof(params[0])) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter \"%V\" in \"%V\": it must "
+                               "be \"failures=\", \"window=\" or \"probe=\"",
+                               &value[i], &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+
+        if (given & (1 << k)) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "duplicate parameter \"%V\" in \"%V\"",
+                               &value[i], &cmd->name);
+            return NGX_CONF_ERROR;
+        }
+
+        given |= 1 << k;
+
+        s.data = value[i].data + params[k].name.len;
+        s.len = value[i].len - params[k].name.len;
+
+        n = (k == 0) ? ngx_atoi(s.data, s.len) : ngx_parse_time(&s, 0);
+
+        if (n == NGX_ERROR || n < params[k].min || n > params[k].max) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid value \"%V\" in \"%V\": it must be "
+                               "%s", &value[i], &cmd->name,
+                               params[k].allowed);
+            return NGX_CONF_ERROR;
+        }
+
+        *(uint32_t *) ((u_char *) breaker + params[k].offset) = (uint32_t) n;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_rl_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_main_conf_t *rmcf = conf;
+
+    size_t      min;
+    ssize_t     size;
+    ngx_str_t  *value;
+
+    if (rmcf->zone_size != NGX_CONF_UNSET_SIZE) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    size = ngx_parse_size(&value[1]);
+
+    min = NGX_RL_ZONE_PAGES * ngx_pagesize;
+
+    if (size == NGX_ERROR || size < (ssize_t) min) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be "
+                           "a size of at least %uzk, for example \"10m\"",
+                           &value[1], &cmd->name,
+                           min / 1024);
+        return NGX_CONF_ERROR;
+    }
+
+    rmcf->zone_size = size;
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_loc_conf_t *rlcf = conf;
+
+    size_t      i;
+    ngx_str_t  *value;
+
+    if (rlcf->prefix.data) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    /* braces would move the hash tag of a cluster's keys */
+
+    for (i = 0; i < value[1].len; i++) {
+        if (value[1].data[i] <= ' ' || value[1].data[i] > '~'
+            || value[1].data[i] == '{' || value[1].data[i] == '}')
+        {
+            break;
+        }
+    }
+
+    if (i != value[1].len || i == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be "
+                           "printable ASCII without spaces and braces",
+                           &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    rlcf->prefix = value[1];
+
+    return NGX_CONF_OK;
+}
+
+
+/* cmd->post are its bounds */
+
+char *
+ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_int_t                    *number;
+    ngx_str_t                    *value;
+    ngx_rl_bounds_t  *bounds;
+
+    number = (ngx_int_t *) ((u_char *) conf + cmd->offset);
+    bounds = cmd->post;
+
+    if (*number != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+    *number = ngx_atoi(value[1].data, value[1].len);
+
+    if (*number == NGX_ERROR || *number < bounds->min
+        || *number > bounds->max)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\": it must be "
+                           "a number from %i to %i",
+                           &value[1], &cmd->name, bounds->min, bounds->max);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* cmd->post says what else may stand there */
+
+char *
+ngx_rl_directive_password(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_str_t  *value, *password;
+
+    password = (ngx_str_t *) ((u_char *) conf + cmd->offset);
+
+    if (password->data) {
+        return cmd->post;
+    }
+
+    value = cf->args->elts;
+    *password = value[1];
+
+    return NGX_CONF_OK;
+}
+
+
+/* the first line of the file, read once, with the rights of the master */
+
+char *
+ngx_rl_directive_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    u_char     *p;
+    ssize_t     n;
+    ngx_fd_t    fd;
+    ngx_str_t  *value, *password;
+
+    password = (ngx_str_t *) ((u_char *) conf + cmd->offset);
+
+    if (password->data) {
+        return cmd->post;
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_conf_full_name(cf->cycle, &value[1], 1) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    fd = ngx_open_file(value[1].data, NGX_FILE_RDONLY, NGX_FILE_OPEN, 0);
+
+    if (fd == NGX_INVALID_FILE) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
+                           ngx_open_file_n " \"%V\" of \"%V\" failed",
+                           &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    p = ngx_pcalloc(cf->pool, NGX_RL_PASSWORD_MAX + 1);
+
+    n = p ? ngx_read_fd(fd, p, NGX_RL_PASSWORD_MAX) : 0;
+
+    if (n == -1) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, ngx_errno,
+                           ngx_read_fd_n " \"%V\" of \"%V\" failed",
+                           &value[1], &cmd->name);
+    }
+
+    if (ngx_close_file(fd) == NGX_FILE_ERROR) {
+        ngx_log_error(NGX_LOG_ALERT, cf->log, ngx_errno,
+                      ngx_close_file_n " \"%V\" failed", &value[1]);
+    }
+
+    if (p == NULL || n == -1) {
+        return NGX_CONF_ERROR;
+    }
+
+    password->data = p;
+
+    while (*p && *p != CR && *p != LF) {
+        p++;
+    }
+
+    *p = '\0';
+    password->len = p - password->data;
+
+    if (password->len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no password in the first line of \"%V\" that "
+                           "\"%V\" names", &value[1], &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* "off": anywhere, where an outer block says otherwise */
+
+char *
+ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_loc_conf_t *rlcf = conf;
+
+    ngx_int_t    rc;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+    ngx_cidr_t  *cidr;
+
+    if (rlcf->access.networks != NGX_CONF_UNSET_PTR) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
+        rlcf->access.networks = NULL;
+        return NGX_CONF_OK;
+    }
+
+    rlcf->access.networks = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                                             sizeof(ngx_cidr_t));
+    if (rlcf->access.networks == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        cidr = ngx_array_push(rlcf->access.networks);
+        if (cidr == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        rc = ngx_ptocidr(&value[i], cidr);
+
+        if (rc == NGX_ERROR) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid network \"%V\" in "
+                               "\"ratelimit_redis_networks\": write an "
+                               "address, or a CIDR as 10.0.0.0/8 or fd00::/8, "
+                               "or \"off\" alone", &value[i]);
+            return NGX_CONF_ERROR;
+        }
+
+        if (rc == NGX_DONE) {
+            ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                               "low address bits of \"%V\" in "
+                               "\"ratelimit_redis_networks\" are meaningless",
+                               &value[i]);
+        }
+
+        ngx_rl_addr_unmap(cidr);
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_rl_directive_ssl_passwords(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    ngx_rl_loc_conf_t *rlcf = conf;
+
+    ngx_str_t  *value;
+
+    if (rlcf->access.tls.passwords) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    rlcf->access.tls.passwords = ngx_rl_tls_passwords(cf,
+                                                                 &value[1]);
+
+    if (rlcf->access.tls.passwords == NULL) {
+
+        /* what is wrong was logged without the directive */
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\"", &value[1],
+                           &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}

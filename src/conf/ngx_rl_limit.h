@@ -1,0 +1,112 @@
+
+/*
+ * Limits as the configuration states them.
+ */
+
+
+#ifndef _NGX_RL_LIMIT_H_INCLUDED_
+#define _NGX_RL_LIMIT_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "pure/ngx_rl_decision.h"
+#include "conf/ngx_rl_scan.h"
+#include "memory/ngx_rl_stats.h"
+
+
+#define NGX_RL_WINDOW_DEFAULT  60000000         /* us */
+
+
+/* a parameter: a number, parsed with the configuration, or a variable */
+
+typedef struct {
+    ngx_http_complex_value_t          *value;    /* NULL: not set */
+    unsigned                           dynamic:1;
+    union {
+        uint64_t                       number;   /* capacity, cost, us */
+        ngx_rl_rate_t      rate;
+    } u;
+} ngx_rl_param_t;
+
+
+/* which parameter, and so how it is parsed and what it is called */
+
+typedef enum {
+    NGX_RL_CAPACITY = 0,
+    NGX_RL_RATE,
+    NGX_RL_COST,
+    NGX_RL_WINDOW,
+    NGX_RL_STEP
+} ngx_rl_param_e;
+
+
+/* what a limit is made of, whether by directives or by "ratelimit_limit" */
+
+typedef struct {
+    ngx_http_complex_value_t          *key;      /* NULL: the client
+                                                    and its network */
+    ngx_rl_param_t         capacity; /* not set: the rate's count */
+    ngx_rl_param_t         rate;
+    ngx_rl_param_t         window;
+    ngx_rl_param_t         step;
+    ngx_uint_t                         algorithm;
+} ngx_rl_terms_t;
+
+
+typedef struct {
+    ngx_str_t                          name;
+    ngx_rl_terms_t         terms;
+    ngx_rl_param_t         cost;     /* not set: the location's */
+    ngx_rl_limit_stats_t  *stats;    /* shared memory */
+    ngx_rl_statement_t    *statement; /* while it is loaded */
+    unsigned                           named:1;  /* by "ratelimit_limit" */
+    unsigned                           used:1;   /* somewhere */
+    unsigned                           dry_run:1;
+} ngx_rl_limit_t;
+
+
+/*
+ * Parses a parameter; "directive" is what to call it in an error.  Errors are
+ * logged.
+ */
+ngx_int_t ngx_rl_param_compile(ngx_conf_t *cf,
+    ngx_rl_param_t *param, ngx_rl_param_e what,
+    ngx_str_t *directive, ngx_str_t *text);
+
+/* NULL, or a sentence that says what is allowed */
+const char *ngx_rl_param_parse(ngx_rl_param_e what,
+    ngx_str_t *text, void *value);
+
+extern ngx_conf_enum_t  ngx_rl_algorithms[];
+
+/* whether these are enough to limit anything */
+ngx_uint_t ngx_rl_terms_complete(
+    ngx_rl_terms_t *terms);
+
+/*
+ * Whether the numbers of a limit and a cost fit each other, as far as they are
+ * known.  NULL, or the directive to blame; "error", which comes with a buffer
+ * and its size, says what is wrong.
+ */
+const char *ngx_rl_limit_check(ngx_rl_limit_t *limit,
+    ngx_rl_param_t *cost, ngx_str_t *error);
+
+/* whether such a bucket can be kept; NULL, or a sentence on what can */
+const char *ngx_rl_bucket_check(ngx_uint_t algorithm,
+    const ngx_rl_rate_t *rate, uint64_t capacity);
+
+/* names a limit after its place; unique among "limits" (pointers) */
+ngx_int_t ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
+    ngx_str_t *name);
+
+ngx_rl_limit_t *ngx_rl_limit_find(ngx_array_t *limits,
+    ngx_str_t *name);
+
+/* the directive "ratelimit_limit"; adds to "limits" (pointers) */
+char *ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits);
+
+
+#endif /* _NGX_RL_LIMIT_H_INCLUDED_ */

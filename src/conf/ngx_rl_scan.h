@@ -1,0 +1,65 @@
+
+/*
+ * The configuration as it is written: where a directive stands, and what other
+ * modules' directives say that no module tells.
+ *
+ * nginx forgets file and line of a directive as soon as it was parsed, and what
+ * "return", "auth_request_set" or "map" have made of it is private to their
+ * modules.  So the files are read once more, by nginx's rules for words and
+ * blocks, and what matters here is kept as a tree.  That needs no knowledge of
+ * other modules' structures, which differ between versions and forks of nginx.
+ *
+ * It serves messages only: nothing is limited, or not, for what is found here.
+ */
+
+
+#ifndef _NGX_RL_SCAN_H_INCLUDED_
+#define _NGX_RL_SCAN_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+
+typedef struct ngx_rl_statement_s  ngx_rl_statement_t;
+
+
+/* a directive, and what is in its block */
+
+struct ngx_rl_statement_s {
+    ngx_rl_statement_t    *parent;
+    ngx_rl_statement_t    *next;     /* in the same block */
+    ngx_rl_statement_t    *child;    /* the first one */
+    ngx_rl_statement_t   **last;     /* where the next child goes */
+    ngx_str_t                         *words;    /* the first is its name */
+    ngx_uint_t                         n;
+    ngx_str_t                          file;
+    ngx_uint_t                         line;     /* of its ";" or "{" */
+    ngx_uint_t                         marks;    /* of whoever looks at it */
+    ngx_uint_t                         search;   /* the last one to see it */
+};
+
+
+/*
+ * Reads all files.  Lives in cf->temp_pool.  NULL: no memory, or a file can't
+ * be read twice, as a pipe, or makes no sense.
+ */
+ngx_rl_statement_t *ngx_rl_scan(ngx_conf_t *cf);
+
+ngx_uint_t ngx_rl_statement_is(
+    ngx_rl_statement_t *statement, const char *name);
+
+/* whether it is a "map" or a "geo"; these are the first ones of "http" */
+ngx_uint_t ngx_rl_statement_maps(
+    ngx_rl_statement_t *statement);
+
+/* the next one in the order of the text; NULL: that was the last one */
+ngx_rl_statement_t *ngx_rl_statement_next(
+    ngx_rl_statement_t *statement);
+
+/* the first of that name in this block, or in the nearest one around it */
+ngx_rl_statement_t *ngx_rl_statement_find(
+    ngx_rl_statement_t *block, const char *name);
+
+
+#endif /* _NGX_RL_SCAN_H_INCLUDED_ */

@@ -1,0 +1,23 @@
+
+/*
+ * Bodies of rejections, for "ratelimit_body json" and "problem".
+ */
+
+
+#ifndef _NGX_RL_BODY_H_INCLUDED_
+#define _NGX_RL_BODY_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "http/ngx_rl_handler.h"
+
+
+/* the whole answer; returns what a handler of a phase has to return */
+ngx_int_t ngx_rl_body_send(ngx_http_request_t *r,
+    ngx_rl_ctx_t *ctx);
+
+
+#endif /* _NGX_RL_BODY_H_INCLUDED_ */

@@ -1,0 +1,434 @@
+
+#include "http/ngx_rl_evaluate.h"
+#include "core/ngx_rl_digest.h"
+#include "pure/ngx_rl_escape.h"
+
+
+#define NGX_RL_KEY_MAX    256       /* longer: a digest of it */
+#define NGX_RL_LOG_VALUE  64        /* bytes of a value, logged */
+
+
+static ngx_int_t ngx_rl_claim_key(ngx_http_request_t *r,
+    ngx_rl_guard_t *guard, ngx_rl_applied_t *applied);
+static ngx_uint_t ngx_rl_claim_braces(ngx_str_t *key);
+static ngx_int_t ngx_rl_claim_bucket(ngx_http_request_t *r,
+    ngx_rl_loc_conf_t *conf,
+    ngx_rl_applied_t *applied);
+static ngx_int_t ngx_rl_claim_param(ngx_http_request_t *r,
+    ngx_rl_applied_t *applied, ngx_rl_param_t *param,
+    ngx_rl_param_e what, void *value);
+static ngx_int_t ngx_rl_claim_cost(ngx_http_request_t *r,
+    ngx_rl_loc_conf_t *conf,
+    ngx_rl_applied_t *applied);
+static void ngx_rl_claim_invalid(ngx_http_request_t *r,
+    ngx_rl_applied_t *applied, ngx_rl_param_e what,
+    ngx_str_t *value, const char *err);
+
+
+static const char  *ngx_rl_param_names[] = {
+    "ratelimit_capacity",
+    "ratelimit_rate",
+    "ratelimit_cost",
+    "ratelimit_window",
+    "ratelimit_refill_interval"
+};
+
+
+ngx_int_t
+ngx_rl_claim(ngx_http_request_t *r,
+    ngx_rl_loc_conf_t *conf, ngx_rl_guard_t *guard,
+    ngx_rl_applied_t *applied)
+{
+    ngx_int_t                     rc;
+    ngx_rl_claim_t   *claim;
+    ngx_rl_bucket_t  *bucket;
+
+    claim = &applied->claim;
+    bucket = &claim->bucket;
+
+    applied->limit = guard->limit;
+    claim->limit = (uintptr_t) guard->limit->stats;
+    claim->shadow = conf->dry_run || guard->limit->dry_run;
+
+    rc = ngx_rl_claim_key(r, guard, applied);
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    rc = ngx_rl_claim_bucket(r, conf, applied);
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    if (bucket->cost <= bucket->capacity || conf->preview) {
+        return NGX_OK;
+    }
+
+    if (ngx_rl_stats_once(&guard->limit->stats->told_cost)) {
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "cost %uL is above capacity %uL of limit \"%V\": "
+                      "this request can never pass",
+                      bucket->cost, bucket->capacity, &guard->limit->name);
+    }
+
+    /* nobody was asked: as far as is known, all of it is there */
+
+    claim->state[0] = -1 - (int64_t) bucket->capacity
+                      * (bucket->algorithm
+                         == NGX_RL_SLIDING_WINDOW_LOG
+                         ? 1 : NGX_RL_MICRO);
+
+    ngx_rl_decide(&claim->decision, bucket, claim->state);
+    claim->decision.source = NGX_RL_SOURCE_LOCAL;
+
+    return NGX_DECLINED;
+}
+
+
+static ngx_int_t
+ngx_rl_claim_key(ngx_http_request_t *r,
+    ngx_rl_guard_t *guard, ngx_rl_applied_t *applied)
+{
+    u_char      *p;
+    ngx_str_t   *key, *prefix;
+    ngx_uint_t   hashed;
+
+    key = &applied->key;
+    prefix = &guard->key_prefix;
+
+    if (guard->limit->terms.key == NULL) {
+
+        if (ngx_rl_client_net(r, key) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+    } else if (ngx_http_complex_value(r, guard->limit->terms.key, key)
+               != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (key->len == 0) {
+        applied->claim.decision.outcome = NGX_RL_SKIPPED;
+        return NGX_DECLINED;
+    }
+
+    /* what looks like a digest becomes one: nobody can send that of another */
+
+    hashed = key->len > NGX_RL_KEY_MAX
+             || ngx_rl_digested(key)
+             || (guard->braces && ngx_rl_claim_braces(key));
+
+    p = ngx_pnalloc(r->pool, prefix->len
+                             + (hashed ? NGX_RL_DIGEST_LEN
+                                       : key->len)
+                             + 1);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    applied->claim.key = (char *) p;
+
+    p = ngx_cpymem(p, prefix->data, prefix->len);
+
+    if (hashed) {
+        ngx_rl_digest(p, key);
+
+        key->data = p;
+        key->len = NGX_RL_DIGEST_LEN;
+
+        p += NGX_RL_DIGEST_LEN;
+
+    } else {
+        p = ngx_cpymem(p, key->data, key->len);
+    }
+
+    *p++ = '}';
+
+    applied->claim.len = (char *) p - applied->claim.key;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_rl_client_net(ngx_http_request_t *r, ngx_str_t *net)
+{
+#if (NGX_HAVE_INET6)
+    u_char                         *p;
+    ngx_uint_t                      i, bits;
+    struct sockaddr_in6            *sin6, masked;
+    ngx_rl_loc_conf_t  *rlcf;
+
+    if (r->connection->sockaddr->sa_family == AF_INET6) {
+
+        sin6 = (struct sockaddr_in6 *) r->connection->sockaddr;
+
+        p = ngx_pnalloc(r->pool, NGX_SOCKADDR_STRLEN);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        net->data = p;
+
+        if (IN6_IS_ADDR_V4MAPPED(&sin6->sin6_addr)) {
+            net->len = ngx_inet_ntop(AF_INET, &sin6->sin6_addr.s6_addr[12], p,
+                                     NGX_SOCKADDR_STRLEN);
+            return NGX_OK;
+        }
+
+        rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
+
+        masked = *sin6;
+
+        for (i = 0, bits = rlcf->ipv6_prefix; i < 16; i++) {
+
+            if (bits >= 8) {
+                bits -= 8;
+                continue;
+            }
+
+            masked.sin6_addr.s6_addr[i] &= 0xff00 >> bits;
+            bits = 0;
+        }
+
+        net->len = ngx_inet_ntop(AF_INET6, &masked.sin6_addr, p,
+                                 NGX_SOCKADDR_STRLEN);
+        return NGX_OK;
+    }
+
+#endif
+
+    *net = r->connection->addr_text;
+
+    return NGX_OK;
+}
+
+
+/* a client that could choose where its key lives could overload a node */
+
+static ngx_uint_t
+ngx_rl_claim_braces(ngx_str_t *key)
+{
+    size_t  i;
+
+    for (i = 0; i < key->len; i++) {
+        if (key->data[i] == '{' || key->data[i] == '}') {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static ngx_int_t
+ngx_rl_claim_bucket(ngx_http_request_t *r,
+    ngx_rl_loc_conf_t *conf,
+    ngx_rl_applied_t *applied)
+{
+    ngx_int_t                     rc;
+    ngx_str_t                     text;
+    const char                   *err;
+    ngx_http_complex_value_t     *value;
+    ngx_rl_param_e    what;
+    ngx_rl_terms_t   *terms;
+    ngx_rl_bucket_t  *bucket;
+
+    terms = &applied->limit->terms;
+    bucket = &applied->claim.bucket;
+
+    bucket->algorithm = terms->algorithm;
+    bucket->window = NGX_RL_WINDOW_DEFAULT;
+
+    /* what the algorithm has no use for may be inherited, and anything */
+
+    if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+        rc = ngx_rl_claim_param(r, applied, &terms->window,
+                                            NGX_RL_WINDOW,
+                                            &bucket->window);
+
+    } else {
+        rc = NGX_OK;
+
+        if (bucket->algorithm == NGX_RL_TOKEN_BUCKET) {
+            rc = ngx_rl_claim_param(r, applied, &terms->step,
+                                                NGX_RL_STEP,
+                                                &bucket->step);
+        }
+
+        if (rc == NGX_OK) {
+            rc = ngx_rl_claim_param(r, applied, &terms->rate,
+                                                NGX_RL_RATE,
+                                                &bucket->rate);
+        }
+    }
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    /* unless there is a capacity, it is the number in the rate */
+
+    bucket->capacity = bucket->rate.count;
+
+    rc = ngx_rl_claim_param(r, applied, &terms->capacity,
+                                        NGX_RL_CAPACITY,
+                                        &bucket->capacity);
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    if (ngx_rl_claim_cost(r, conf, applied) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    /* what was static has been checked with the configuration */
+
+    if (!terms->rate.dynamic && !terms->capacity.dynamic) {
+        return NGX_OK;
+    }
+
+    bucket->varies = 1;
+
+    err = NULL;
+
+    if (bucket->capacity == 0) {
+        err = "it never refills and needs a capacity";
+
+    } else if (bucket->algorithm != NGX_RL_SLIDING_WINDOW_LOG) {
+        err = ngx_rl_bucket_check(bucket->algorithm,
+                                              &bucket->rate,
+                                              bucket->capacity);
+    }
+
+    if (err == NULL) {
+        return NGX_OK;
+    }
+
+    what = terms->capacity.dynamic ? NGX_RL_CAPACITY
+                                   : NGX_RL_RATE;
+    value = terms->capacity.dynamic ? terms->capacity.value
+                                    : terms->rate.value;
+
+    if (ngx_http_complex_value(r, value, &text) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    applied->failure = NGX_RL_CONFIG;
+    ngx_rl_claim_invalid(r, applied, what, &text, err);
+
+    return NGX_DECLINED;
+}
+
+
+/*
+ * A client may have a say in the cost: whatever it is, the limit applies.  What
+ * is no number, or too large a one, costs the most that there is.
+ */
+
+static ngx_int_t
+ngx_rl_claim_cost(ngx_http_request_t *r,
+    ngx_rl_loc_conf_t *conf,
+    ngx_rl_applied_t *applied)
+{
+    ngx_str_t                     text;
+    const char                   *err;
+    ngx_rl_param_t   *cost;
+    ngx_rl_bucket_t  *bucket;
+
+    bucket = &applied->claim.bucket;
+    cost = applied->limit->cost.value ? &applied->limit->cost : &conf->cost;
+
+    if (!cost->dynamic) {
+        bucket->cost = cost->value ? cost->u.number : 1;
+        return NGX_OK;
+    }
+
+    if (ngx_http_complex_value(r, cost->value, &text) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    err = ngx_rl_cost_bound(text.data, text.len, &bucket->cost);
+
+    if (err) {
+        ngx_rl_claim_invalid(r, applied, NGX_RL_COST,
+                                         &text, err);
+    }
+
+    return NGX_OK;
+}
+
+
+/* leaves the value as it is if the parameter is not set */
+
+static ngx_int_t
+ngx_rl_claim_param(ngx_http_request_t *r,
+    ngx_rl_applied_t *applied, ngx_rl_param_t *param,
+    ngx_rl_param_e what, void *value)
+{
+    ngx_str_t    text;
+    const char  *err;
+
+    if (param->value == NULL) {
+        return NGX_OK;
+    }
+
+    if (!param->dynamic) {
+
+        if (what == NGX_RL_RATE) {
+            *(ngx_rl_rate_t *) value = param->u.rate;
+
+        } else {
+            *(uint64_t *) value = param->u.number;
+        }
+
+        return NGX_OK;
+    }
+
+    if (ngx_http_complex_value(r, param->value, &text) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    err = ngx_rl_param_parse(what, &text, value);
+
+    if (err == NULL) {
+        return NGX_OK;
+    }
+
+    /* the failure policy decides */
+
+    applied->failure = NGX_RL_CONFIG;
+    ngx_rl_claim_invalid(r, applied, what, &text, err);
+
+    return NGX_DECLINED;
+}
+
+
+/* a variable gave no legal value */
+
+static void
+ngx_rl_claim_invalid(ngx_http_request_t *r,
+    ngx_rl_applied_t *applied, ngx_rl_param_e what,
+    ngx_str_t *value, const char *err)
+{
+    size_t                             len;
+    u_char                             text[ngx_rl_escape_size(
+                                                NGX_RL_LOG_VALUE)];
+    ngx_rl_limit_stats_t  *stats;
+
+    stats = applied->limit->stats;
+
+    if (ngx_rl_stats_once(&stats->told_invalid)) {
+        len = ngx_rl_escape(text, value->data,
+                                        ngx_min(value->len,
+                                              NGX_RL_LOG_VALUE));
+
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "invalid value \"%*s\" of \"%s\" for limit \"%V\": %s",
+                      len, text, ngx_rl_param_names[what],
+                      &applied->limit->name, err);
+    }
+
+    ngx_rl_count(stats->invalid);
+}

@@ -1,0 +1,46 @@
+
+/*
+ * A limit applied to a request: key, capacity, rate and cost as they are for
+ * it, variables evaluated.
+ */
+
+
+#ifndef _NGX_RL_EVALUATE_H_INCLUDED_
+#define _NGX_RL_EVALUATE_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "conf/ngx_rl_conf.h"
+#include "script/ngx_rl_script.h"
+
+
+typedef struct {
+    ngx_rl_limit_t     *limit;
+    ngx_str_t                       key;      /* the client's */
+    ngx_rl_claim_t      claim;    /* with the decision */
+    ngx_rl_failure_e    failure;  /* why there is none */
+    unsigned                        claimed:1;    /* and nobody answered */
+    unsigned                        asked:1;      /* at a place before */
+} ngx_rl_applied_t;
+
+
+/*
+ * NGX_OK: the claim can be made;
+ * NGX_DECLINED: it can't, and the outcome or the failure says why;
+ * NGX_ERROR: no memory
+ */
+ngx_int_t ngx_rl_claim(ngx_http_request_t *r,
+    ngx_rl_loc_conf_t *conf, ngx_rl_guard_t *guard,
+    ngx_rl_applied_t *applied);
+
+/*
+ * The client's address as a limit should see it: of IPv6 only the network,
+ * since a client has all of it to choose from
+ */
+ngx_int_t ngx_rl_client_net(ngx_http_request_t *r, ngx_str_t *net);
+
+
+#endif /* _NGX_RL_EVALUATE_H_INCLUDED_ */

@@ -1,0 +1,441 @@
+
+/*
+ * Headers are set when a response is sent, not when it is decided: what a
+ * handler pushes gets lost in error_page and other internal redirects.
+ *
+ * A backend may have a limiter too.  All headers of a family that it sent go,
+ * also those that we have no value for: its numbers must not stand beside ours
+ * as if they told of one limit.  Its Retry-After stays unless there is one of
+ * ours, as it may be about something else.
+ *
+ * A limit that is only tried out tells clients nothing, unless it is asked to.
+ */
+
+
+#include "http/ngx_rl_headers.h"
+#include "pure/ngx_rl_escape.h"
+#include "http/ngx_rl_handler.h"
+#include "pure/ngx_rl_number.h"
+
+
+typedef enum {
+    NGX_RL_H_LIMIT = 0,
+    NGX_RL_H_REMAINING,
+    NGX_RL_H_RESET,
+    NGX_RL_H_RETRY,
+
+    NGX_RL_H_POLICY,
+    NGX_RL_H_RATELIMIT,
+
+    NGX_RL_H_DEGRADED,
+    NGX_RL_H_REASON,
+    NGX_RL_H_RETRY_AFTER,
+    NGX_RL_H_ALL
+} ngx_rl_header_e;
+
+
+/* the headers of a family, as a mask of the above */
+
+#define NGX_RL_MASK_LEGACY                                        \
+    (1 << NGX_RL_H_LIMIT                                          \
+     |1 << NGX_RL_H_REMAINING                                     \
+     |1 << NGX_RL_H_RESET                                         \
+     |1 << NGX_RL_H_RETRY)
+
+#define NGX_RL_MASK_DRAFT_8                                       \
+    (1 << NGX_RL_H_POLICY                                         \
+     |1 << NGX_RL_H_RATELIMIT)
+
+#define NGX_RL_MASK_DEGRADED                                      \
+    (1 << NGX_RL_H_DEGRADED                                       \
+     |1 << NGX_RL_H_REASON)
+
+
+static ngx_int_t ngx_rl_header_filter(ngx_http_request_t *r);
+static ngx_int_t ngx_rl_headers_legacy(ngx_http_request_t *r,
+    ngx_rl_ctx_t *ctx);
+static ngx_int_t ngx_rl_headers_draft_8(ngx_http_request_t *r,
+    ngx_rl_ctx_t *ctx);
+static ngx_int_t ngx_rl_headers_common(ngx_http_request_t *r,
+    ngx_rl_ctx_t *ctx);
+static ngx_uint_t ngx_rl_headers_wait(
+    ngx_rl_decision_t *d);
+static void ngx_rl_headers_remove(ngx_http_request_t *r,
+    ngx_uint_t mask);
+static ngx_int_t ngx_rl_header_number(ngx_http_request_t *r,
+    ngx_rl_header_e name, uint64_t number);
+static ngx_int_t ngx_rl_header_set(ngx_http_request_t *r,
+    ngx_rl_header_e name, const char *value, size_t len);
+
+
+static ngx_http_output_header_filter_pt  ngx_http_next_header_filter;
+
+
+static ngx_str_t  ngx_rl_header_names[] = {
+    ngx_string("X-RateLimit-Limit"),
+    ngx_string("X-RateLimit-Remaining"),
+    ngx_string("X-RateLimit-Reset"),
+    ngx_string("X-RateLimit-Retry-After"),
+    ngx_string("RateLimit-Policy"),
+    ngx_string("RateLimit"),
+    ngx_string("X-RateLimit-Degraded"),
+    ngx_string("X-RateLimit-Degraded-Reason"),
+    ngx_string("Retry-After")
+};
+
+
+/* the same in lower case */
+
+static u_char  *ngx_rl_header_lowcase[] = {
+    (u_char *) "x-ratelimit-limit",
+    (u_char *) "x-ratelimit-remaining",
+    (u_char *) "x-ratelimit-reset",
+    (u_char *) "x-ratelimit-retry-after",
+    (u_char *) "ratelimit-policy",
+    (u_char *) "ratelimit",
+    (u_char *) "x-ratelimit-degraded",
+    (u_char *) "x-ratelimit-degraded-reason",
+    (u_char *) "retry-after"
+};
+
+
+void
+ngx_rl_headers_init(void)
+{
+    ngx_http_next_header_filter = ngx_http_top_header_filter;
+    ngx_http_top_header_filter = ngx_rl_header_filter;
+}
+
+
+static ngx_int_t
+ngx_rl_header_filter(ngx_http_request_t *r)
+{
+    ngx_uint_t                 legacy, draft_8, mask;
+    ngx_rl_ctx_t  *ctx;
+
+    if (r != r->main) {
+        return ngx_http_next_header_filter(r);
+    }
+
+    ctx = ngx_rl_get_ctx(r);
+
+    if (ctx == NULL || !ctx->done
+        || ctx->decision.outcome == NGX_RL_SKIPPED
+        || (ctx->conf->headers & NGX_RL_HEADERS_OFF)
+        || (ctx->speaker->claim.shadow
+            && !(ctx->conf->headers & NGX_RL_HEADERS_DRY_RUN)))
+    {
+        return ngx_http_next_header_filter(r);
+    }
+
+    legacy = ctx->conf->headers & NGX_RL_HEADERS_LEGACY;
+    draft_8 = ctx->conf->headers & NGX_RL_HEADERS_DRAFT_8;
+
+    mask = NGX_RL_MASK_DEGRADED;
+
+    if (legacy) {
+        mask |= NGX_RL_MASK_LEGACY;
+    }
+
+    if (draft_8) {
+        mask |= NGX_RL_MASK_DRAFT_8;
+    }
+
+    if (ngx_rl_headers_wait(&ctx->decision)) {
+        mask |= 1 << NGX_RL_H_RETRY_AFTER;
+    }
+
+    ngx_rl_headers_remove(r, mask);
+
+    if ((legacy && ngx_rl_headers_legacy(r, ctx) != NGX_OK)
+        || (draft_8 && ngx_rl_headers_draft_8(r, ctx) != NGX_OK)
+        || ngx_rl_headers_common(r, ctx) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_next_header_filter(r);
+}
+
+
+static ngx_int_t
+ngx_rl_headers_legacy(ngx_http_request_t *r,
+    ngx_rl_ctx_t *ctx)
+{
+    ngx_rl_decision_t  *d;
+
+    d = &ctx->decision;
+
+    if (d->limit) {
+
+        if (ngx_rl_header_number(r, NGX_RL_H_LIMIT,
+                                             d->limit)
+            != NGX_OK
+            || ngx_rl_header_number(r,
+                                  NGX_RL_H_REMAINING,
+                                  d->remaining)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        if (d->reset != NGX_RL_NEVER
+            && ngx_rl_header_number(r, NGX_RL_H_RESET,
+                                                ctx->time + d->reset)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    if (!ngx_rl_headers_wait(d)) {
+        return NGX_OK;
+    }
+
+    return ngx_rl_header_number(r, NGX_RL_H_RETRY,
+                                            d->retry_after);
+}
+
+
+/*
+ * RateLimit-Policy: "ip";q=100;w=20, "user";q=1000;w=100
+ * RateLimit: "ip";r=7;t=3
+ *
+ * Structured fields: a list of strings with integer parameters.
+ */
+
+static ngx_int_t
+ngx_rl_headers_draft_8(ngx_http_request_t *r,
+    ngx_rl_ctx_t *ctx)
+{
+    u_char                         *p;
+    size_t                          len;
+    uint64_t                        t;
+    ngx_str_t                       value, *name;
+    ngx_uint_t                      i;
+    ngx_rl_applied_t   *applied;
+    ngx_rl_decision_t  *d;
+
+    applied = ctx->applied;
+    len = 0;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        len += ngx_rl_quote_size(applied[i].limit->name.len)
+               + sizeof(";q=;w=, ") + 2 * NGX_INT64_LEN;
+    }
+
+    p = ngx_pnalloc(r->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    value.data = p;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+
+        /* neither skipped, nor invalid, nor only tried out */
+
+        if (applied[i].failure == NGX_RL_CONFIG
+            || applied[i].key.len == 0
+            || (applied[i].claim.shadow && &applied[i] != ctx->speaker))
+        {
+            continue;
+        }
+
+        if (p != value.data) {
+            *p++ = ',';
+            *p++ = ' ';
+        }
+
+        name = &applied[i].limit->name;
+
+        p = ngx_rl_quote(p, name->data, name->len);
+
+        /* what applies here and now may be a share of it */
+
+        p = ngx_sprintf(p, ";q=%uL", applied[i].claim.decision.limit
+                                     ? applied[i].claim.decision.limit
+                                     : applied[i].claim.bucket.capacity);
+
+        t = ngx_rl_span(&applied[i].claim.bucket);
+
+        if (t != NGX_RL_NEVER) {
+            p = ngx_sprintf(p, ";w=%uL", t);
+        }
+    }
+
+    value.len = p - value.data;
+
+    if (value.len
+        && ngx_rl_header_set(r, NGX_RL_H_POLICY,
+                                         (char *) value.data, value.len)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    d = &ctx->decision;
+
+    if (d->limit == 0) {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(r->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    value.data = p;
+
+    name = &ctx->speaker->limit->name;
+
+    p = ngx_rl_quote(p, name->data, name->len);
+    p = ngx_sprintf(p, ";r=%uL", d->remaining);
+
+    t = ngx_rl_headers_wait(d) ? d->retry_after : d->reset;
+
+    if (t != NGX_RL_NEVER) {
+        p = ngx_sprintf(p, ";t=%uL", t);
+    }
+
+    value.len = p - value.data;
+
+    return ngx_rl_header_set(r, NGX_RL_H_RATELIMIT,
+                                         (char *) value.data, value.len);
+}
+
+
+/* whichever the family */
+
+static ngx_int_t
+ngx_rl_headers_common(ngx_http_request_t *r,
+    ngx_rl_ctx_t *ctx)
+{
+    const char                     *reason;
+    ngx_rl_decision_t  *d;
+
+    d = &ctx->decision;
+
+    if (d->failure != NGX_RL_OK
+        && !(ctx->conf->headers & NGX_RL_HEADERS_HEALTHY))
+    {
+        reason = ngx_rl_reason_name(
+                     ngx_rl_failure_reason(d->failure));
+
+        if (ngx_rl_header_set(r, NGX_RL_H_DEGRADED,
+                                          "true", sizeof("true") - 1)
+            != NGX_OK
+            || ngx_rl_header_set(r, NGX_RL_H_REASON,
+                                             reason, ngx_strlen(reason))
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    if (!ngx_rl_headers_wait(d)) {
+        return NGX_OK;
+    }
+
+    return ngx_rl_header_number(r,
+                                            NGX_RL_H_RETRY_AFTER,
+                                            d->retry_after);
+}
+
+
+/* a dry run tells nobody to wait, and some waits have no end */
+
+static ngx_uint_t
+ngx_rl_headers_wait(ngx_rl_decision_t *d)
+{
+    return d->retry_after && d->retry_after != NGX_RL_NEVER
+           && d->outcome != NGX_RL_REJECTED_DRY_RUN;
+}
+
+
+/* those in the mask, however a backend spelt them */
+
+static void
+ngx_rl_headers_remove(ngx_http_request_t *r, ngx_uint_t mask)
+{
+    ngx_str_t        *name;
+    ngx_uint_t        i, k;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h;
+
+    name = ngx_rl_header_names;
+
+    part = &r->headers_out.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        for (k = 0; k < NGX_RL_H_ALL; k++) {
+            if ((mask & 1 << k) && h[i].key.len == name[k].len
+                && ngx_strncasecmp(h[i].key.data, name[k].data, name[k].len)
+                   == 0)
+            {
+                h[i].hash = 0;
+                break;
+            }
+        }
+    }
+}
+
+
+static ngx_int_t
+ngx_rl_header_number(ngx_http_request_t *r,
+    ngx_rl_header_e name, uint64_t number)
+{
+    char    *digits, *last;
+    char     buf[NGX_RL_NUMBER_LEN];
+    u_char  *p;
+
+    last = buf + NGX_RL_NUMBER_LEN;
+    digits = ngx_rl_number(last, number);
+
+    p = ngx_pnalloc(r->pool, last - digits);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(p, digits, last - digits);
+
+    return ngx_rl_header_set(r, name, (char *) p, last - digits);
+}
+
+
+/* the value is not copied */
+
+static ngx_int_t
+ngx_rl_header_set(ngx_http_request_t *r,
+    ngx_rl_header_e name, const char *value, size_t len)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 1;
+    h->key = ngx_rl_header_names[name];
+    h->lowcase_key = ngx_rl_header_lowcase[name];
+    h->value.data = (u_char *) value;
+    h->value.len = len;
+#if (nginx_version >= 1023000)
+    h->next = NULL;
+#endif
+
+    return NGX_OK;
+}

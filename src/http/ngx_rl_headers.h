@@ -1,0 +1,19 @@
+
+/*
+ * The header filter: tells clients what was decided.
+ */
+
+
+#ifndef _NGX_RL_HEADERS_H_INCLUDED_
+#define _NGX_RL_HEADERS_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+
+void ngx_rl_headers_init(void);
+
+
+#endif /* _NGX_RL_HEADERS_H_INCLUDED_ */

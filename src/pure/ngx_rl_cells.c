@@ -1,0 +1,798 @@
+
+/*
+ *     heads[]  by the hash of a key, the first cell of a chain
+ *     cells[]  a key, a chunk of the entries of a window, or a queue of keys;
+ *              cell 0 is none: the ring of all queues begins and ends there
+ *
+ * A cell that is needed comes from the list of free ones, or from the end of
+ * the array that was never used.  Each time, a hand goes on round the array and
+ * evicts keys that hold nothing: a bucket that is full again, a window that is
+ * empty, knowledge that has expired, whatever limit they are of.  It looks at a
+ * few cells and frees all it finds, so where there are many it saves up for
+ * where there are few; only if nothing is left it looks at some more.
+ *
+ * If that does not help, keys go that hold something.  Each limit has queues of
+ * its own in the order of use: keys of which at least half was taken, keys of
+ * which less was taken, and what is known about keys of Redis.  The queue that
+ * has the most cells gives its oldest key; cells of the second kind count four
+ * times and of the third 16 times, as their loss admits less, or nothing at
+ * all.  So a flood of keys takes the memory of its own queue, and each other
+ * queue keeps its share.
+ *
+ * The most cells are found by comparing each queue that grows, and a few more
+ * in turn: with many limits the queue that gives may have a few cells less.
+ *
+ * Queues are made with their first key, in pairs, and go with the last one, so
+ * limits may come and go.
+ */
+
+
+#include <string.h>
+
+#include "pure/ngx_rl_cells.h"
+
+
+/*
+ * How many cells are looked at for one that is needed, and how many if there is
+ * none, and how many queues then
+ */
+#define NGX_RL_CELLS_SWEEP   4
+#define NGX_RL_CELLS_SEARCH  64
+#define NGX_RL_CELLS_TURNS   8
+
+/* ms, the longest time to live of a lease */
+#define NGX_RL_CELLS_LINGER  60000
+
+/* in portions of 32 ms: two minutes, as a reply takes one at most */
+#define NGX_RL_LASTS_MAX     4095
+
+/* ms */
+#define NGX_RL_CELLS_DISORDER  1000000
+
+#define NGX_RL_WEIGHT_MUCH   1
+#define NGX_RL_WEIGHT_LITTLE 4
+#define NGX_RL_WEIGHT_KNOWN  16
+
+
+#define ngx_rl_weighed(c, q)                                      \
+    ((uint64_t) (c)->cells[q].node.u.queue.cells                              \
+     * (c)->cells[q].node.u.queue.weight)
+
+
+static uint32_t ngx_rl_cells_lookup(
+    const ngx_rl_cells_t *c,
+    const ngx_rl_cell_key_t *key);
+static int ngx_rl_cells_pinned(const ngx_rl_cells_t *c,
+    uint32_t i);
+static uint32_t ngx_rl_cells_queue(ngx_rl_cells_t *c,
+    uint64_t limit, ngx_rl_keep_e keep, uint64_t now);
+static uint32_t ngx_rl_cells_queue_add(
+    ngx_rl_cells_t *c, ngx_rl_keep_e keep,
+    uint64_t now);
+static void ngx_rl_cells_queue_free(ngx_rl_cells_t *c,
+    uint32_t q);
+static void ngx_rl_cells_count(ngx_rl_cells_t *c,
+    uint32_t q, uint32_t n);
+static uint32_t ngx_rl_cells_alloc(ngx_rl_cells_t *c,
+    uint64_t now);
+static void ngx_rl_cells_sweep(ngx_rl_cells_t *c,
+    uint32_t n, uint64_t now);
+static int ngx_rl_cells_expired(
+    const ngx_rl_cells_t *c, const ngx_rl_node_t *node,
+    uint64_t now);
+static uint32_t ngx_rl_cells_victim(ngx_rl_cells_t *c);
+static uint32_t ngx_rl_cells_oldest(
+    const ngx_rl_cells_t *c, uint32_t q);
+static void ngx_rl_cells_evict(ngx_rl_cells_t *c,
+    uint32_t i, uint64_t now);
+static void ngx_rl_cells_unchain(ngx_rl_cells_t *c,
+    uint32_t i);
+static uint32_t ngx_rl_cells_free_chunks(
+    ngx_rl_cells_t *c, uint32_t i);
+static void ngx_rl_cells_free(ngx_rl_cells_t *c,
+    uint32_t i);
+static void ngx_rl_cells_link(ngx_rl_cells_t *c,
+    uint32_t q, uint32_t i);
+static void ngx_rl_cells_unlink(ngx_rl_cells_t *c,
+    uint32_t i);
+
+
+static const char  *ngx_rl_held_names[] = {
+    "nothing",
+    "known",
+    "little",
+    "much"
+};
+
+
+void
+ngx_rl_cells_init(ngx_rl_cells_t *c, void *memory,
+    size_t size)
+{
+    uint32_t  heads;
+
+    /* of the same memory, behind the cells, one or two cells for each head */
+
+    c->cells = memory;
+    c->n = (uint32_t) (size / ngx_rl_cells_size(1));
+
+    for (heads = 1; heads <= c->n / 2; heads *= 2) {
+        /* void */
+    }
+
+    c->mask = heads - 1;
+    c->heads = (uint32_t *) &c->cells[c->n];
+
+    ngx_rl_cells_reset(c);
+}
+
+
+void
+ngx_rl_cells_reset(ngx_rl_cells_t *c)
+{
+    memset(c->heads, 0, ((size_t) c->mask + 1) * sizeof(uint32_t));
+    memset(&c->cells[0], 0, sizeof(ngx_rl_cell_t));
+
+    c->fresh = 1;
+    c->free = 0;
+    c->used = 1;
+    c->nodes = 0;
+    c->hand = 0;
+    c->most = 0;
+    c->turn = 0;
+    c->npinned = 0;
+}
+
+
+void
+ngx_rl_cells_release(ngx_rl_cells_t *c)
+{
+    c->npinned = 0;
+}
+
+
+ngx_rl_node_t *
+ngx_rl_cells_find(ngx_rl_cells_t *c,
+    const ngx_rl_cell_key_t *key)
+{
+    uint32_t                    i, q;
+    ngx_rl_node_t  *node;
+
+    i = ngx_rl_cells_lookup(c, key);
+
+    if (i == 0 || c->npinned == NGX_RL_PINNED) {
+        return NULL;
+    }
+
+    c->pinned[c->npinned++] = i;
+
+    node = &c->cells[i].node;
+    q = node->queue;
+
+    if (node->newer != q) {
+        ngx_rl_cells_unlink(c, i);
+        ngx_rl_cells_link(c, q, i);
+    }
+
+    return node;
+}
+
+
+ngx_rl_node_t *
+ngx_rl_cells_make(ngx_rl_cells_t *c,
+    const ngx_rl_cell_key_t *key, uint64_t limit,
+    ngx_rl_keep_e keep, uint64_t now)
+{
+    uint32_t                    i, q, *head;
+    ngx_rl_node_t  *node;
+
+    node = ngx_rl_cells_find(c, key);
+
+    if (node || c->npinned == NGX_RL_PINNED) {
+        return node;
+    }
+
+    i = ngx_rl_cells_alloc(c, now);
+    if (i == 0) {
+        return NULL;
+    }
+
+    /* after that, as the eviction of its last key takes a queue with it */
+
+    q = ngx_rl_cells_queue(c, limit, keep, now);
+
+    if (q == 0) {
+        ngx_rl_cells_free(c, i);
+        return NULL;
+    }
+
+    node = &c->cells[i].node;
+    head = &c->heads[key->hash[0] & c->mask];
+
+    memset(node, 0, sizeof(ngx_rl_node_t));
+
+    node->key = *key;
+    node->next = *head;
+    *head = i;
+
+    ngx_rl_cells_link(c, q, i);
+    ngx_rl_cells_count(c, q, 1);
+
+    c->nodes++;
+    c->pinned[c->npinned++] = i;
+
+    return node;
+}
+
+
+void
+ngx_rl_cells_taken(ngx_rl_cells_t *c,
+    ngx_rl_node_t *node, int much, uint64_t until)
+{
+    uint32_t                    i, n, q;
+    ngx_rl_node_t  *queue;
+
+    node->u.state.until = until;
+
+    queue = &c->cells[node->queue].node;
+
+    if ((int) queue->u.queue.much == much) {
+        return;
+    }
+
+    i = (uint32_t) ((ngx_rl_cell_t *) node - c->cells);
+    n = 1 + node->u.state.n;
+    q = queue->u.queue.pair;
+
+    ngx_rl_cells_unlink(c, i);
+    queue->u.queue.cells -= n;
+
+    ngx_rl_cells_link(c, q, i);
+    ngx_rl_cells_count(c, q, n);
+}
+
+
+void
+ngx_rl_cells_load(ngx_rl_cells_t *c,
+    const ngx_rl_node_t *node, ngx_rl_log_t *log)
+{
+    uint32_t                     i, k;
+    ngx_rl_chunk_t  *chunk;
+
+    log->n = 0;
+
+    for (i = node->u.state.chunks; i; i = chunk->next) {
+        chunk = &c->cells[i].chunk;
+
+        for (k = 0; k < chunk->n && log->n < NGX_RL_ENTRIES; k++) {
+            log->entries[log->n].time = chunk->time[k];
+            log->entries[log->n].cost = chunk->cost[k];
+            log->n++;
+        }
+    }
+}
+
+
+void
+ngx_rl_cells_save(ngx_rl_cells_t *c,
+    ngx_rl_node_t *node, ngx_rl_log_t *log,
+    uint64_t now)
+{
+    uint32_t                     i, k, n, have, *next;
+    ngx_rl_chunk_t  *chunk;
+
+    have = 0;
+
+    for (next = &node->u.state.chunks; *next; next = &chunk->next) {
+        chunk = &c->cells[*next].chunk;
+        have += NGX_RL_CHUNK;
+
+        if (have >= log->n) {
+            next = &chunk->next;
+            break;
+        }
+    }
+
+    n = ngx_rl_cells_free_chunks(c, *next);
+    *next = 0;
+
+    node->u.state.n -= n;
+    c->cells[node->queue].node.u.queue.cells -= n;
+
+    while (have < log->n) {
+        i = ngx_rl_cells_alloc(c, now);
+
+        if (i == 0) {
+
+            /* nor is there anything to squeeze without a single chunk */
+
+            if (have == 0) {
+                log->n = 0;
+                break;
+            }
+
+            ngx_rl_log_squeeze(log);
+            continue;
+        }
+
+        *next = i;
+        chunk = &c->cells[i].chunk;
+        chunk->next = 0;
+        next = &chunk->next;
+        have += NGX_RL_CHUNK;
+
+        node->u.state.n++;
+        ngx_rl_cells_count(c, node->queue, 1);
+    }
+
+    k = 0;
+
+    for (i = node->u.state.chunks; i; i = chunk->next) {
+        chunk = &c->cells[i].chunk;
+
+        for (chunk->n = 0;
+             chunk->n < NGX_RL_CHUNK && k < log->n;
+             chunk->n++)
+        {
+            chunk->time[chunk->n] = log->entries[k].time;
+            chunk->cost[chunk->n] = (uint32_t) log->entries[k].cost;
+            k++;
+        }
+    }
+}
+
+
+void
+ngx_rl_bound_learned(ngx_rl_node_t *node,
+    uint64_t learned, uint64_t until)
+{
+    uint64_t  lasts;
+
+    lasts = (until > learned) ? until - learned : 0;
+    lasts = (lasts + NGX_RL_LASTS - 1) / NGX_RL_LASTS;
+
+    if (lasts > NGX_RL_LASTS_MAX) {
+        lasts = NGX_RL_LASTS_MAX;
+    }
+
+    node->u.bound.learned = (uint32_t) learned;
+    node->u.bound.lasts = lasts & NGX_RL_LASTS_MAX;
+}
+
+
+uint32_t
+ngx_rl_bound_age(const ngx_rl_node_t *node,
+    uint64_t now)
+{
+    uint32_t  age;
+
+    age = (uint32_t) (now / 1000) - node->u.bound.learned;
+
+    /* calls may be answered in another order than they were sent in */
+
+    return (age > UINT32_MAX - NGX_RL_CELLS_DISORDER) ? 0 : age;
+}
+
+
+const char *
+ngx_rl_held_name(ngx_rl_held_e held)
+{
+    return ngx_rl_held_names[held];
+}
+
+
+static uint32_t
+ngx_rl_cells_lookup(const ngx_rl_cells_t *c,
+    const ngx_rl_cell_key_t *key)
+{
+    uint32_t                          i;
+    const ngx_rl_node_t  *node;
+
+    for (i = c->heads[key->hash[0] & c->mask]; i; i = node->next) {
+
+        node = &c->cells[i].node;
+
+        if (node->key.hash[0] == key->hash[0]
+            && node->key.hash[1] == key->hash[1])
+        {
+            break;
+        }
+    }
+
+    return i;
+}
+
+
+static int
+ngx_rl_cells_pinned(const ngx_rl_cells_t *c,
+    uint32_t i)
+{
+    uint32_t  k;
+
+    for (k = 0; k < c->npinned; k++) {
+        if (c->pinned[k] == i) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* the queue of a limit for keys of which little is taken; 0: no memory */
+
+static uint32_t
+ngx_rl_cells_queue(ngx_rl_cells_t *c, uint64_t limit,
+    ngx_rl_keep_e keep, uint64_t now)
+{
+    uint32_t                        q, much, *head;
+    ngx_rl_node_t      *queue;
+    ngx_rl_cell_key_t   key;
+
+    key.hash[0] = (limit * 8 + keep)
+                  * 0x9e3779b97f4a7c15ULL;
+    key.hash[0] ^= key.hash[0] >> 32;
+    key.hash[1] = ~limit;
+
+    q = ngx_rl_cells_lookup(c, &key);
+
+    if (q) {
+        return q;
+    }
+
+    much = ngx_rl_cells_queue_add(c, keep, now);
+    if (much == 0) {
+        return 0;
+    }
+
+    q = ngx_rl_cells_queue_add(c, keep, now);
+
+    if (q == 0) {
+        ngx_rl_cells_queue_free(c, much);
+        return 0;
+    }
+
+    queue = &c->cells[much].node;
+    queue->u.queue.pair = q;
+    queue->u.queue.much = 1;
+    queue->u.queue.weight = NGX_RL_WEIGHT_MUCH;
+
+    queue = &c->cells[q].node;
+    queue->u.queue.pair = much;
+    queue->u.queue.weight = (keep == NGX_RL_KEEP_LEVEL
+                             || keep == NGX_RL_KEEP_LOG)
+                            ? NGX_RL_WEIGHT_LITTLE
+                            : NGX_RL_WEIGHT_KNOWN;
+
+    /* this one is found by its key, the other one by this */
+
+    head = &c->heads[key.hash[0] & c->mask];
+
+    queue->key = key;
+    queue->next = *head;
+    *head = q;
+
+    return q;
+}
+
+
+static uint32_t
+ngx_rl_cells_queue_add(ngx_rl_cells_t *c,
+    ngx_rl_keep_e keep, uint64_t now)
+{
+    uint32_t                    q, before;
+    ngx_rl_node_t  *queue;
+
+    q = ngx_rl_cells_alloc(c, now);
+    if (q == 0) {
+        return 0;
+    }
+
+    queue = &c->cells[q].node;
+    before = c->cells[0].node.u.queue.before;
+
+    memset(queue, 0, sizeof(ngx_rl_node_t));
+
+    queue->newer = q;
+    queue->older = q;
+    queue->u.queue.keep = keep;
+    queue->u.queue.before = before;
+
+    c->cells[before].node.u.queue.after = q;
+    c->cells[0].node.u.queue.before = q;
+
+    return q;
+}
+
+
+static void
+ngx_rl_cells_queue_free(ngx_rl_cells_t *c, uint32_t q)
+{
+    ngx_rl_node_t  *queue;
+
+    queue = &c->cells[q].node;
+
+    c->cells[queue->u.queue.before].node.u.queue.after = queue->u.queue.after;
+    c->cells[queue->u.queue.after].node.u.queue.before = queue->u.queue.before;
+
+    if (c->most == q) {
+        c->most = 0;
+    }
+
+    if (c->turn == q) {
+        c->turn = queue->u.queue.before;
+    }
+
+    ngx_rl_cells_free(c, q);
+}
+
+
+/* a queue has so many cells more */
+
+static void
+ngx_rl_cells_count(ngx_rl_cells_t *c, uint32_t q,
+    uint32_t n)
+{
+    c->cells[q].node.u.queue.cells += n;
+
+    if (ngx_rl_weighed(c, q)
+        > ngx_rl_weighed(c, c->most))
+    {
+        c->most = q;
+    }
+}
+
+
+static uint32_t
+ngx_rl_cells_alloc(ngx_rl_cells_t *c, uint64_t now)
+{
+    uint32_t  i;
+
+    ngx_rl_cells_sweep(c, NGX_RL_CELLS_SWEEP, now);
+
+    if (c->free == 0 && c->fresh < c->n) {
+        i = c->fresh++;
+        goto done;
+    }
+
+    if (c->free == 0) {
+        ngx_rl_cells_sweep(c, NGX_RL_CELLS_SEARCH, now);
+    }
+
+    if (c->free == 0) {
+        i = ngx_rl_cells_victim(c);
+        if (i == 0) {
+            return 0;
+        }
+
+        ngx_rl_cells_evict(c, i, now);
+    }
+
+    i = c->free;
+    c->free = c->cells[i].node.next;
+
+done:
+
+    c->cells[i].node.queue = 0;
+    c->used++;
+
+    return i;
+}
+
+
+/* evicts those that hold nothing, among the next n cells */
+
+static void
+ngx_rl_cells_sweep(ngx_rl_cells_t *c, uint32_t n,
+    uint64_t now)
+{
+    ngx_rl_node_t  *node;
+
+    for ( /* void */ ; n; n--) {
+
+        c->hand = (c->hand + 1 < c->fresh) ? c->hand + 1 : 0;
+
+        node = &c->cells[c->hand].node;
+
+        if (node->queue
+            && ngx_rl_cells_expired(c, node, now)
+            && !ngx_rl_cells_pinned(c, c->hand))
+        {
+            ngx_rl_cells_evict(c, c->hand, now);
+        }
+    }
+}
+
+
+static int
+ngx_rl_cells_expired(const ngx_rl_cells_t *c,
+    const ngx_rl_node_t *node, uint64_t now)
+{
+    switch (c->cells[node->queue].node.u.queue.keep) {
+
+    case NGX_RL_KEEP_PREVIEW:
+        return node->u.preview.until <= now / 1000;
+
+    case NGX_RL_KEEP_BOUND:
+
+        /* what is held has gone back, and demand has been forgotten, by then */
+
+        return ngx_rl_bound_age(node, now)
+               >= ngx_rl_bound_lasts(node)
+                  + NGX_RL_CELLS_LINGER;
+
+    default:
+        return node->u.state.until <= now;
+    }
+}
+
+
+/* who goes if nobody holds nothing; 0: all are in use right now */
+
+static uint32_t
+ngx_rl_cells_victim(ngx_rl_cells_t *c)
+{
+    uint32_t  i, k, q;
+
+    for (k = 0; k < NGX_RL_CELLS_TURNS; k++) {
+
+        c->turn = c->cells[c->turn].node.u.queue.after;
+
+        if (ngx_rl_weighed(c, c->turn)
+            > ngx_rl_weighed(c, c->most))
+        {
+            c->most = c->turn;
+        }
+    }
+
+    i = ngx_rl_cells_oldest(c, c->most);
+
+    for (q = c->cells[0].node.u.queue.after;
+         i == 0 && q;
+         q = c->cells[q].node.u.queue.after)
+    {
+        i = ngx_rl_cells_oldest(c, q);
+    }
+
+    return i;
+}
+
+
+static uint32_t
+ngx_rl_cells_oldest(const ngx_rl_cells_t *c,
+    uint32_t q)
+{
+    uint32_t  i;
+
+    for (i = c->cells[q].node.newer; i != q; i = c->cells[i].node.newer) {
+        if (!ngx_rl_cells_pinned(c, i)) {
+            return i;
+        }
+    }
+
+    return 0;
+}
+
+
+static void
+ngx_rl_cells_evict(ngx_rl_cells_t *c, uint32_t i,
+    uint64_t now)
+{
+    uint32_t                    n, q, pair;
+    ngx_rl_node_t  *node, *queue;
+    ngx_rl_held_e   held;
+
+    node = &c->cells[i].node;
+    q = node->queue;
+    queue = &c->cells[q].node;
+    pair = queue->u.queue.pair;
+    n = 1;
+
+    if (ngx_rl_cells_expired(c, node, now)) {
+        held = NGX_RL_HELD_NOTHING;
+
+    } else if (queue->u.queue.weight == NGX_RL_WEIGHT_KNOWN) {
+        held = NGX_RL_HELD_KNOWN;
+
+    } else {
+        held = queue->u.queue.much ? NGX_RL_HELD_MUCH
+                                   : NGX_RL_HELD_LITTLE;
+    }
+
+    c->evictions[held]++;
+
+    if (queue->u.queue.weight != NGX_RL_WEIGHT_KNOWN) {
+        n += ngx_rl_cells_free_chunks(c, node->u.state.chunks);
+    }
+
+    ngx_rl_cells_unchain(c, i);
+    ngx_rl_cells_unlink(c, i);
+    ngx_rl_cells_free(c, i);
+
+    queue->u.queue.cells -= n;
+    c->nodes--;
+
+    if (queue->u.queue.cells || c->cells[pair].node.u.queue.cells) {
+        return;
+    }
+
+    ngx_rl_cells_unchain(c, queue->u.queue.much ? pair : q);
+    ngx_rl_cells_queue_free(c, q);
+    ngx_rl_cells_queue_free(c, pair);
+}
+
+
+static void
+ngx_rl_cells_unchain(ngx_rl_cells_t *c, uint32_t i)
+{
+    uint32_t                   *link;
+    ngx_rl_node_t  *node;
+
+    node = &c->cells[i].node;
+
+    for (link = &c->heads[node->key.hash[0] & c->mask];
+         *link != i;
+         link = &c->cells[*link].node.next)
+    {
+        /* void */
+    }
+
+    *link = node->next;
+}
+
+
+static uint32_t
+ngx_rl_cells_free_chunks(ngx_rl_cells_t *c, uint32_t i)
+{
+    uint32_t  n, next;
+
+    for (n = 0; i; n++) {
+        next = c->cells[i].chunk.next;
+        ngx_rl_cells_free(c, i);
+        i = next;
+    }
+
+    return n;
+}
+
+
+static void
+ngx_rl_cells_free(ngx_rl_cells_t *c, uint32_t i)
+{
+    c->cells[i].node.queue = 0;
+    c->cells[i].node.next = c->free;
+    c->free = i;
+    c->used--;
+}
+
+
+/* it is the newest one now */
+
+static void
+ngx_rl_cells_link(ngx_rl_cells_t *c, uint32_t q,
+    uint32_t i)
+{
+    ngx_rl_node_t  *node, *queue;
+
+    node = &c->cells[i].node;
+    queue = &c->cells[q].node;
+
+    node->queue = q;
+    node->newer = q;
+    node->older = queue->older;
+
+    c->cells[queue->older].node.newer = i;
+    queue->older = i;
+}
+
+
+static void
+ngx_rl_cells_unlink(ngx_rl_cells_t *c, uint32_t i)
+{
+    ngx_rl_node_t  *node;
+
+    node = &c->cells[i].node;
+
+    c->cells[node->newer].node.older = node->older;
+    c->cells[node->older].node.newer = node->newer;
+}

@@ -1,0 +1,78 @@
+
+/*
+ * Why there is no answer from the store.  Pure.
+ */
+
+
+#ifndef _NGX_RL_FAILURE_H_INCLUDED_
+#define _NGX_RL_FAILURE_H_INCLUDED_
+
+
+#include <stddef.h>
+
+
+typedef enum {
+    NGX_RL_OK = 0,
+
+    /* the way to the server */
+    NGX_RL_TIMEOUT,        /* no reply in time */
+    NGX_RL_REFUSED,        /* no connection */
+    NGX_RL_TLS,            /* no handshake, or a wrong server */
+    NGX_RL_CLOSED,         /* connection lost before the reply */
+    NGX_RL_PROTOCOL,       /* not RESP, or not what was asked */
+    NGX_RL_OVERLOAD,       /* too many calls under way here */
+
+    /* error replies */
+    NGX_RL_AUTH,           /* NOAUTH, WRONGPASS, NOPERM */
+    NGX_RL_LOADING,
+    NGX_RL_READONLY,
+    NGX_RL_OOM,
+    NGX_RL_BUSY,           /* BUSY, UNKILLABLE, TRYAGAIN */
+    NGX_RL_NOSCRIPT,
+    NGX_RL_MOVED,          /* MOVED, ASK, CROSSSLOT, CLUSTERDOWN */
+    NGX_RL_MASTERDOWN,     /* MASTERDOWN, NOREPLICAS */
+    NGX_RL_MISCONF,        /* can't persist */
+    NGX_RL_CLIENTS,        /* max number of clients reached */
+    NGX_RL_WRONGTYPE,      /* somebody else's data in our key */
+    NGX_RL_CLOCK,          /* nginx's is too far behind */
+    NGX_RL_ERROR,          /* any other error reply */
+
+    /* nothing was sent */
+    NGX_RL_CIRCUIT,        /* the breaker is open */
+    NGX_RL_CONFIG,         /* a variable gave no legal value */
+
+    NGX_RL_FAILURES
+} ngx_rl_failure_e;
+
+
+/* what a client is told; names nothing of the inside */
+
+typedef enum {
+    NGX_RL_REASON_STORAGE = 0,
+    NGX_RL_REASON_TIMEOUT,
+    NGX_RL_REASON_CIRCUIT,
+    NGX_RL_REASON_LIMIT,
+
+    NGX_RL_REASONS
+} ngx_rl_reason_e;
+
+
+/* the class of an error reply, by its first word, without the "-" */
+ngx_rl_failure_e ngx_rl_failure(const char *text,
+    size_t len);
+
+/* one word, for logs and labels */
+const char *ngx_rl_failure_name(ngx_rl_failure_e f);
+
+/*
+ * Whether it says that the server, and not only this call, is in trouble: such
+ * failures open the circuit breaker
+ */
+int ngx_rl_failure_breaks(ngx_rl_failure_e f);
+
+ngx_rl_reason_e ngx_rl_failure_reason(
+    ngx_rl_failure_e f);
+const char *ngx_rl_reason_name(ngx_rl_reason_e r);
+
+
+#endif /* _NGX_RL_FAILURE_H_INCLUDED_ */

@@ -1,0 +1,290 @@
+
+#include <string.h>
+
+#include "pure/ngx_rl_level.h"
+
+
+static void ngx_rl_level_state(
+    const ngx_rl_level_t *level, int fits, int64_t *state);
+
+
+int
+ngx_rl_level_look(ngx_rl_level_t *level,
+    const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state)
+{
+    int       fits;
+    int64_t   full, cost;
+    uint64_t  elapsed, refill, time;
+
+    full = bucket->capacity * NGX_RL_MICRO;
+    cost = bucket->cost * NGX_RL_MICRO;
+
+    if (level->last == 0) {
+        level->tokens = full;
+        level->last = now;
+    }
+
+    elapsed = (now > level->last) ? now - level->last : 0;
+
+    if (bucket->step) {
+        elapsed -= elapsed % bucket->step;
+    }
+
+    refill = ngx_rl_rate_refill(&bucket->rate, elapsed);
+
+    /* time that made no whole microtoken yet is left to the next look */
+
+    if (refill) {
+
+        if (level->tokens >= full
+            || refill >= (uint64_t) (full - level->tokens))
+        {
+            level->tokens = full;
+
+        } else {
+            time = bucket->step ? elapsed
+                                : ngx_rl_rate_wait(&bucket->rate,
+                                                               refill);
+            level->tokens += refill;
+            level->last += (time < elapsed) ? time : elapsed;
+        }
+    }
+
+    /* a full bucket saves up no time, and one may have become smaller */
+
+    if (level->tokens >= full) {
+        level->tokens = full;
+        level->last = (now > level->last) ? now : level->last;
+    }
+
+    fits = level->tokens >= (cost < full ? cost : full);
+
+    state[1] = (bucket->step && now > level->last) ? now - level->last : 0;
+    ngx_rl_level_state(level, fits, state);
+
+    return fits;
+}
+
+
+void
+ngx_rl_level_take(ngx_rl_level_t *level,
+    const ngx_rl_bucket_t *bucket, int64_t *state)
+{
+    level->tokens -= bucket->cost * NGX_RL_MICRO;
+
+    ngx_rl_level_state(level, 1, state);
+}
+
+
+static void
+ngx_rl_level_state(const ngx_rl_level_t *level,
+    int fits, int64_t *state)
+{
+    int64_t  left;
+
+    left = (level->tokens > 0) ? level->tokens : 0;
+
+    state[0] = fits ? left : -1 - left;
+    state[2] = left - level->tokens;
+}
+
+
+int
+ngx_rl_log_look(ngx_rl_log_t *log,
+    const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state)
+{
+    int       fits;
+    int64_t   left;
+    uint32_t  i, gone;
+    uint64_t  used, needed, leaves;
+
+    /* an entry has left as soon as the window's length has passed */
+
+    for (gone = 0;
+         gone < log->n && log->entries[gone].time + bucket->window <= now;
+         gone++)
+    {
+        /* void */
+    }
+
+    if (gone) {
+        log->n -= gone;
+        memmove(log->entries, &log->entries[gone],
+                log->n * sizeof(ngx_rl_entry_t));
+    }
+
+    used = 0;
+
+    for (i = 0; i < log->n; i++) {
+        used += log->entries[i].cost;
+    }
+
+    fits = used == 0 || used + bucket->cost <= bucket->capacity;
+    left = (used < bucket->capacity) ? bucket->capacity - used : 0;
+
+    state[0] = fits ? left : -1 - left;
+    state[1] = 0;
+    state[2] = 0;
+
+    if (log->n) {
+        state[1] = log->entries[0].time + bucket->window - now;
+    }
+
+    if (fits) {
+        return 1;
+    }
+
+    /* the first entry with which enough has left */
+
+    needed = (bucket->cost < bucket->capacity)
+             ? used + bucket->cost - bucket->capacity : used;
+    leaves = 0;
+
+    for (i = 0; i < log->n && needed > 0; i++) {
+        leaves = log->entries[i].time + bucket->window - now;
+        needed -= (log->entries[i].cost < needed) ? log->entries[i].cost
+                                                  : needed;
+    }
+
+    state[2] = leaves;
+
+    return 0;
+}
+
+
+void
+ngx_rl_log_take(ngx_rl_log_t *log,
+    const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state)
+{
+    uint64_t                     later;
+    ngx_rl_entry_t  *last;
+
+    last = log->n ? &log->entries[log->n - 1] : NULL;
+
+    if (last && now <= last->time) {
+        last->cost += bucket->cost;
+
+    } else {
+
+        if (log->n == NGX_RL_ENTRIES) {
+            ngx_rl_log_squeeze(log);
+        }
+
+        /* more than fits is paid for by as many windows as it takes */
+
+        later = (bucket->cost - 1) / bucket->capacity * bucket->window;
+
+        log->entries[log->n].time = now + later;
+        log->entries[log->n].cost = bucket->cost;
+        log->n++;
+    }
+
+    state[0] -= (state[0] < (int64_t) bucket->cost) ? state[0]
+                                                    : (int64_t) bucket->cost;
+
+    if (state[1] == 0) {
+        state[1] = log->entries[0].time + bucket->window - now;
+    }
+}
+
+
+void
+ngx_rl_log_squeeze(ngx_rl_log_t *log)
+{
+    uint32_t                     i, best;
+    ngx_rl_entry_t  *e;
+
+    if (log->n < 2) {
+        return;
+    }
+
+    e = log->entries;
+
+    /*
+     * An entry stands for all that passed since the one before it, so this is
+     * the whole time that the two would stand for, however often each of them
+     * was made of two before.  The first one's time is not known any more: it
+     * is left alone.
+     */
+
+    best = (log->n > 2) ? 1 : 0;
+
+    for (i = 2; i + 1 < log->n; i++) {
+        if (e[i + 1].time - e[i - 1].time < e[best + 1].time - e[best - 1].time)
+        {
+            best = i;
+        }
+    }
+
+    e[best + 1].cost += e[best].cost;
+
+    memmove(&e[best], &e[best + 1],
+            (log->n - best - 1) * sizeof(ngx_rl_entry_t));
+    log->n--;
+}
+
+
+uint64_t
+ngx_rl_level_until(const ngx_rl_level_t *level,
+    const ngx_rl_bucket_t *bucket)
+{
+    int64_t   full;
+    uint64_t  wait;
+
+    full = bucket->capacity * NGX_RL_MICRO;
+
+    if (level->tokens >= full) {
+        return level->last;
+    }
+
+    wait = ngx_rl_rate_wait(&bucket->rate, full - level->tokens);
+
+    if (wait >= NGX_RL_NEVER - level->last - bucket->step) {
+        return NGX_RL_NEVER;
+    }
+
+    if (bucket->step && wait % bucket->step) {
+        wait += bucket->step - wait % bucket->step;
+    }
+
+    return level->last + wait;
+}
+
+
+uint64_t
+ngx_rl_log_until(const ngx_rl_log_t *log,
+    const ngx_rl_bucket_t *bucket)
+{
+    return log->n ? log->entries[log->n - 1].time + bucket->window : 0;
+}
+
+
+int
+ngx_rl_level_much(const ngx_rl_bucket_t *bucket,
+    const int64_t *state)
+{
+    int64_t  full;
+
+    full = bucket->capacity;
+
+    if (bucket->algorithm != NGX_RL_SLIDING_WINDOW_LOG) {
+        full *= NGX_RL_MICRO;
+    }
+
+    return 2 * state[0] <= full;
+}
+
+
+void
+ngx_rl_level_share(ngx_rl_bucket_t *bucket,
+    const ngx_rl_share_t *share)
+{
+    bucket->capacity = bucket->capacity * share->num / share->den;
+
+    if (bucket->capacity == 0) {
+        bucket->capacity = 1;
+    }
+
+    bucket->rate.num *= share->num;
+    bucket->rate.den *= share->den;
+}

@@ -1,0 +1,91 @@
+
+/*
+ * How full a bucket or a window is, for those that live in the memory of one
+ * machine.  Pure; the same arithmetic as that of the scripts, by a clock that
+ * never steps back.
+ *
+ * First look, which brings the state up to the present and says whether the
+ * cost fits, then take, or not: several limits pass together or none of them
+ * is taken from.
+ *
+ * A cost may be above the capacity here, where a machine has only a share of a
+ * limit.  It then fits if all of the share is there, and what it took too much
+ * is owed.
+ */
+
+
+#ifndef _NGX_RL_LEVEL_H_INCLUDED_
+#define _NGX_RL_LEVEL_H_INCLUDED_
+
+
+#include "pure/ngx_rl_decision.h"
+
+
+/* requests that a window tells apart */
+#define NGX_RL_ENTRIES  64
+
+
+/* a bucket; all zero: a new one, which is full */
+
+typedef struct {
+    int64_t     tokens;                /* microtokens; below 0: owed */
+    uint64_t    last;                  /* us: when they were */
+} ngx_rl_level_t;
+
+
+/* a window: what passed when, oldest first */
+
+typedef struct {
+    uint64_t    time;                  /* us */
+    uint64_t    cost;
+} ngx_rl_entry_t;
+
+typedef struct {
+    uint32_t                    n;
+    ngx_rl_entry_t  entries[NGX_RL_ENTRIES];
+} ngx_rl_log_t;
+
+
+/*
+ * These return whether the cost fits, and fill in the state as
+ * ngx_rl_decide() wants it.
+ */
+int ngx_rl_level_look(ngx_rl_level_t *level,
+    const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state);
+int ngx_rl_log_look(ngx_rl_log_t *log,
+    const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state);
+
+/* takes what fits; the state is what is left */
+void ngx_rl_level_take(ngx_rl_level_t *level,
+    const ngx_rl_bucket_t *bucket, int64_t *state);
+void ngx_rl_log_take(ngx_rl_log_t *log,
+    const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state);
+
+/*
+ * Makes room for one more: of two neighbours close to each other the older one
+ * stays as long as the younger, so a window of more than 64 requests may be
+ * stricter than it should be, as if it were longer by less than a 31st part,
+ * but never more lenient
+ */
+void ngx_rl_log_squeeze(ngx_rl_log_t *log);
+
+/*
+ * When all that was taken has come back, us, if nothing more is taken; as if
+ * nothing had ever been.  NGX_RL_NEVER where no token comes
+ */
+uint64_t ngx_rl_level_until(
+    const ngx_rl_level_t *level,
+    const ngx_rl_bucket_t *bucket);
+uint64_t ngx_rl_log_until(const ngx_rl_log_t *log,
+    const ngx_rl_bucket_t *bucket);
+
+/* whether at least half of the limit is taken, by the state after a take */
+int ngx_rl_level_much(const ngx_rl_bucket_t *bucket,
+    const int64_t *state);
+
+/* the part of a limit that one machine grants: at least one token */
+void ngx_rl_level_share(ngx_rl_bucket_t *bucket,
+    const ngx_rl_share_t *share);
+
+
+#endif /* _NGX_RL_LEVEL_H_INCLUDED_ */

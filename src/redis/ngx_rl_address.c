@@ -1,0 +1,140 @@
+
+#include "redis/ngx_rl_address.h"
+#include "pure/ngx_rl_hash.h"
+
+
+static void ngx_rl_addr_set(ngx_rl_addr_t *addr,
+    socklen_t socklen, in_port_t port);
+
+
+ngx_int_t
+ngx_rl_addr(ngx_rl_addr_t *addr, const void *text,
+    size_t len, in_port_t port)
+{
+    in_addr_t  ipv4;
+
+    ngx_memzero(addr, sizeof(ngx_rl_addr_t));
+
+    ipv4 = ngx_inet_addr((u_char *) text, len);
+
+    if (ipv4 != INADDR_NONE) {
+        addr->sockaddr.sockaddr_in.sin_family = AF_INET;
+        addr->sockaddr.sockaddr_in.sin_addr.s_addr = ipv4;
+
+        ngx_rl_addr_set(addr, sizeof(struct sockaddr_in), port);
+
+        return NGX_OK;
+    }
+
+#if (NGX_HAVE_INET6)
+
+    if (ngx_inet6_addr((u_char *) text, len,
+                       addr->sockaddr.sockaddr_in6.sin6_addr.s6_addr)
+        == NGX_OK)
+    {
+        addr->sockaddr.sockaddr_in6.sin6_family = AF_INET6;
+
+        ngx_rl_addr_set(addr, sizeof(struct sockaddr_in6), port);
+
+        return NGX_OK;
+    }
+
+#endif
+
+    return NGX_DECLINED;
+}
+
+
+void
+ngx_rl_addr_port(ngx_rl_addr_t *addr, ngx_addr_t *host,
+    in_port_t port)
+{
+    ngx_memzero(addr, sizeof(ngx_rl_addr_t));
+
+    ngx_memcpy(&addr->sockaddr, host->sockaddr, host->socklen);
+
+    ngx_rl_addr_set(addr, host->socklen, port);
+}
+
+
+static void
+ngx_rl_addr_set(ngx_rl_addr_t *addr, socklen_t socklen,
+    in_port_t port)
+{
+    ngx_inet_set_port(&addr->sockaddr.sockaddr, port);
+
+    addr->addr.sockaddr = &addr->sockaddr.sockaddr;
+    addr->addr.socklen = socklen;
+    addr->addr.name.data = addr->text;
+    addr->addr.name.len = ngx_sock_ntop(&addr->sockaddr.sockaddr, socklen,
+                                        addr->text, NGX_SOCKADDR_STRLEN, 1);
+}
+
+
+void
+ngx_rl_addr_copy(ngx_rl_addr_t *to,
+    ngx_rl_addr_t *from)
+{
+    *to = *from;
+
+    to->addr.sockaddr = &to->sockaddr.sockaddr;
+    to->addr.name.data = to->text;
+}
+
+
+uint64_t
+ngx_rl_addr_hash(ngx_addr_t *addrs, ngx_uint_t n)
+{
+    uint64_t    hash;
+    ngx_uint_t  i;
+
+    hash = n;
+
+    for (i = 0; i < n; i++) {
+        hash += ngx_rl_hash(addrs[i].name.data, addrs[i].name.len);
+    }
+
+    return hash;
+}
+
+
+ngx_uint_t
+ngx_rl_addr_equal(ngx_addr_t *a, ngx_addr_t *b)
+{
+    return ngx_cmp_sockaddr(a->sockaddr, a->socklen, b->sockaddr, b->socklen,
+                            1)
+           == NGX_OK;
+}
+
+
+/* ngx_cidr_match() compares addresses of that kind with IPv4 networks alone */
+
+void
+ngx_rl_addr_unmap(ngx_cidr_t *cidr)
+{
+#if (NGX_HAVE_INET6)
+    u_char     *mask;
+    in_addr_t   addr4, mask4;
+
+    if (cidr->family != AF_INET6
+        || !IN6_IS_ADDR_V4MAPPED(&cidr->u.in6.addr))
+    {
+        return;
+    }
+
+    /* shorter ones hold more than IPv4 */
+
+    mask = cidr->u.in6.mask.s6_addr;
+
+    if (mask[10] != 0xff || mask[11] != 0xff) {
+        return;
+    }
+
+    ngx_memcpy(&addr4, &cidr->u.in6.addr.s6_addr[12], 4);
+    ngx_memcpy(&mask4, &mask[12], 4);
+
+    cidr->family = AF_INET;
+    cidr->u.in.addr = addr4;
+    cidr->u.in.mask = mask4;
+#endif
+}

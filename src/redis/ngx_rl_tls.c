@@ -1,0 +1,807 @@
+
+/*
+ * TLS on connections to Redis.
+ *
+ * nginx's SSL layer does the work, as it does for upstreams: the handshake
+ * replaces the handlers of the connection's events until it is over, and then
+ * c->recv and c->send encrypt by themselves.  As there, a handshake ends well
+ * whatever the certificate says, and its owner has to ask whether it was
+ * verified before it sends anything.
+ *
+ * That layer logs each failure by itself, and would fill the error log while a
+ * server is away.  So such a connection has a log of its own, which keeps the
+ * last text for the owner to log once, and lets through only what is for
+ * debugging and what must not happen.  The log also leads from a connection to
+ * its holder of sessions.
+ *
+ * A session is taken whenever the server offers one: with TLS 1.3 that is after
+ * the handshake, maybe several times.  It is not kept if the certificate turns
+ * out to be wrong.
+ */
+
+
+#include "redis/ngx_rl_tls.h"
+
+
+static void ngx_rl_tls_merge_str(ngx_str_t *prev, ngx_str_t *conf,
+    char *value);
+static ngx_uint_t ngx_rl_tls_str_equal(ngx_str_t *a, ngx_str_t *b);
+
+
+void
+ngx_rl_tls_conf_init(ngx_rl_tls_conf_t *conf)
+{
+    ngx_memzero(conf, sizeof(ngx_rl_tls_conf_t));
+
+    conf->enable = NGX_CONF_UNSET;
+    conf->verify = NGX_CONF_UNSET;
+    conf->session_reuse = NGX_CONF_UNSET;
+    conf->server_name = NGX_CONF_UNSET;
+    conf->verify_depth = NGX_CONF_UNSET_UINT;
+}
+
+
+ngx_uint_t
+ngx_rl_tls_conf_set(ngx_rl_tls_conf_t *conf)
+{
+    return conf->enable != NGX_CONF_UNSET || conf->verify != NGX_CONF_UNSET
+           || conf->session_reuse != NGX_CONF_UNSET
+           || conf->server_name != NGX_CONF_UNSET
+           || conf->verify_depth != NGX_CONF_UNSET_UINT || conf->protocols
+           || conf->ciphers.data || conf->name.data
+           || conf->trusted_certificate.data || conf->crl.data
+           || conf->certificate.data || conf->certificate_key.data
+           || conf->passwords;
+}
+
+
+void
+ngx_rl_tls_conf_merge(ngx_rl_tls_conf_t *prev,
+    ngx_rl_tls_conf_t *conf)
+{
+    if (conf->enable == NGX_CONF_UNSET) {
+        conf->enable = prev->enable;
+    }
+
+    ngx_conf_merge_value(conf->verify, prev->verify, 1);
+    ngx_conf_merge_value(conf->session_reuse, prev->session_reuse, 1);
+    ngx_conf_merge_value(conf->server_name, prev->server_name, 1);
+    ngx_conf_merge_uint_value(conf->verify_depth, prev->verify_depth, 1);
+
+    if (conf->protocols == 0) {
+        conf->protocols = prev->protocols ? prev->protocols
+                                          : (NGX_RL_TLS_V1_2
+                                             |NGX_RL_TLS_V1_3);
+    }
+
+    ngx_rl_tls_merge_str(&prev->ciphers, &conf->ciphers,
+                                     "DEFAULT");
+    ngx_rl_tls_merge_str(&prev->name, &conf->name, "");
+    ngx_rl_tls_merge_str(&prev->trusted_certificate,
+                                     &conf->trusted_certificate, "");
+    ngx_rl_tls_merge_str(&prev->crl, &conf->crl, "");
+    ngx_rl_tls_merge_str(&prev->certificate, &conf->certificate,
+                                     "");
+    ngx_rl_tls_merge_str(&prev->certificate_key,
+                                     &conf->certificate_key, "");
+
+    if (conf->passwords == NULL) {
+        conf->passwords = prev->passwords;
+    }
+}
+
+
+static void
+ngx_rl_tls_merge_str(ngx_str_t *prev, ngx_str_t *conf, char *value)
+{
+    if (conf->data) {
+        return;
+    }
+
+    *conf = *prev;
+
+    if (conf->data == NULL) {
+        conf->data = (u_char *) value;
+        conf->len = ngx_strlen(value);
+    }
+}
+
+
+char *
+ngx_rl_tls_conf_given(ngx_rl_tls_conf_t *conf)
+{
+    return conf->certificate.len ? "ratelimit_redis_ssl_certificate"
+           : conf->certificate_key.len ? "ratelimit_redis_ssl_certificate_key"
+           : conf->trusted_certificate.len
+             ? "ratelimit_redis_ssl_trusted_certificate"
+           : conf->crl.len ? "ratelimit_redis_ssl_crl"
+           : conf->name.len ? "ratelimit_redis_ssl_name"
+           : conf->passwords ? "ratelimit_redis_ssl_password_file" : NULL;
+}
+
+
+ngx_uint_t
+ngx_rl_tls_conf_equal(ngx_rl_tls_conf_t *a,
+    ngx_rl_tls_conf_t *b)
+{
+    ngx_str_t   *s1, *s2;
+    ngx_uint_t   i;
+
+    if (a->enable != 1 && b->enable != 1) {
+        return 1;
+    }
+
+    if (a->enable != b->enable || a->verify != b->verify
+        || a->session_reuse != b->session_reuse
+        || a->server_name != b->server_name
+        || a->verify_depth != b->verify_depth
+        || a->protocols != b->protocols
+        || !ngx_rl_tls_str_equal(&a->ciphers, &b->ciphers)
+        || !ngx_rl_tls_str_equal(&a->name, &b->name)
+        || !ngx_rl_tls_str_equal(&a->trusted_certificate,
+                                             &b->trusted_certificate)
+        || !ngx_rl_tls_str_equal(&a->crl, &b->crl)
+        || !ngx_rl_tls_str_equal(&a->certificate, &b->certificate)
+        || !ngx_rl_tls_str_equal(&a->certificate_key,
+                                             &b->certificate_key))
+    {
+        return 0;
+    }
+
+    if (a->passwords == b->passwords) {
+        return 1;
+    }
+
+    if (a->passwords == NULL || b->passwords == NULL
+        || a->passwords->nelts != b->passwords->nelts)
+    {
+        return 0;
+    }
+
+    s1 = a->passwords->elts;
+    s2 = b->passwords->elts;
+
+    for (i = 0; i < a->passwords->nelts; i++) {
+        if (!ngx_rl_tls_str_equal(&s1[i], &s2[i])) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+static ngx_uint_t
+ngx_rl_tls_str_equal(ngx_str_t *a, ngx_str_t *b)
+{
+    return a->len == b->len && ngx_memcmp(a->data, b->data, a->len) == 0;
+}
+
+
+#if (NGX_SSL)
+
+
+struct ngx_rl_tls_s {
+    ngx_ssl_t                      ssl;
+    ngx_rl_tls_conf_t  conf;
+};
+
+
+static ngx_int_t ngx_rl_tls_verification(ngx_conf_t *cf,
+    ngx_rl_tls_t *tls);
+static ngx_int_t ngx_rl_tls_certificate(ngx_conf_t *cf,
+    ngx_rl_tls_t *tls);
+static void ngx_rl_tls_wrong(ngx_conf_t *cf, char *directive,
+    ngx_str_t *value);
+static ngx_int_t ngx_rl_tls_open(ngx_rl_tls_t *tls,
+    ngx_connection_t *c, ngx_str_t *host,
+    ngx_rl_tls_session_t *session);
+static ngx_uint_t ngx_rl_tls_name(ngx_rl_tls_t *tls,
+    ngx_str_t *host, ngx_str_t *name);
+static void ngx_rl_tls_save(ngx_connection_t *c);
+static void ngx_rl_tls_log_init(
+    ngx_rl_tls_session_t *session, ngx_log_t *parent);
+static void ngx_rl_tls_log_writer(ngx_log_t *log, ngx_uint_t level,
+    u_char *buf, size_t len);
+static void ngx_rl_tls_log_use(ngx_connection_t *c,
+    ngx_log_t *log);
+
+
+ngx_array_t *
+ngx_rl_tls_passwords(ngx_conf_t *cf, ngx_str_t *file)
+{
+    return ngx_ssl_read_password_file(cf, file);
+}
+
+
+ngx_rl_tls_t *
+ngx_rl_tls_create(ngx_conf_t *cf,
+    ngx_rl_tls_conf_t *conf)
+{
+    ngx_uint_t                 protocols;
+    ngx_pool_cleanup_t        *cln;
+    ngx_rl_tls_t  *tls;
+
+    tls = ngx_pcalloc(cf->pool, sizeof(ngx_rl_tls_t));
+    if (tls == NULL) {
+        return NULL;
+    }
+
+    tls->conf = *conf;
+    tls->ssl.log = cf->log;
+
+    protocols = 0;
+
+    if (conf->protocols & NGX_RL_TLS_V1) {
+        protocols |= NGX_SSL_TLSv1;
+    }
+
+    if (conf->protocols & NGX_RL_TLS_V1_1) {
+        protocols |= NGX_SSL_TLSv1_1;
+    }
+
+    if (conf->protocols & NGX_RL_TLS_V1_2) {
+        protocols |= NGX_SSL_TLSv1_2;
+    }
+
+    if (conf->protocols & NGX_RL_TLS_V1_3) {
+        protocols |= NGX_SSL_TLSv1_3;
+    }
+
+    if (ngx_ssl_create(&tls->ssl, protocols, NULL) != NGX_OK) {
+        return NULL;
+    }
+
+    cln = ngx_pool_cleanup_add(cf->pool, 0);
+    if (cln == NULL) {
+        ngx_ssl_cleanup_ctx(&tls->ssl);
+        return NULL;
+    }
+
+    cln->handler = ngx_ssl_cleanup_ctx;
+    cln->data = &tls->ssl;
+
+    /* what was not written yet may move as more is added to it */
+
+    SSL_CTX_set_mode(tls->ssl.ctx, SSL_MODE_ENABLE_PARTIAL_WRITE
+                                   |SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+
+    if (ngx_ssl_ciphers(cf, &tls->ssl, &tls->conf.ciphers, 0) != NGX_OK) {
+        ngx_rl_tls_wrong(cf, "ciphers", &tls->conf.ciphers);
+        return NULL;
+    }
+
+    if (ngx_rl_tls_certificate(cf, tls) != NGX_OK
+        || ngx_rl_tls_verification(cf, tls) != NGX_OK)
+    {
+        return NULL;
+    }
+
+    if (ngx_ssl_client_session_cache(cf, &tls->ssl, conf->session_reuse)
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    return tls;
+}
+
+
+static ngx_int_t
+ngx_rl_tls_certificate(ngx_conf_t *cf,
+    ngx_rl_tls_t *tls)
+{
+    ngx_rl_tls_conf_t  *conf;
+
+    conf = &tls->conf;
+
+    if (conf->certificate.len == 0 && conf->certificate_key.len == 0) {
+        return NGX_OK;
+    }
+
+    if (conf->certificate_key.len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"ratelimit_redis_ssl_certificate\" \"%V\" needs "
+                           "\"ratelimit_redis_ssl_certificate_key\"",
+                           &conf->certificate);
+        return NGX_ERROR;
+    }
+
+    if (conf->certificate.len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"ratelimit_redis_ssl_certificate_key\" \"%V\" "
+                           "needs \"ratelimit_redis_ssl_certificate\"",
+                           &conf->certificate_key);
+        return NGX_ERROR;
+    }
+
+    if (ngx_ssl_certificate(cf, &tls->ssl, &conf->certificate,
+                            &conf->certificate_key, conf->passwords)
+        != NGX_OK)
+    {
+        ngx_rl_tls_wrong(cf, "certificate", &conf->certificate);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_rl_tls_verification(ngx_conf_t *cf,
+    ngx_rl_tls_t *tls)
+{
+    ngx_rl_tls_conf_t  *conf;
+
+    conf = &tls->conf;
+
+    if (!conf->verify) {
+        return NGX_OK;
+    }
+
+    if (ngx_ssl_trusted_certificate(cf, &tls->ssl, &conf->trusted_certificate,
+                                    conf->verify_depth)
+        != NGX_OK)
+    {
+        ngx_rl_tls_wrong(cf, "trusted_certificate",
+                                     &conf->trusted_certificate);
+        return NGX_ERROR;
+    }
+
+    if (conf->trusted_certificate.len == 0) {
+
+        if (SSL_CTX_set_default_verify_paths(tls->ssl.ctx) == 0) {
+            ngx_ssl_error(NGX_LOG_EMERG, cf->log, 0,
+                          "the system's certificates can't be loaded: "
+                          "set \"ratelimit_redis_ssl_trusted_certificate\"");
+            return NGX_ERROR;
+        }
+
+        /* files that are not there may leave errors behind */
+
+        ERR_clear_error();
+    }
+
+    if (ngx_ssl_crl(cf, &tls->ssl, &conf->crl) != NGX_OK) {
+        ngx_rl_tls_wrong(cf, "crl", &conf->crl);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/* nginx has logged what is wrong, without the directive */
+
+static void
+ngx_rl_tls_wrong(ngx_conf_t *cf, char *directive, ngx_str_t *value)
+{
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid value \"%V\" in \"ratelimit_redis_ssl_%s\"%s",
+                       value, directive,
+                       ngx_strcmp(directive, "certificate") == 0
+                       ? ", or \"ratelimit_redis_ssl_certificate_key\"" : "");
+}
+
+
+ngx_int_t
+ngx_rl_tls_start(ngx_rl_tls_t *tls,
+    ngx_connection_t *c, ngx_str_t *host,
+    ngx_rl_tls_session_t *session,
+    void (*handler)(ngx_connection_t *c))
+{
+    ngx_int_t  rc;
+
+    ngx_rl_tls_log_init(session, c->log);
+    ngx_rl_tls_log_use(c, &session->log);
+
+    if (ngx_rl_tls_open(tls, c, host, session) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    rc = ngx_ssl_handshake(c);
+
+    if (rc == NGX_AGAIN) {
+        c->ssl->handler = handler;
+    }
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_rl_tls_open(ngx_rl_tls_t *tls, ngx_connection_t *c,
+    ngx_str_t *host, ngx_rl_tls_session_t *session)
+{
+    u_char      *sni;
+    uint32_t     hash;
+    ngx_str_t    name;
+    ngx_uint_t   address;
+
+    /* a connection to a peer has no pool, and SSL needs one */
+
+    c->pool = ngx_create_pool(NGX_MIN_POOL_SIZE, c->log);
+    if (c->pool == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_ssl_create_connection(&tls->ssl, c, NGX_SSL_CLIENT) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    address = ngx_rl_tls_name(tls, host, &name);
+
+    if (tls->conf.server_name && !address && name.len) {
+        sni = ngx_pnalloc(c->pool, name.len + 1);
+        if (sni == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_cpystrn(sni, name.data, name.len + 1);
+
+        if (SSL_set_tlsext_host_name(c->ssl->connection, (char *) sni) == 0) {
+            ngx_ssl_error(NGX_LOG_ERR, c->log, 0,
+                          "SSL_set_tlsext_host_name(\"%V\") failed", &name);
+            return NGX_ERROR;
+        }
+    }
+
+    if (tls->conf.session_reuse) {
+        c->ssl->save_session = ngx_rl_tls_save;
+
+        /* a session is for the name that it was made for */
+
+        hash = ngx_crc32_short(name.data, name.len);
+
+        if (session->name != hash) {
+            ngx_rl_tls_forget(session);
+            session->name = hash;
+        }
+
+        if (ngx_ssl_set_session(c, session->session) != NGX_OK) {
+            ngx_rl_tls_forget(session);
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/* what the certificate must be for; returns whether that is an address */
+
+static ngx_uint_t
+ngx_rl_tls_name(ngx_rl_tls_t *tls, ngx_str_t *host,
+    ngx_str_t *name)
+{
+#if (NGX_HAVE_INET6)
+    u_char  address[16];
+#endif
+
+    *name = tls->conf.name.len ? tls->conf.name : *host;
+
+    if (ngx_inet_addr(name->data, name->len) != INADDR_NONE) {
+        return 1;
+    }
+
+    if (name->len > 2 && name->data[0] == '['
+        && name->data[name->len - 1] == ']')
+    {
+        name->data++;
+        name->len -= 2;
+    }
+
+#if (NGX_HAVE_INET6)
+
+    if (ngx_inet6_addr(name->data, name->len, address) == NGX_OK) {
+        return 1;
+    }
+
+#endif
+
+    /* "example.com." is for DNS alone */
+
+    if (name->len && name->data[name->len - 1] == '.') {
+        name->len--;
+    }
+
+    return 0;
+}
+
+
+ngx_int_t
+ngx_rl_tls_verified(ngx_rl_tls_t *tls,
+    ngx_connection_t *c, ngx_str_t *host, const char **why)
+{
+    int                                matches;
+    long                               rc;
+    X509                              *cert;
+    u_char                             text[NGX_SOCKADDR_STRLEN];
+    ngx_str_t                          name;
+    ngx_rl_tls_session_t  *session;
+
+    session = c->log->wdata;
+
+    if (c->ssl == NULL || !c->ssl->handshaked) {
+        *why = ngx_rl_tls_error(session);
+
+        if (*why == NULL) {
+            *why = "no memory";
+        }
+
+        return NGX_DECLINED;
+    }
+
+    if (!tls->conf.verify) {
+        return NGX_OK;
+    }
+
+    rc = SSL_get_verify_result(c->ssl->connection);
+
+    if (rc != X509_V_OK) {
+        ngx_rl_tls_forget(session);
+        *why = X509_verify_cert_error_string(rc);
+        return NGX_DECLINED;
+    }
+
+    cert = SSL_get_peer_certificate(c->ssl->connection);
+
+    if (cert == NULL) {
+        ngx_rl_tls_forget(session);
+        *why = "the server has no certificate";
+        return NGX_DECLINED;
+    }
+
+    if (ngx_rl_tls_name(tls, host, &name)) {
+        ngx_sprintf(text, "%*s%Z",
+                    ngx_min(name.len, NGX_SOCKADDR_STRLEN - 1), name.data);
+
+        matches = X509_check_ip_asc(cert, (char *) text, 0) == 1;
+
+    } else {
+        matches = ngx_ssl_check_host(c, &name) == NGX_OK;
+    }
+
+    X509_free(cert);
+
+    if (!matches) {
+        ngx_rl_tls_forget(session);
+
+        session->len = ngx_snprintf((u_char *) session->text,
+                                    NGX_RL_TLS_TEXT - 1,
+                                    "certificate is not for \"%V\"", &name)
+                       - (u_char *) session->text;
+        session->text[session->len] = '\0';
+
+        *why = session->text;
+        return NGX_DECLINED;
+    }
+
+    return NGX_OK;
+}
+
+
+/*
+ * Of "SSL_read() failed (SSL: error:0A00045C:SSL routines::tlsv13 alert ...:SSL
+ * alert number 116)", the name of the function being OpenSSL 1.1's alone, the
+ * part that says something
+ */
+
+const char *
+ngx_rl_tls_error(ngx_rl_tls_session_t *session)
+{
+    char        *p, *end;
+    ngx_uint_t   i;
+
+    if (session->len == 0) {
+        return NULL;
+    }
+
+    p = strstr(session->text, "(SSL: error:");
+
+    for (i = 0; p && i < 5; i++) {
+        p = strchr(p, ':');
+        p = p ? p + 1 : NULL;
+    }
+
+    if (p == NULL) {
+        return session->text;
+    }
+
+    end = p + strcspn(p, ":)");
+    *end = '\0';
+
+    if (ngx_strcmp(p, "wrong version number") == 0) {
+        return "wrong version number, the server may not speak TLS there";
+    }
+
+    return p;
+}
+
+
+static void
+ngx_rl_tls_save(ngx_connection_t *c)
+{
+    ngx_ssl_session_t                 *saved;
+    ngx_rl_tls_session_t  *session;
+
+    session = c->log->wdata;
+
+    saved = ngx_ssl_get_session(c);
+
+    if (saved) {
+        ngx_log_debug1(NGX_LOG_DEBUG_EVENT, c->log, 0,
+                       "ratelimit redis save TLS session: %p", saved);
+
+        ngx_rl_tls_forget(session);
+        session->session = saved;
+    }
+}
+
+
+void
+ngx_rl_tls_forget(ngx_rl_tls_session_t *session)
+{
+    if (session->session) {
+        ngx_ssl_free_session(session->session);
+        session->session = NULL;
+    }
+}
+
+
+void
+ngx_rl_tls_close(ngx_connection_t *c)
+{
+    ngx_pool_t                        *pool;
+    ngx_rl_tls_session_t  *session;
+
+    if (c->log->writer != ngx_rl_tls_log_writer) {
+        return;
+    }
+
+    if (c->ssl) {
+        c->ssl->no_wait_shutdown = 1;
+
+        if (ngx_ssl_shutdown(c) == NGX_AGAIN) {
+
+            /* the socket takes nothing: this time without a word */
+
+            c->timedout = 1;
+            (void) ngx_ssl_shutdown(c);
+        }
+    }
+
+    session = c->log->wdata;
+    pool = c->pool;
+
+    ngx_rl_tls_log_use(c, session->parent);
+
+    if (pool) {
+        c->pool = NULL;
+        ngx_destroy_pool(pool);
+    }
+}
+
+
+static void
+ngx_rl_tls_log_init(ngx_rl_tls_session_t *session,
+    ngx_log_t *parent)
+{
+    session->parent = parent;
+    session->len = 0;
+
+    ngx_memzero(&session->log, sizeof(ngx_log_t));
+
+    session->log.log_level = ngx_max(parent->log_level, NGX_LOG_INFO);
+    session->log.writer = ngx_rl_tls_log_writer;
+    session->log.wdata = session;
+}
+
+
+static void
+ngx_rl_tls_log_writer(ngx_log_t *log, ngx_uint_t level,
+    u_char *buf, size_t len)
+{
+    u_char                            *p, *last;
+    ngx_rl_tls_session_t  *session;
+
+    session = log->wdata;
+
+    /* "time [level] pid#tid: text" and the end of the line */
+
+    last = buf + len - NGX_LINEFEED_SIZE;
+
+    p = ngx_strlchr(buf, last, '#');
+    p = p ? ngx_strlchr(p, last, ' ') : NULL;
+    p = p ? p + 1 : buf;
+
+    len = last - p;
+
+    if (level <= NGX_LOG_ALERT || level == NGX_LOG_DEBUG) {
+        ngx_log_error(level, session->parent, 0, "%*s", len, p);
+        return;
+    }
+
+    session->len = ngx_min(len, NGX_RL_TLS_TEXT - 1);
+    ngx_memcpy(session->text, p, session->len);
+    session->text[session->len] = '\0';
+}
+
+
+static void
+ngx_rl_tls_log_use(ngx_connection_t *c, ngx_log_t *log)
+{
+    c->log = log;
+    c->read->log = log;
+    c->write->log = log;
+
+    if (c->pool) {
+        c->pool->log = log;
+    }
+}
+
+
+#else
+
+
+ngx_array_t *
+ngx_rl_tls_passwords(ngx_conf_t *cf, ngx_str_t *file)
+{
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "\"ratelimit_redis_ssl_password_file\" needs SSL, and "
+                       "nginx was built without --with-http_ssl_module");
+    return NULL;
+}
+
+
+ngx_rl_tls_t *
+ngx_rl_tls_create(ngx_conf_t *cf,
+    ngx_rl_tls_conf_t *conf)
+{
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "\"ratelimit_redis_ssl on\" and \"rediss://\" need "
+                       "SSL, and nginx was built without "
+                       "--with-http_ssl_module");
+    return NULL;
+}
+
+
+ngx_int_t
+ngx_rl_tls_start(ngx_rl_tls_t *tls,
+    ngx_connection_t *c, ngx_str_t *host,
+    ngx_rl_tls_session_t *session,
+    void (*handler)(ngx_connection_t *c))
+{
+    return NGX_ERROR;
+}
+
+
+ngx_int_t
+ngx_rl_tls_verified(ngx_rl_tls_t *tls,
+    ngx_connection_t *c, ngx_str_t *host, const char **why)
+{
+    *why = "nginx was built without SSL";
+    return NGX_DECLINED;
+}
+
+
+const char *
+ngx_rl_tls_error(ngx_rl_tls_session_t *session)
+{
+    return NULL;
+}
+
+
+void
+ngx_rl_tls_close(ngx_connection_t *c)
+{
+}
+
+
+void
+ngx_rl_tls_forget(ngx_rl_tls_session_t *session)
+{
+}
+
+
+#endif /* NGX_SSL */

@@ -1,0 +1,385 @@
+
+/*
+ * A lease is tokens of one bucket that this worker has taken and put into
+ * shared memory, where all workers spend them.  The worker that took them keeps
+ * a note of it: where they came from, and when they have to go back.  By then
+ * they may have been spent.
+ *
+ * Notes of the same time to live end in the order in which they were made, so
+ * there is a line for each time to live, with one timer, whatever the number of
+ * keys.  It ends a bit late, to end many at once.
+ *
+ * The number of notes is bounded, by a part of what the zone holds, as a lease
+ * whose key is evicted is lost.  At the bound no new lease is taken, and Redis
+ * is asked for each request.  Whenever a lease is wanted some notes are looked
+ * at, in turn, and go if their tokens have been spent: a busy key takes many
+ * leases within the time of one.
+ *
+ * A worker that dies takes its notes with it.  Its tokens are spent, or given
+ * back with those of later leases; if there are none, nobody gets them.
+ */
+
+
+#include "store/ngx_rl_lease.h"
+#include "store/ngx_rl_refund.h"
+
+
+/* a timer is late by no more than this part of the time to live */
+#define NGX_RL_LEASE_LATE  64
+
+/* in one turn of the event loop */
+#define NGX_RL_LEASE_ENDS  512
+
+/* of one worker, about 200 bytes each */
+#define NGX_RL_LEASE_NOTES  131072
+
+/* looked at for each that is wanted */
+#define NGX_RL_LEASE_LOOKS  2
+
+
+typedef struct {
+    ngx_queue_t                      queue;
+    ngx_rl_link_t       *link;
+    ngx_rl_bucket_t      bucket;
+    uint64_t                         hash[2];    /* of the claim */
+    uint32_t                         mark;       /* of the lease */
+    ngx_msec_t                       end;
+    ngx_msec_t                       timeout;    /* of the refund */
+    size_t                           len;
+    char                             key[1];     /* as long as it is */
+} ngx_rl_note_t;
+
+
+typedef struct {
+    ngx_queue_t                      queue;
+    ngx_msec_t                       ttl;
+
+    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
+    ngx_socket_t                     ident;
+
+    ngx_queue_t                      notes;      /* the first to end first */
+    ngx_queue_t                     *look;       /* the next to be looked at;
+                                                    or the sentinel */
+    ngx_event_t                      timer;
+} ngx_rl_line_t;
+
+
+static ngx_rl_line_t *ngx_rl_lease_line(
+    ngx_msec_t ttl);
+static void ngx_rl_lease_timer(ngx_event_t *ev);
+static void ngx_rl_lease_look(ngx_rl_line_t *line);
+static void ngx_rl_lease_end(ngx_rl_line_t *line,
+    ngx_rl_note_t *note);
+static void ngx_rl_note_claim(ngx_rl_note_t *note,
+    ngx_rl_claim_t *claim);
+static void ngx_rl_note_free(ngx_rl_line_t *line,
+    ngx_rl_note_t *note);
+
+
+static ngx_queue_t                  ngx_rl_lines;
+static ngx_rl_zone_t   *ngx_rl_lease_zone;
+static ngx_rl_stats_t  *ngx_rl_lease_stats;
+static ngx_uint_t                   ngx_rl_lease_notes;
+static ngx_uint_t                   ngx_rl_lease_max;
+
+
+void
+ngx_rl_lease_init(ngx_cycle_t *cycle,
+    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
+{
+    ngx_core_conf_t  *ccf;
+
+    ngx_rl_lease_zone = zone;
+    ngx_rl_lease_stats = stats;
+    ngx_rl_lease_notes = 0;
+
+    ngx_queue_init(&ngx_rl_lines);
+
+    /* of three quarters of the keys, a part for each worker */
+
+    ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
+
+    ngx_rl_lease_max =
+                               ngx_min((ngx_uint_t) zone->cells->n / 4 * 3
+                                       / ngx_max(ccf->worker_processes, 1),
+                                       NGX_RL_LEASE_NOTES);
+}
+
+
+void
+ngx_rl_lease_exit(void)
+{
+    ngx_queue_t                *q, *next, *n, *after;
+    ngx_rl_line_t  *line;
+    ngx_rl_note_t  *note;
+
+    for (q = ngx_queue_head(&ngx_rl_lines);
+         q != ngx_queue_sentinel(&ngx_rl_lines);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        line = ngx_queue_data(q, ngx_rl_line_t, queue);
+
+        for (n = ngx_queue_head(&line->notes);
+             n != ngx_queue_sentinel(&line->notes);
+             n = after)
+        {
+            after = ngx_queue_next(n);
+            note = ngx_queue_data(n, ngx_rl_note_t, queue);
+
+            ngx_rl_lease_end(line, note);
+        }
+
+        if (line->timer.timer_set) {
+            ngx_del_timer(&line->timer);
+        }
+
+        if (line->timer.posted) {
+            ngx_delete_posted_event(&line->timer);
+        }
+
+        ngx_free(line);
+    }
+
+    ngx_queue_init(&ngx_rl_lines);
+
+    /* calls that are still answered get none */
+
+    ngx_rl_lease_max = 0;
+}
+
+
+ngx_uint_t
+ngx_rl_lease_room(ngx_msec_t ttl)
+{
+    ngx_rl_line_t  *line;
+
+    line = ngx_rl_lease_line(ttl);
+
+    if (line) {
+        ngx_rl_lease_look(line);
+    }
+
+    if (ngx_rl_lease_notes < ngx_rl_lease_max) {
+        return 1;
+    }
+
+    ngx_rl_count(ngx_rl_lease_stats->leases_refused);
+
+    return 0;
+}
+
+
+ngx_int_t
+ngx_rl_lease(ngx_rl_link_t *link,
+    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
+    uint64_t sent, uint64_t tokens, ngx_msec_t timeout)
+{
+    ngx_rl_line_t  *line;
+    ngx_rl_note_t  *note;
+
+    if (ngx_rl_lease_notes >= ngx_rl_lease_max) {
+        return NGX_DECLINED;
+    }
+
+    line = ngx_rl_lease_line(trust->lease);
+    if (line == NULL) {
+        return NGX_DECLINED;
+    }
+
+    note = ngx_alloc(offsetof(ngx_rl_note_t, key) + claim->len,
+                     ngx_cycle->log);
+    if (note == NULL) {
+        return NGX_DECLINED;
+    }
+
+    if (ngx_rl_local_learn(ngx_rl_lease_zone, claim,
+                                       trust, sent, tokens, &note->mark)
+        != NGX_OK)
+    {
+        ngx_free(note);
+        return NGX_DECLINED;
+    }
+
+    note->link = link;
+    note->bucket = claim->bucket;
+    note->hash[0] = claim->hash[0];
+    note->hash[1] = claim->hash[1];
+    note->end = ngx_current_msec + line->ttl;
+    note->timeout = timeout;
+    note->len = claim->len;
+
+    ngx_memcpy(note->key, claim->key, claim->len);
+
+    ngx_queue_insert_tail(&line->notes, &note->queue);
+    ngx_rl_lease_notes++;
+
+    if (!line->timer.timer_set && !line->timer.posted) {
+        ngx_add_timer(&line->timer,
+                      line->ttl + line->ttl / NGX_RL_LEASE_LATE);
+    }
+
+    /* the connection has to be there when the worker leaves */
+
+    ngx_rl_link_keep(link);
+
+    return NGX_OK;
+}
+
+
+/* NULL: no memory */
+
+static ngx_rl_line_t *
+ngx_rl_lease_line(ngx_msec_t ttl)
+{
+    ngx_queue_t                *q;
+    ngx_rl_line_t  *line;
+
+    for (q = ngx_queue_head(&ngx_rl_lines);
+         q != ngx_queue_sentinel(&ngx_rl_lines);
+         q = ngx_queue_next(q))
+    {
+        line = ngx_queue_data(q, ngx_rl_line_t, queue);
+
+        if (line->ttl == ttl) {
+            return line;
+        }
+    }
+
+    line = ngx_calloc(sizeof(ngx_rl_line_t), ngx_cycle->log);
+    if (line == NULL) {
+        return NULL;
+    }
+
+    line->ttl = ttl;
+    line->ident = (ngx_socket_t) -1;
+    line->timer.handler = ngx_rl_lease_timer;
+    line->timer.data = line;
+    line->timer.log = ngx_cycle->log;
+    line->timer.cancelable = 1;
+
+    ngx_queue_init(&line->notes);
+    line->look = &line->notes;
+
+    ngx_queue_insert_tail(&ngx_rl_lines, &line->queue);
+
+    return line;
+}
+
+
+static void
+ngx_rl_lease_look(ngx_rl_line_t *line)
+{
+    ngx_uint_t                  n;
+    ngx_queue_t                *q;
+    ngx_rl_note_t  *note;
+    ngx_rl_claim_t  claim;
+
+    for (n = 0; n < NGX_RL_LEASE_LOOKS; n++) {
+
+        q = line->look;
+        line->look = ngx_queue_next(q);
+
+        if (q == ngx_queue_sentinel(&line->notes)) {
+            continue;
+        }
+
+        note = ngx_queue_data(q, ngx_rl_note_t, queue);
+
+        ngx_rl_note_claim(note, &claim);
+
+        if (ngx_rl_local_spent(ngx_rl_lease_zone,
+                                           &claim, note->mark))
+        {
+            ngx_rl_note_free(line, note);
+        }
+    }
+}
+
+
+static void
+ngx_rl_lease_timer(ngx_event_t *ev)
+{
+    ngx_uint_t                  n;
+    ngx_queue_t                *q;
+    ngx_msec_int_t              left;
+    ngx_rl_line_t  *line;
+    ngx_rl_note_t  *note;
+
+    line = ev->data;
+
+    for (n = 0; !ngx_queue_empty(&line->notes); n++) {
+        q = ngx_queue_head(&line->notes);
+        note = ngx_queue_data(q, ngx_rl_note_t, queue);
+
+        left = (ngx_msec_int_t) (note->end - ngx_current_msec);
+
+        if (left > 0) {
+            ngx_add_timer(ev, left + line->ttl
+                                     / NGX_RL_LEASE_LATE);
+            return;
+        }
+
+        if (n == NGX_RL_LEASE_ENDS) {
+            ngx_post_event(ev, &ngx_posted_next_events);
+            return;
+        }
+
+        ngx_rl_lease_end(line, note);
+    }
+}
+
+
+static void
+ngx_rl_lease_end(ngx_rl_line_t *line,
+    ngx_rl_note_t *note)
+{
+    ngx_rl_claim_t   claim;
+    ngx_rl_refund_t  refund;
+
+    ngx_rl_note_claim(note, &claim);
+
+    refund.tokens = ngx_rl_local_end(ngx_rl_lease_zone,
+                                                 &claim, note->mark);
+
+    if (refund.tokens) {
+        refund.key = note->key;
+        refund.len = note->len;
+        refund.bucket = note->bucket;
+        refund.id = "";
+        refund.id_len = 0;
+
+        ngx_rl_refund(note->link, &refund, note->timeout);
+    }
+
+    ngx_rl_note_free(line, note);
+}
+
+
+/* as much of it as shared memory knows a claim by */
+
+static void
+ngx_rl_note_claim(ngx_rl_note_t *note,
+    ngx_rl_claim_t *claim)
+{
+    claim->bucket = note->bucket;
+    claim->hash[0] = note->hash[0];
+    claim->hash[1] = note->hash[1];
+}
+
+
+static void
+ngx_rl_note_free(ngx_rl_line_t *line,
+    ngx_rl_note_t *note)
+{
+    ngx_rl_link_release(note->link);
+
+    if (line->look == &note->queue) {
+        line->look = ngx_queue_next(&note->queue);
+    }
+
+    ngx_queue_remove(&note->queue);
+    ngx_free(note);
+
+    ngx_rl_lease_notes--;
+}

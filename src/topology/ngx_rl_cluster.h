@@ -1,0 +1,35 @@
+
+/*
+ * A Redis Cluster, as a worker knows it: its nodes, and which of them serves
+ * which slot.
+ */
+
+
+#ifndef _NGX_RL_CLUSTER_H_INCLUDED_
+#define _NGX_RL_CLUSTER_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "topology/ngx_rl_server.h"
+
+
+typedef struct ngx_rl_cluster_s  ngx_rl_cluster_t;
+
+
+/* NULL: no memory; begins to look for the map */
+ngx_rl_cluster_t *ngx_rl_cluster_create(
+    ngx_cycle_t *cycle, ngx_rl_peer_t *peer,
+    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
+
+/* where the key lives, as far as is known, and its slot; never NULL */
+ngx_rl_link_t *ngx_rl_cluster_find(
+    ngx_rl_cluster_t *cluster, const char *key, size_t len,
+    ngx_uint_t *slot);
+
+/* for the end of the process */
+void ngx_rl_cluster_exit(ngx_rl_cluster_t *cluster);
+
+
+#endif /* _NGX_RL_CLUSTER_H_INCLUDED_ */

@@ -1,0 +1,592 @@
+
+/*
+ * Each worker looks for itself, and never waits: a lookup is under way (ctx),
+ * or the timer of the next one is set, or the process is leaving.
+ *
+ *     lookup -> addresses -> when their TTL is over     -> lookup
+ *            -> failure   -> after a pause that doubles -> lookup
+ *
+ * nginx's resolver keeps an answer up to the last second of its TTL, so the
+ * next lookup comes in the second after it.  A resolver may call back before
+ * ngx_resolve_name() has returned, and frees the context of a lookup that it
+ * could not begin.
+ *
+ * Resolvers turn the order of addresses with each answer.  Here they are kept
+ * sorted, so order is no change, and workers that try them in turn all begin
+ * with the same one.
+ */
+
+
+#include "topology/ngx_rl_resolve.h"
+#include "pure/ngx_rl_backoff.h"
+
+
+/* all times in ms */
+#define NGX_RL_NAME_FIRST   500        /* at most */
+#define NGX_RL_NAME_MIN     1000       /* between lookups */
+#define NGX_RL_NAME_TTL     300000     /* of a TTL */
+#define NGX_RL_NAME_SPREAD  200        /* of workers, at most */
+#define NGX_RL_NAME_PAUSE   30000      /* after failures, at most */
+#define NGX_RL_NAME_LOG     60000      /* between failures told */
+
+#define NGX_RL_NAME_TEXT    1024       /* of addresses, logged */
+
+#define NGX_RL_NAME_LEN     253
+#define NGX_RL_NAME_LABEL   63
+
+/* the first of those attempts of ngx_rl_backoff() that take 1 s */
+#define NGX_RL_NAME_ATTEMPT  5
+
+
+typedef struct {
+    ngx_sockaddr_t                addrs[NGX_RL_NAME_ADDRS];
+    ngx_uint_t                    n;
+} ngx_rl_name_set_t;
+
+
+struct ngx_rl_name_s {
+    ngx_resolver_t                *resolver;
+    ngx_resolver_ctx_t            *ctx;            /* of a lookup under way */
+    ngx_log_t                     *log;
+
+    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
+    ngx_socket_t                   ident;
+
+    ngx_event_t                    timer;
+    ngx_msec_t                     timeout;
+    ngx_msec_t                     looked;         /* when, the last time */
+    ngx_msec_t                     warned;         /* when, of a failure */
+    uint32_t                       failures;       /* since the last success */
+    in_port_t                      port;
+
+    ngx_rl_name_pt     handler;
+    void                          *data;
+
+    ngx_rl_name_set_t  set;
+
+    unsigned                       telling:1;      /* the handler runs */
+    unsigned                       quiet:1;        /* has warned once */
+    unsigned                       ended:1;
+
+    ngx_str_t                      label;
+    ngx_str_t                      host;           /* the resolver's case */
+};
+
+
+static void ngx_rl_name_timer(ngx_event_t *ev);
+static void ngx_rl_name_lookup(ngx_rl_name_t *name);
+static void ngx_rl_name_resolved(ngx_resolver_ctx_t *ctx);
+static void ngx_rl_name_plan(ngx_rl_name_t *name,
+    ngx_msec_t delay);
+static ngx_msec_t ngx_rl_name_delay(time_t valid);
+static void ngx_rl_name_failed(ngx_rl_name_t *name,
+    ngx_int_t state);
+static void ngx_rl_name_changed(ngx_rl_name_t *name);
+static ngx_uint_t ngx_rl_name_tell(ngx_rl_name_t *name,
+    ngx_addr_t *addrs, ngx_uint_t n);
+static void ngx_rl_name_told(ngx_rl_name_t *name);
+static void ngx_rl_name_add(ngx_rl_name_set_t *set,
+    struct sockaddr *sockaddr, in_port_t port);
+static ngx_uint_t ngx_rl_name_same(
+    ngx_rl_name_set_t *a, ngx_rl_name_set_t *b);
+static ngx_int_t ngx_rl_name_compare(ngx_sockaddr_t *a,
+    ngx_sockaddr_t *b);
+static socklen_t ngx_rl_name_socklen(struct sockaddr *sockaddr);
+
+
+ngx_int_t
+ngx_rl_name_check(ngx_resolver_t *resolver, ngx_str_t *host)
+{
+#if (NGX_HAVE_INET6)
+    u_char  addr6[16];
+#endif
+
+    if (resolver == NULL || resolver->connections.nelts == 0
+        || host->len == 0
+        || ngx_inet_addr(host->data, host->len) != INADDR_NONE)
+    {
+        return NGX_DECLINED;
+    }
+
+#if (NGX_HAVE_INET6)
+    if (host->data[0] == '['
+        || ngx_inet6_addr(host->data, host->len, addr6) == NGX_OK)
+    {
+        return NGX_DECLINED;
+    }
+#endif
+
+    return NGX_OK;
+}
+
+
+ngx_uint_t
+ngx_rl_name_valid(const u_char *host, size_t len)
+{
+    size_t  i, label;
+
+    if (len > NGX_RL_NAME_LEN) {
+        return 0;
+    }
+
+    for (label = 0, i = 0; i < len; i++) {
+
+        if (host[i] == '.') {
+
+            if (label == 0) {
+                return 0;
+            }
+
+            label = 0;
+            continue;
+        }
+
+        if (++label > NGX_RL_NAME_LABEL
+            || !((host[i] >= 'a' && host[i] <= 'z')
+                 || (host[i] >= 'A' && host[i] <= 'Z')
+                 || (host[i] >= '0' && host[i] <= '9')
+                 || host[i] == '-' || host[i] == '_'))
+        {
+            return 0;
+        }
+    }
+
+    return label > 0;
+}
+
+
+ngx_rl_name_t *
+ngx_rl_name_watch(ngx_log_t *log, ngx_resolver_t *resolver,
+    ngx_msec_t timeout, ngx_str_t *label, ngx_str_t *host, in_port_t port,
+    ngx_addr_t *addrs, ngx_uint_t n, ngx_rl_name_pt handler,
+    void *data)
+{
+    u_char                     *p;
+    ngx_uint_t                  i;
+    ngx_rl_name_t  *name;
+
+    name = ngx_calloc(sizeof(ngx_rl_name_t) + label->len
+                      + host->len, log);
+    if (name == NULL) {
+        return NULL;
+    }
+
+    p = (u_char *) name + sizeof(ngx_rl_name_t);
+
+    name->label.data = p;
+    name->label.len = label->len;
+    p = ngx_cpymem(p, label->data, label->len);
+
+    name->host.data = p;
+    name->host.len = host->len;
+    ngx_memcpy(p, host->data, host->len);
+
+    name->resolver = resolver;
+    name->log = log;
+    name->ident = (ngx_socket_t) -1;
+    name->timeout = timeout;
+    name->port = port;
+    name->handler = handler;
+    name->data = data;
+
+    name->timer.handler = ngx_rl_name_timer;
+    name->timer.data = name;
+    name->timer.log = log;
+    name->timer.cancelable = 1;
+
+    for (i = 0; i < n; i++) {
+        ngx_rl_name_add(&name->set, addrs[i].sockaddr, port);
+    }
+
+    /* who knows no address is waited for */
+
+    ngx_rl_name_plan(name, n ? ngx_random()
+                                           % NGX_RL_NAME_FIRST + 1
+                                         : 1);
+
+    return name;
+}
+
+
+void
+ngx_rl_name_again(ngx_rl_name_t *name)
+{
+    ngx_msec_t      since;
+    ngx_msec_int_t  left;
+
+    if (name->ctx || !name->timer.timer_set) {
+        return;
+    }
+
+    since = ngx_current_msec - name->looked;
+    left = (since < NGX_RL_NAME_MIN)
+           ? (ngx_msec_int_t) (NGX_RL_NAME_MIN - since) : 1;
+
+    if ((ngx_msec_int_t) (name->timer.timer.key - ngx_current_msec) > left) {
+        ngx_rl_name_plan(name, left);
+    }
+}
+
+
+void
+ngx_rl_name_end(ngx_rl_name_t *name)
+{
+    if (name->timer.timer_set) {
+        ngx_del_timer(&name->timer);
+    }
+
+    if (name->ctx) {
+        ngx_resolve_name_done(name->ctx);
+        name->ctx = NULL;
+    }
+
+    if (name->telling) {
+        name->ended = 1;
+        return;
+    }
+
+    ngx_free(name);
+}
+
+
+static void
+ngx_rl_name_timer(ngx_event_t *ev)
+{
+    if (ngx_exiting) {
+        return;
+    }
+
+    ngx_rl_name_lookup(ev->data);
+}
+
+
+static void
+ngx_rl_name_lookup(ngx_rl_name_t *name)
+{
+    ngx_resolver_ctx_t  *ctx;
+
+    ngx_log_debug1(NGX_LOG_DEBUG_EVENT, name->log, 0,
+                   "ratelimit name lookup: \"%V\"", &name->host);
+
+    name->looked = ngx_current_msec;
+
+    ctx = ngx_resolve_start(name->resolver, NULL);
+
+    if (ctx == NULL || ctx == NGX_NO_RESOLVER) {
+        ngx_rl_name_failed(name, NGX_ERROR);
+        return;
+    }
+
+    ctx->name = name->host;
+    ctx->handler = ngx_rl_name_resolved;
+    ctx->data = name;
+    ctx->timeout = name->timeout;
+    ctx->cancelable = 1;
+
+    name->ctx = ctx;
+
+    if (ngx_resolve_name(ctx) != NGX_OK) {
+        name->ctx = NULL;
+        ngx_rl_name_failed(name, NGX_ERROR);
+    }
+
+    /* the name may be no more */
+}
+
+
+static void
+ngx_rl_name_resolved(ngx_resolver_ctx_t *ctx)
+{
+    ngx_rl_name_t *name = ctx->data;
+
+    time_t                          valid;
+    ngx_int_t                       state;
+    ngx_uint_t                      i;
+    ngx_rl_name_set_t   set;
+
+    state = ctx->state;
+    valid = ctx->valid;
+    set.n = 0;
+
+    if (state == NGX_OK) {
+
+        for (i = 0; i < ctx->naddrs; i++) {
+            ngx_rl_name_add(&set, ctx->addrs[i].sockaddr,
+                                        name->port);
+        }
+
+        if (set.n == 0) {
+            state = NGX_RESOLVE_NXDOMAIN;
+        }
+    }
+
+    name->ctx = NULL;
+    ngx_resolve_name_done(ctx);
+
+    if (ngx_exiting) {
+        return;
+    }
+
+    if (state != NGX_OK) {
+        ngx_rl_name_failed(name, state);
+        return;
+    }
+
+    name->failures = 0;
+
+    ngx_rl_name_plan(name, ngx_rl_name_delay(valid));
+
+    if (!ngx_rl_name_same(&name->set, &set)) {
+        name->set = set;
+        ngx_rl_name_changed(name);
+    }
+}
+
+
+static void
+ngx_rl_name_plan(ngx_rl_name_t *name,
+    ngx_msec_t delay)
+{
+    if (name->timer.timer_set) {
+        ngx_del_timer(&name->timer);
+    }
+
+    if (!ngx_exiting) {
+        ngx_add_timer(&name->timer, delay);
+    }
+}
+
+
+/* until the second after "valid" begins */
+
+static ngx_msec_t
+ngx_rl_name_delay(time_t valid)
+{
+    time_t       seconds;
+    ngx_msec_t   delay;
+    ngx_time_t  *tp;
+
+    tp = ngx_timeofday();
+    seconds = valid - tp->sec + 1;
+
+    if (seconds <= 0) {
+        delay = NGX_RL_NAME_MIN;
+
+    } else if (seconds > NGX_RL_NAME_TTL / 1000) {
+        delay = NGX_RL_NAME_TTL;
+
+    } else {
+        delay = (ngx_msec_t) seconds * 1000 - tp->msec;
+    }
+
+    return ngx_max(delay, NGX_RL_NAME_MIN)
+           + ngx_random() % NGX_RL_NAME_SPREAD;
+}
+
+
+static void
+ngx_rl_name_failed(ngx_rl_name_t *name,
+    ngx_int_t state)
+{
+    uint32_t  delay;
+
+    delay = ngx_rl_backoff(name->failures
+                                       + NGX_RL_NAME_ATTEMPT,
+                                       NGX_RL_NAME_PAUSE,
+                                       (uint32_t) ngx_random());
+
+    if (name->failures < NGX_RL_NAME_PAUSE) {
+        name->failures++;
+    }
+
+    ngx_rl_name_plan(name, ngx_max(delay,
+                                             NGX_RL_NAME_MIN));
+
+    if (ngx_rl_name_tell(name, NULL, 0)
+        && (!name->quiet
+            || ngx_current_msec - name->warned >= NGX_RL_NAME_LOG))
+    {
+        name->quiet = 1;
+        name->warned = ngx_current_msec;
+
+        ngx_log_error(NGX_LOG_WARN, name->log, 0,
+                      "ratelimit shard %V: name \"%V\" could not be resolved "
+                      "(%i: %s), last addresses stay",
+                      &name->label, &name->host, state,
+                      ngx_resolver_strerror(state));
+    }
+
+    ngx_rl_name_told(name);
+}
+
+
+static void
+ngx_rl_name_changed(ngx_rl_name_t *name)
+{
+    u_char            *p, *last;
+    u_char             line[NGX_RL_NAME_TEXT];
+    u_char             text[NGX_RL_NAME_ADDRS]
+                           [NGX_SOCKADDR_STRLEN];
+    size_t             len;
+    ngx_uint_t         i;
+    ngx_addr_t         addrs[NGX_RL_NAME_ADDRS];
+    struct sockaddr   *sockaddr;
+
+    p = line;
+    last = line + sizeof(line);
+
+    for (i = 0; i < name->set.n; i++) {
+        sockaddr = &name->set.addrs[i].sockaddr;
+
+        addrs[i].sockaddr = sockaddr;
+        addrs[i].socklen = ngx_rl_name_socklen(sockaddr);
+
+        len = ngx_sock_ntop(sockaddr, addrs[i].socklen, text[i],
+                            NGX_SOCKADDR_STRLEN, 0);
+
+        p = ngx_slprintf(p, last, "%s%*s", i ? ", " : "", len, text[i]);
+
+        addrs[i].name.data = text[i];
+        addrs[i].name.len = ngx_sock_ntop(sockaddr, addrs[i].socklen, text[i],
+                                          NGX_SOCKADDR_STRLEN, 1);
+    }
+
+    if (ngx_rl_name_tell(name, addrs, name->set.n)) {
+        ngx_log_error(NGX_LOG_NOTICE, name->log, 0,
+                      "ratelimit shard %V: addresses are %*s now",
+                      &name->label, (size_t) (p - line), line);
+    }
+
+    ngx_rl_name_told(name);
+}
+
+
+/* a name that ends meanwhile lives until it was logged */
+
+static ngx_uint_t
+ngx_rl_name_tell(ngx_rl_name_t *name,
+    ngx_addr_t *addrs, ngx_uint_t n)
+{
+    name->telling = 1;
+
+    return name->handler(name->data, addrs, n);
+}
+
+
+static void
+ngx_rl_name_told(ngx_rl_name_t *name)
+{
+    name->telling = 0;
+
+    if (name->ended) {
+        ngx_free(name);
+    }
+}
+
+
+/* sorted, each address once */
+
+static void
+ngx_rl_name_add(ngx_rl_name_set_t *set,
+    struct sockaddr *sockaddr, in_port_t port)
+{
+    ngx_int_t       rc;
+    ngx_uint_t      i;
+    ngx_sockaddr_t  addr;
+
+    if (ngx_rl_name_socklen(sockaddr) == 0) {
+        return;
+    }
+
+    ngx_memzero(&addr, sizeof(ngx_sockaddr_t));
+    ngx_memcpy(&addr, sockaddr, ngx_rl_name_socklen(sockaddr));
+    ngx_inet_set_port(&addr.sockaddr, port);
+
+    rc = 1;
+
+    for (i = 0; i < set->n; i++) {
+        rc = ngx_rl_name_compare(&set->addrs[i], &addr);
+
+        if (rc >= 0) {
+            break;
+        }
+    }
+
+    if (i < set->n && rc == 0) {
+        return;
+    }
+
+    if (set->n < NGX_RL_NAME_ADDRS) {
+        set->n++;
+
+    } else if (i == set->n) {
+        return;
+    }
+
+    ngx_memmove(&set->addrs[i + 1], &set->addrs[i],
+                (set->n - i - 1) * sizeof(ngx_sockaddr_t));
+
+    set->addrs[i] = addr;
+}
+
+
+static ngx_uint_t
+ngx_rl_name_same(ngx_rl_name_set_t *a,
+    ngx_rl_name_set_t *b)
+{
+    ngx_uint_t  i;
+
+    if (a->n != b->n) {
+        return 0;
+    }
+
+    for (i = 0; i < a->n; i++) {
+
+        if (ngx_rl_name_compare(&a->addrs[i], &b->addrs[i])) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+/* ports are all the same, flow labels and scopes don't come from a resolver */
+
+static ngx_int_t
+ngx_rl_name_compare(ngx_sockaddr_t *a, ngx_sockaddr_t *b)
+{
+    if (a->sockaddr.sa_family != b->sockaddr.sa_family) {
+        return a->sockaddr.sa_family == AF_INET ? -1 : 1;
+    }
+
+#if (NGX_HAVE_INET6)
+    if (a->sockaddr.sa_family == AF_INET6) {
+        return ngx_memcmp(&a->sockaddr_in6.sin6_addr,
+                          &b->sockaddr_in6.sin6_addr, 16);
+    }
+#endif
+
+    return ngx_memcmp(&a->sockaddr_in.sin_addr, &b->sockaddr_in.sin_addr, 4);
+}
+
+
+/* 0: of no family that a name can have */
+
+static socklen_t
+ngx_rl_name_socklen(struct sockaddr *sockaddr)
+{
+    switch (sockaddr->sa_family) {
+
+    case AF_INET:
+        return sizeof(struct sockaddr_in);
+
+#if (NGX_HAVE_INET6)
+    case AF_INET6:
+        return sizeof(struct sockaddr_in6);
+#endif
+
+    default:
+        return 0;
+    }
+}

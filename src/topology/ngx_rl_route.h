@@ -1,0 +1,34 @@
+
+/*
+ * Which connection leads to a key, whatever the servers are: named by the
+ * configuration, found by sentinels, or nodes of a cluster.
+ */
+
+
+#ifndef _NGX_RL_ROUTE_H_INCLUDED_
+#define _NGX_RL_ROUTE_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "topology/ngx_rl_server.h"
+
+
+/* makes the links of this process */
+ngx_int_t ngx_rl_topology_init(ngx_cycle_t *cycle,
+    ngx_array_t *peers, ngx_rl_zone_t *zone,
+    ngx_rl_stats_t *stats);
+void ngx_rl_topology_exit(void);
+
+/*
+ * Keys that have the same link and the same part can be asked for by one
+ * command.  The link lives as long as the process, but a key may have another
+ * one in a moment.
+ */
+ngx_rl_link_t *ngx_rl_topology_find(
+    ngx_rl_peer_t *peer, const char *key, size_t len,
+    ngx_uint_t *part);
+
+
+#endif /* _NGX_RL_ROUTE_H_INCLUDED_ */

@@ -1,0 +1,1072 @@
+
+/*
+ * A new connection to a sentinel asks where all masters are, subscribes to
+ * +switch-master, and then only listens.  If the sentinel can't be reached,
+ * does not know a master, or is silent, the next one is tried.  When a master
+ * is in trouble, or is none any more, the connection is made anew, so that it
+ * asks again, at most once a second.
+ *
+ * What a switch says is believed at once: the connection to the old master is
+ * closed, with the calls that wait for it, and nothing goes there any more,
+ * however alive it may be.  For a while after a switch a sentinel that has not
+ * heard of it is not believed if it names the old master.
+ *
+ * A sentinel may announce a name instead of an address.  It is looked up by
+ * nginx's resolver, again and again; until it is known where the master is, its
+ * calls wait.
+ *
+ * Where a master was last is kept in shared memory, so that workers that start
+ * while no sentinel answers find it.  Every connection to a master checks its
+ * ROLE.
+ */
+
+
+#include "topology/ngx_rl_sentinel.h"
+#include "redis/ngx_rl_address.h"
+#include "pure/ngx_rl_backoff.h"
+#include "pure/ngx_rl_escape.h"
+#include "pure/ngx_rl_hash.h"
+#include "topology/ngx_rl_resolve.h"
+
+
+#define NGX_RL_SENTINEL_ASK     1000    /* ms, between two */
+#define NGX_RL_SENTINEL_PING    2000    /* ms */
+#define NGX_RL_SENTINEL_STALE   10000   /* ms after a switch */
+#define NGX_RL_SENTINEL_WAIT    2000    /* ms, the longest pause */
+#define NGX_RL_SENTINEL_TEXT    64
+
+
+/* where a sentinel says that a master is: host:port, in lower case */
+
+typedef struct {
+    ngx_str_t                            text;      /* len 0: not known */
+    ngx_str_t                            host;
+    in_port_t                            port;
+    u_char                               data[NGX_RL_PEER_NAME];
+} ngx_rl_place_t;
+
+
+typedef struct {
+    ngx_rl_sentinel_t       *sentinel;
+    ngx_rl_peer_t            peer;      /* a copy: it has a host */
+    ngx_rl_link_t           *link;
+    ngx_rl_place_t           place;
+    ngx_rl_place_t           old;       /* before the switch */
+    ngx_rl_name_t           *name;      /* NULL: is an address */
+    ngx_msec_t                           switched;
+} ngx_rl_master_t;
+
+
+/* one of the sentinels; there is a connection to no more than one of them */
+
+typedef struct {
+    ngx_rl_sentinel_t       *sentinel;
+    ngx_rl_redis_t          *redis;
+    ngx_rl_redis_conf_t      conf;
+    ngx_rl_redis_owner_t     owner;
+    ngx_rl_name_t           *name;      /* NULL: is an address */
+} ngx_rl_post_t;
+
+
+struct ngx_rl_sentinel_s {
+    ngx_rl_post_t           *post;      /* that is asked */
+    ngx_rl_peer_t           *peer;      /* what they share */
+    ngx_rl_zone_t           *zone;
+
+    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
+    ngx_socket_t                         ident;
+
+    ngx_log_t                           *log;
+    ngx_rl_guide_t           guide;     /* of the masters' links */
+    ngx_rl_master_t         *masters;
+    ngx_uint_t                           n;
+    ngx_rl_post_t           *posts;
+    ngx_uint_t                           nposts;
+
+    ngx_event_t                          next;      /* post to be asked */
+    ngx_event_t                          ask;
+    ngx_msec_t                           asked;
+    ngx_event_t                          ping;
+    uint32_t                             attempt;
+    unsigned                             heard:1;   /* since the last PING */
+};
+
+
+static ngx_int_t ngx_rl_sentinel_master(
+    ngx_rl_sentinel_t *sentinel, ngx_cycle_t *cycle,
+    ngx_rl_master_t *master, ngx_rl_stats_t *stats);
+static ngx_int_t ngx_rl_sentinel_post(
+    ngx_rl_sentinel_t *sentinel, ngx_cycle_t *cycle,
+    ngx_rl_post_t *post, ngx_rl_shard_t *shard);
+static ngx_uint_t ngx_rl_sentinel_renamed(void *data,
+    ngx_addr_t *addrs, ngx_uint_t n);
+static void ngx_rl_sentinel_turn(
+    ngx_rl_sentinel_t *sentinel, ngx_msec_t delay);
+static void ngx_rl_sentinel_next(ngx_event_t *ev);
+static ngx_msec_t ngx_rl_sentinel_may_connect(void *data);
+static void ngx_rl_sentinel_ready(void *data);
+static ngx_msec_t ngx_rl_sentinel_closed(void *data,
+    ngx_rl_failure_e failure, ngx_uint_t stable);
+static ngx_uint_t ngx_rl_sentinel_loud(void *data,
+    ngx_rl_failure_e failure);
+static ngx_rl_failure_e ngx_rl_sentinel_greeted(
+    void *data, ngx_uint_t tell, ngx_rl_reply_t *reply);
+static void ngx_rl_sentinel_push(void *data,
+    ngx_rl_reply_t *reply);
+static void ngx_rl_sentinel_switch(
+    ngx_rl_sentinel_t *sentinel, ngx_str_t *word);
+static ngx_int_t ngx_rl_sentinel_learn(
+    ngx_rl_sentinel_t *sentinel,
+    ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
+    ngx_uint_t switched);
+static ngx_int_t ngx_rl_sentinel_place(
+    ngx_rl_master_t *master, ngx_rl_place_t *place,
+    ngx_str_t *host, ngx_int_t port, ngx_rl_addr_t *addr);
+static ngx_uint_t ngx_rl_sentinel_same(
+    ngx_rl_place_t *a, ngx_rl_place_t *b);
+static ngx_int_t ngx_rl_sentinel_move(
+    ngx_rl_master_t *master, ngx_rl_place_t *place,
+    ngx_addr_t *addr);
+static void ngx_rl_sentinel_copy(ngx_rl_place_t *to,
+    ngx_rl_place_t *from);
+static ngx_uint_t ngx_rl_sentinel_found(void *data,
+    ngx_addr_t *addrs, ngx_uint_t n);
+static void ngx_rl_sentinel_again(
+    ngx_rl_sentinel_t *sentinel);
+static void ngx_rl_sentinel_tell(
+    ngx_rl_sentinel_t *sentinel,
+    ngx_rl_master_t *master, ngx_uint_t switched,
+    ngx_addr_t *from);
+static ngx_rl_failure_e ngx_rl_sentinel_role(
+    void *data, ngx_rl_link_t *link, ngx_uint_t tell,
+    ngx_rl_reply_t *reply);
+static void ngx_rl_sentinel_trouble(void *data,
+    ngx_rl_link_t *link, ngx_rl_failure_e failure);
+static void ngx_rl_sentinel_ask(ngx_event_t *ev);
+static void ngx_rl_sentinel_ping(ngx_event_t *ev);
+
+
+ngx_rl_sentinel_t *
+ngx_rl_sentinel_create(ngx_cycle_t *cycle,
+    ngx_rl_sentinels_t *sentinels, ngx_rl_zone_t *zone,
+    ngx_rl_stats_t *stats)
+{
+    ngx_uint_t                      i;
+    ngx_rl_peer_t     **peer;
+    ngx_rl_shard_t     *shard;
+    ngx_rl_sentinel_t  *sentinel;
+
+    sentinel = ngx_pcalloc(cycle->pool,
+                           sizeof(ngx_rl_sentinel_t));
+    if (sentinel == NULL) {
+        return NULL;
+    }
+
+    sentinel->peer = sentinels->peer;
+    sentinel->zone = zone;
+    sentinel->log = cycle->log;
+    sentinel->ident = (ngx_socket_t) -1;
+
+    sentinel->next.handler = ngx_rl_sentinel_next;
+    sentinel->next.data = sentinel;
+    sentinel->next.log = cycle->log;
+    sentinel->next.cancelable = 1;
+
+    sentinel->ask.handler = ngx_rl_sentinel_ask;
+    sentinel->ask.data = sentinel;
+    sentinel->ask.log = cycle->log;
+    sentinel->ask.cancelable = 1;
+
+    sentinel->ping.handler = ngx_rl_sentinel_ping;
+    sentinel->ping.data = sentinel;
+    sentinel->ping.log = cycle->log;
+    sentinel->ping.cancelable = 1;
+
+    sentinel->guide.data = sentinel;
+    sentinel->guide.greeted = ngx_rl_sentinel_role;
+    sentinel->guide.trouble = ngx_rl_sentinel_trouble;
+
+    sentinel->n = sentinels->masters.nelts;
+    sentinel->masters = ngx_pcalloc(cycle->pool, sentinel->n
+                                    * sizeof(ngx_rl_master_t));
+    if (sentinel->masters == NULL) {
+        return NULL;
+    }
+
+    peer = sentinels->masters.elts;
+
+    for (i = 0; i < sentinel->n; i++) {
+        sentinel->masters[i].sentinel = sentinel;
+        sentinel->masters[i].peer = *peer[i];
+
+        if (ngx_rl_sentinel_master(sentinel, cycle,
+                                               &sentinel->masters[i], stats)
+            != NGX_OK)
+        {
+            return NULL;
+        }
+    }
+
+    sentinel->nposts = sentinels->addresses->nelts;
+    sentinel->posts = ngx_pcalloc(cycle->pool, sentinel->nposts
+                                  * sizeof(ngx_rl_post_t));
+    if (sentinel->posts == NULL) {
+        return NULL;
+    }
+
+    shard = sentinels->addresses->elts;
+
+    for (i = 0; i < sentinel->nposts; i++) {
+        if (ngx_rl_sentinel_post(sentinel, cycle,
+                                             &sentinel->posts[i], &shard[i])
+            != NGX_OK)
+        {
+            return NULL;
+        }
+    }
+
+    /* workers spread over them */
+
+    sentinel->post = &sentinel->posts[ngx_random() % sentinel->nposts];
+
+    ngx_rl_redis_wake(sentinel->post->redis);
+
+    return sentinel;
+}
+
+
+static ngx_int_t
+ngx_rl_sentinel_post(ngx_rl_sentinel_t *sentinel,
+    ngx_cycle_t *cycle, ngx_rl_post_t *post,
+    ngx_rl_shard_t *shard)
+{
+    ngx_rl_peer_t  *peer;
+
+    peer = sentinel->peer;
+
+    post->sentinel = sentinel;
+
+    post->conf = peer->redis;
+    post->conf.addrs = shard->addrs;
+    post->conf.naddrs = shard->naddrs;
+    post->conf.host = shard->host;
+
+    post->owner.data = post;
+    post->owner.may_connect = ngx_rl_sentinel_may_connect;
+    post->owner.ready = ngx_rl_sentinel_ready;
+    post->owner.closed = ngx_rl_sentinel_closed;
+    post->owner.loud = ngx_rl_sentinel_loud;
+    post->owner.greeted = ngx_rl_sentinel_greeted;
+    post->owner.push = ngx_rl_sentinel_push;
+    post->owner.stats = peer->stats;
+
+    post->redis = ngx_rl_redis_create(cycle->log, &post->conf,
+                                                  &post->owner);
+    if (post->redis == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_rl_name_check(peer->resolver, &shard->host) == NGX_OK)
+    {
+        post->name = ngx_rl_name_watch(cycle->log, peer->resolver,
+                                         peer->resolver_timeout, &shard->name,
+                                         &shard->host, shard->port,
+                                         shard->addrs, shard->naddrs,
+                                         ngx_rl_sentinel_renamed,
+                                         post);
+        if (post->name == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs,
+    ngx_uint_t n)
+{
+    ngx_rl_post_t *post = data;
+
+    if (n == 0) {
+        return ngx_rl_stats_loud(post->owner.stats,
+                                             NGX_RL_CONFIG);
+    }
+
+    /* nobody waits for an answer: to leave the old address costs nothing */
+
+    (void) ngx_rl_redis_move(post->redis, addrs, n, 1);
+
+    if (post != post->sentinel->post) {
+        ngx_rl_redis_rest(post->redis);
+    }
+
+    return ngx_rl_stats_news(post->sentinel->zone,
+                                         post->owner.stats,
+                                         ngx_rl_addr_hash(addrs,
+                                                                      n));
+}
+
+
+/* where it was last may be true still */
+
+static ngx_int_t
+ngx_rl_sentinel_master(ngx_rl_sentinel_t *sentinel,
+    ngx_cycle_t *cycle, ngx_rl_master_t *master,
+    ngx_rl_stats_t *stats)
+{
+    u_char                             text[NGX_SOCKADDR_STRLEN];
+    uint64_t                           hash;
+    ngx_int_t                          rc;
+    ngx_str_t                          host, port;
+    ngx_rl_addr_t          addr;
+    ngx_rl_place_t         place;
+    ngx_rl_shard_stats_t  *known;
+
+    master->link = ngx_rl_link_create(cycle->pool, cycle->log,
+                                                  &master->peer,
+                                                  sentinel->zone, stats,
+                                                  &sentinel->guide);
+    if (master->link == NULL) {
+        return NGX_ERROR;
+    }
+
+    known = master->peer.stats;
+
+    hash = ngx_rl_hash(master->peer.sentinels->name.data,
+                                   master->peer.sentinels->name.len);
+
+    ngx_rl_zone_hold(sentinel->zone);
+
+    if (known->set != hash) {
+        /* a name that other sentinels had given to another one */
+        known->set = hash;
+        known->node_len = 0;
+    }
+
+    host.len = ngx_min(known->node_len, NGX_SOCKADDR_STRLEN);
+    ngx_memcpy(text, known->node, host.len);
+
+    ngx_rl_zone_release(sentinel->zone);
+
+    host.data = text;
+
+    /* the port is behind the last colon; an IPv6 address is in brackets */
+
+    for (port.data = text + host.len;
+         port.data > text && port.data[-1] != ':';
+         port.data--)
+    {
+        /* void */
+    }
+
+    /* nor one that was too long to be kept */
+
+    if (port.data == text || host.len == NGX_SOCKADDR_STRLEN) {
+        return NGX_OK;
+    }
+
+    port.len = text + host.len - port.data;
+    host.len = port.data - 1 - text;
+
+    if (host.len > 2 && host.data[0] == '[') {
+        host.data++;
+        host.len -= 2;
+    }
+
+    rc = ngx_rl_sentinel_place(master, &place, &host,
+                                           ngx_atoi(port.data, port.len),
+                                           &addr);
+
+    if (rc == NGX_DECLINED
+        || (rc == NGX_OK
+            && ngx_rl_peer_allows(&master->peer, &addr.addr)))
+    {
+        (void) ngx_rl_sentinel_move(master, &place,
+                                                rc == NGX_OK ? &addr.addr
+                                                             : NULL);
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_rl_link_t *
+ngx_rl_sentinel_link(ngx_rl_sentinel_t *sentinel,
+    ngx_uint_t i)
+{
+    return sentinel->masters[i].link;
+}
+
+
+void
+ngx_rl_sentinel_exit(ngx_rl_sentinel_t *sentinel)
+{
+    ngx_uint_t  i;
+
+    if (sentinel->next.timer_set) {
+        ngx_del_timer(&sentinel->next);
+    }
+
+    if (sentinel->ask.timer_set) {
+        ngx_del_timer(&sentinel->ask);
+    }
+
+    if (sentinel->ping.timer_set) {
+        ngx_del_timer(&sentinel->ping);
+    }
+
+    for (i = 0; i < sentinel->n; i++) {
+        if (sentinel->masters[i].name) {
+            ngx_rl_name_end(sentinel->masters[i].name);
+        }
+    }
+
+    for (i = 0; i < sentinel->nposts; i++) {
+
+        if (sentinel->posts[i].name) {
+            ngx_rl_name_end(sentinel->posts[i].name);
+        }
+
+        ngx_rl_redis_exit(sentinel->posts[i].redis);
+    }
+}
+
+
+static ngx_msec_t
+ngx_rl_sentinel_may_connect(void *data)
+{
+    return 0;
+}
+
+
+static void
+ngx_rl_sentinel_ready(void *data)
+{
+    ngx_rl_post_t *post = data;
+
+    ngx_rl_sentinel_t  *sentinel;
+
+    sentinel = post->sentinel;
+
+    sentinel->attempt = 0;
+    sentinel->heard = 1;
+
+    ngx_rl_stats_found(sentinel->zone, sentinel->peer->stats,
+                     &ngx_rl_redis_addr(post->redis)->name);
+
+    if (!sentinel->ping.timer_set) {
+        ngx_add_timer(&sentinel->ping, NGX_RL_SENTINEL_PING);
+    }
+}
+
+
+/* the next one at once, and a pause when all have been tried */
+
+static ngx_msec_t
+ngx_rl_sentinel_closed(void *data,
+    ngx_rl_failure_e failure, ngx_uint_t stable)
+{
+    ngx_rl_post_t *post = data;
+
+    ngx_msec_t                      delay;
+    ngx_rl_sentinel_t  *sentinel;
+
+    sentinel = post->sentinel;
+
+    if (failure != NGX_RL_OK) {
+        ngx_rl_count(sentinel->peer->stats->failures[failure]);
+    }
+
+    if (post->name) {
+        ngx_rl_name_again(post->name);
+    }
+
+    if (post != sentinel->post || ngx_exiting) {
+        return NGX_TIMER_INFINITE;
+    }
+
+    delay = 1;
+
+    if (++sentinel->attempt % sentinel->nposts == 0) {
+        delay = ngx_rl_backoff(
+                           (uint32_t) (sentinel->attempt / sentinel->nposts),
+                           NGX_RL_SENTINEL_WAIT,
+                           (uint32_t) ngx_random());
+    }
+
+    ngx_rl_sentinel_turn(sentinel, delay);
+
+    return NGX_TIMER_INFINITE;
+}
+
+
+/* to the next sentinel, after a while */
+
+static void
+ngx_rl_sentinel_turn(ngx_rl_sentinel_t *sentinel,
+    ngx_msec_t delay)
+{
+    if (sentinel->ping.timer_set) {
+        ngx_del_timer(&sentinel->ping);
+    }
+
+    if (++sentinel->post == sentinel->posts + sentinel->nposts) {
+        sentinel->post = sentinel->posts;
+    }
+
+    if (!sentinel->next.timer_set) {
+        ngx_add_timer(&sentinel->next, delay);
+    }
+}
+
+
+static void
+ngx_rl_sentinel_next(ngx_event_t *ev)
+{
+    ngx_rl_sentinel_t  *sentinel;
+
+    sentinel = ev->data;
+
+    if (!ngx_exiting) {
+        ngx_rl_redis_wake(sentinel->post->redis);
+    }
+}
+
+
+static ngx_uint_t
+ngx_rl_sentinel_loud(void *data,
+    ngx_rl_failure_e failure)
+{
+    ngx_rl_post_t *post = data;
+
+    return ngx_rl_stats_loud(post->owner.stats, failure);
+}
+
+
+/* the reply to SENTINEL GET-MASTER-ADDR-BY-NAME */
+
+static ngx_rl_failure_e
+ngx_rl_sentinel_greeted(void *data, ngx_uint_t tell,
+    ngx_rl_reply_t *reply)
+{
+    ngx_rl_post_t *post = data;
+
+    ngx_str_t                       host, port;
+    ngx_addr_t                     *addr;
+    ngx_rl_master_t    *master;
+    ngx_rl_sentinel_t  *sentinel;
+
+    sentinel = post->sentinel;
+    master = &sentinel->masters[tell - 1];
+    addr = ngx_rl_redis_addr(post->redis);
+
+    if (reply->type == REDIS_REPLY_NIL) {
+
+        if (ngx_rl_sentinel_loud(post, NGX_RL_CONFIG))
+        {
+            ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                          "sentinel %V knows no master \"%V\": check the name "
+                          "in \"ratelimit_shards sentinel=...\"",
+                          &addr->name, &master->peer.redis.name);
+        }
+
+        return NGX_RL_CONFIG;
+    }
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2
+        || reply->element[0]->type != REDIS_REPLY_STRING
+        || reply->element[1]->type != REDIS_REPLY_STRING)
+    {
+        if (ngx_rl_sentinel_loud(post,
+                                             NGX_RL_PROTOCOL))
+        {
+            ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                          "sentinel %V answered with what is no address",
+                          &addr->name);
+        }
+
+        return NGX_RL_PROTOCOL;
+    }
+
+    host.data = (u_char *) reply->element[0]->str;
+    host.len = reply->element[0]->len;
+    port.data = (u_char *) reply->element[1]->str;
+    port.len = reply->element[1]->len;
+
+    return (ngx_rl_sentinel_learn(sentinel, master, &host, &port,
+                                              0)
+            == NGX_OK)
+           ? NGX_RL_OK : NGX_RL_CONFIG;
+}
+
+
+/* message, +switch-master, "NAME oldip oldport newip newport"; or a pong */
+
+static void
+ngx_rl_sentinel_push(void *data, ngx_rl_reply_t *reply)
+{
+    ngx_rl_post_t *post = data;
+
+    u_char      *p, *last;
+    ngx_str_t    word[5];
+    ngx_uint_t   n;
+
+    post->sentinel->heard = 1;
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3
+        || reply->element[0]->type != REDIS_REPLY_STRING
+        || ngx_strcmp(reply->element[0]->str, "message") != 0
+        || reply->element[1]->type != REDIS_REPLY_STRING
+        || ngx_strcmp(reply->element[1]->str, "+switch-master") != 0
+        || reply->element[2]->type != REDIS_REPLY_STRING)
+    {
+        return;
+    }
+
+    p = (u_char *) reply->element[2]->str;
+    last = p + reply->element[2]->len;
+
+    for (n = 0; n < 5 && p < last; n++) {
+        word[n].data = p;
+
+        while (p < last && *p != ' ') {
+            p++;
+        }
+
+        word[n].len = p - word[n].data;
+
+        if (p < last) {
+            p++;
+        }
+    }
+
+    if (n == 5) {
+        ngx_rl_sentinel_switch(post->sentinel, word);
+    }
+}
+
+
+static void
+ngx_rl_sentinel_switch(ngx_rl_sentinel_t *sentinel,
+    ngx_str_t *word)
+{
+    ngx_str_t   *name;
+    ngx_uint_t   i;
+
+    for (i = 0; i < sentinel->n; i++) {
+        name = &sentinel->masters[i].peer.redis.name;
+
+        if (name->len == word[0].len
+            && ngx_memcmp(name->data, word[0].data, name->len) == 0)
+        {
+            (void) ngx_rl_sentinel_learn(sentinel,
+                                                     &sentinel->masters[i],
+                                                     &word[3], &word[4], 1);
+            return;
+        }
+    }
+}
+
+
+static ngx_int_t
+ngx_rl_sentinel_learn(ngx_rl_sentinel_t *sentinel,
+    ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
+    ngx_uint_t switched)
+{
+    size_t                       len;
+    u_char                       text[ngx_rl_escape_size(
+                                          NGX_RL_SENTINEL_TEXT)];
+    ngx_int_t                    rc;
+    ngx_addr_t                  *from;
+    ngx_uint_t                   known;
+    ngx_rl_addr_t    addr;
+    ngx_rl_place_t   place;
+
+    from = ngx_rl_redis_addr(sentinel->post->redis);
+
+    rc = ngx_rl_sentinel_place(master, &place, host,
+                                           ngx_atoi(port->data, port->len),
+                                           &addr);
+    if (rc == NGX_ERROR) {
+
+        if (ngx_rl_sentinel_loud(sentinel->post,
+                                             NGX_RL_CONFIG))
+        {
+            len = ngx_rl_escape(text, (char *) host->data,
+                                       ngx_min(host->len,
+                                          NGX_RL_SENTINEL_TEXT));
+
+            ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                          "sentinel %V names master \"%V\" as \"%*s\", which "
+                          "is no address: set \"resolver\" in nginx, or "
+                          "\"SENTINEL announce-hostnames no\" there",
+                          &from->name, &master->peer.redis.name, len, text);
+        }
+
+        return NGX_ERROR;
+    }
+
+    known = (master->place.text.len != 0);
+
+    if (known && ngx_rl_sentinel_same(&master->place, &place)) {
+
+        /* others may have heard of a switch already: nothing is written */
+
+        return NGX_OK;
+    }
+
+    /* one that has not heard of the switch: in a moment another one is asked */
+
+    if (!switched && master->old.text.len
+        && ngx_current_msec - master->switched
+           < NGX_RL_SENTINEL_STALE
+        && ngx_rl_sentinel_same(&master->old, &place))
+    {
+        ngx_rl_sentinel_again(sentinel);
+
+        return NGX_OK;
+    }
+
+    if (rc == NGX_OK
+        && !ngx_rl_peer_allows(&master->peer, &addr.addr))
+    {
+        ngx_rl_peer_refused(master->peer.stats, sentinel->log,
+                                        "sentinel", &from->name, &addr.addr);
+        return NGX_ERROR;
+    }
+
+    if (ngx_rl_sentinel_move(master, &place,
+                                         rc == NGX_OK ? &addr.addr : NULL)
+        != NGX_OK)
+    {
+        /* no memory: all is as before, until a sentinel says it again */
+
+        ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                      "ratelimit shard %V: no memory to follow the master to "
+                      "%V", &master->peer.label, &place.text);
+
+        ngx_rl_sentinel_again(sentinel);
+
+        return NGX_ERROR;
+    }
+
+    ngx_rl_sentinel_tell(sentinel, master, known, from);
+
+    return NGX_OK;
+}
+
+
+/* NGX_OK: an address; NGX_DECLINED: a name; NGX_ERROR: neither of use */
+
+static ngx_int_t
+ngx_rl_sentinel_place(ngx_rl_master_t *master,
+    ngx_rl_place_t *place, ngx_str_t *host, ngx_int_t port,
+    ngx_rl_addr_t *addr)
+{
+    u_char  *p;
+
+    if (port < 1 || port > 65535) {
+        return NGX_ERROR;
+    }
+
+    place->port = (in_port_t) port;
+    place->text.data = place->data;
+    place->host.data = place->data;
+    place->host.len = 0;
+
+    if (ngx_rl_addr(addr, host->data, host->len, place->port)
+        == NGX_OK)
+    {
+        place->text.len = addr->addr.name.len;
+        ngx_memcpy(place->data, addr->addr.name.data, addr->addr.name.len);
+
+        return NGX_OK;
+    }
+
+    if (ngx_rl_name_check(master->peer.resolver, host) != NGX_OK
+        || !ngx_rl_name_valid(host->data, host->len))
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_strlow(place->data, host->data, host->len);
+    p = ngx_sprintf(place->data + host->len, ":%i", port);
+
+    place->host.len = host->len;
+    place->text.len = p - place->data;
+
+    return NGX_DECLINED;
+}
+
+
+static ngx_uint_t
+ngx_rl_sentinel_same(ngx_rl_place_t *a,
+    ngx_rl_place_t *b)
+{
+    return a->text.len == b->text.len
+           && ngx_memcmp(a->text.data, b->text.data, a->text.len) == 0;
+}
+
+
+/* not one more call to the old one; NGX_ERROR: all is as it was */
+
+static ngx_int_t
+ngx_rl_sentinel_move(ngx_rl_master_t *master,
+    ngx_rl_place_t *place, ngx_addr_t *addr)
+{
+    ngx_str_t                   host;
+    ngx_rl_name_t  *name;
+
+    name = NULL;
+
+    if (addr == NULL) {
+        name = ngx_rl_name_watch(master->sentinel->log,
+                                          master->peer.resolver,
+                                          master->peer.resolver_timeout,
+                                          &master->peer.label, &place->host,
+                                          place->port, NULL, 0,
+                                          ngx_rl_sentinel_found,
+                                          master);
+        if (name == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    /* a certificate is for the name, or else for the address */
+
+    host = master->peer.redis.host;
+    master->peer.redis.host = place->host;
+
+    if (ngx_rl_link_move(master->link, addr, addr ? 1 : 0, 1)
+        != NGX_OK)
+    {
+        master->peer.redis.host = host;
+
+        if (name) {
+            ngx_rl_name_end(name);
+        }
+
+        return NGX_ERROR;
+    }
+
+    if (master->name) {
+        ngx_rl_name_end(master->name);
+    }
+
+    master->name = name;
+
+    if (master->place.text.len) {
+        ngx_rl_sentinel_copy(&master->old, &master->place);
+        master->switched = ngx_current_msec;
+    }
+
+    ngx_rl_sentinel_copy(&master->place, place);
+    master->peer.redis.host = master->place.host;
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_rl_sentinel_copy(ngx_rl_place_t *to,
+    ngx_rl_place_t *from)
+{
+    *to = *from;
+
+    to->text.data = to->data;
+    to->host.data = to->data;
+}
+
+
+/* where a master is that was announced by name */
+
+static ngx_uint_t
+ngx_rl_sentinel_found(void *data, ngx_addr_t *addrs, ngx_uint_t n)
+{
+    ngx_rl_master_t *master = data;
+
+    ngx_uint_t  i, k;
+    ngx_addr_t  allowed[NGX_RL_NAME_ADDRS];
+
+    for (i = 0, k = 0; i < n; i++) {
+
+        if (ngx_rl_peer_allows(&master->peer, &addrs[i])) {
+            allowed[k++] = addrs[i];
+            continue;
+        }
+
+        ngx_rl_peer_refused(master->peer.stats,
+                                        master->sentinel->log, "master",
+                                        &master->place.text, &addrs[i]);
+    }
+
+    if (n && k == 0) {
+        return 0;
+    }
+
+    return ngx_rl_link_renamed(master->link, allowed, k);
+}
+
+
+/* in a moment another sentinel is asked */
+
+static void
+ngx_rl_sentinel_again(ngx_rl_sentinel_t *sentinel)
+{
+    if (!sentinel->ask.timer_set) {
+        ngx_add_timer(&sentinel->ask, NGX_RL_SENTINEL_ASK);
+    }
+}
+
+
+/* once for all workers, by the first that finds it so */
+
+static void
+ngx_rl_sentinel_tell(ngx_rl_sentinel_t *sentinel,
+    ngx_rl_master_t *master, ngx_uint_t switched,
+    ngx_addr_t *from)
+{
+    ngx_str_t  *name;
+
+    name = &master->place.text;
+
+    if (!ngx_rl_link_found(master->link, name)) {
+        return;
+    }
+
+    if (switched) {
+        ngx_rl_link_event(master->link,
+                                      NGX_RL_EVENT_FAILOVER);
+
+        ngx_log_error(NGX_LOG_NOTICE, sentinel->log, 0,
+                      "ratelimit shard %V: the master is %V now, and was %V, "
+                      "says sentinel %V", &master->peer.label, name,
+                      &master->old.text, &from->name);
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, sentinel->log, 0,
+                  "ratelimit shard %V: the master is %V, says sentinel %V",
+                  &master->peer.label, name, &from->name);
+}
+
+
+/* of a new connection to a master */
+
+static ngx_rl_failure_e
+ngx_rl_sentinel_role(void *data, ngx_rl_link_t *link,
+    ngx_uint_t tell, ngx_rl_reply_t *reply)
+{
+    ngx_rl_sentinel_t *sentinel = data;
+
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements
+        && reply->element[0]->type == REDIS_REPLY_STRING
+        && ngx_strcmp(reply->element[0]->str, "master") == 0)
+    {
+        return NGX_RL_OK;
+    }
+
+    if (ngx_rl_link_loud(link, NGX_RL_READONLY)) {
+        ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                      "redis %V, the master of \"%V\", is none by its ROLE",
+                      &ngx_rl_redis_addr(
+                           ngx_rl_link_redis(link))->name,
+                      &ngx_rl_link_peer(link)->label);
+    }
+
+    return NGX_RL_READONLY;
+}
+
+
+static void
+ngx_rl_sentinel_trouble(void *data,
+    ngx_rl_link_t *link, ngx_rl_failure_e failure)
+{
+    ngx_rl_sentinel_t *sentinel = data;
+
+    ngx_msec_t                    age;
+    ngx_rl_master_t  *master;
+
+    if (!ngx_rl_failure_breaks(failure) || ngx_exiting) {
+        return;
+    }
+
+    master = (ngx_rl_master_t *)
+             ((u_char *) ngx_rl_link_peer(link)
+              - offsetof(ngx_rl_master_t, peer));
+
+    if (master->name) {
+        ngx_rl_name_again(master->name);
+    }
+
+    if (sentinel->ask.timer_set) {
+        return;
+    }
+
+    age = ngx_current_msec - sentinel->asked;
+
+    ngx_add_timer(&sentinel->ask,
+                  (age < NGX_RL_SENTINEL_ASK)
+                  ? NGX_RL_SENTINEL_ASK - age : 1);
+}
+
+
+/* another sentinel each time: one of them may be cut off from the others */
+
+static void
+ngx_rl_sentinel_ask(ngx_event_t *ev)
+{
+    ngx_rl_sentinel_t  *sentinel;
+
+    sentinel = ev->data;
+
+    if (ngx_exiting) {
+        return;
+    }
+
+    sentinel->asked = ngx_current_msec;
+
+    if (ngx_rl_redis_ready(sentinel->post->redis)) {
+        ngx_rl_redis_rest(sentinel->post->redis);
+        ngx_rl_sentinel_turn(sentinel, 1);
+    }
+}
+
+
+static void
+ngx_rl_sentinel_ping(ngx_event_t *ev)
+{
+    ngx_rl_redis_t     *redis;
+    ngx_rl_sentinel_t  *sentinel;
+
+    static ngx_str_t  command = ngx_string("*1\r\n$4\r\nPING\r\n");
+
+    sentinel = ev->data;
+    redis = sentinel->post->redis;
+
+    if (ngx_exiting || !ngx_rl_redis_ready(redis)) {
+        return;
+    }
+
+    if (sentinel->heard) {
+        sentinel->heard = 0;
+
+        ngx_rl_redis_say(redis, &command);
+        ngx_add_timer(ev, NGX_RL_SENTINEL_PING);
+
+        return;
+    }
+
+    if (ngx_rl_sentinel_loud(sentinel->post,
+                                         NGX_RL_TIMEOUT))
+    {
+        ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+                      "sentinel %V does not answer any more, trying the next "
+                      "one", &ngx_rl_redis_addr(redis)->name);
+    }
+
+    ngx_rl_redis_rest(redis);
+    ngx_rl_sentinel_turn(sentinel, 1);
+}

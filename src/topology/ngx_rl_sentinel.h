@@ -1,0 +1,34 @@
+
+/*
+ * Sentinels, and the masters that they name: a worker has one connection to
+ * one of the sentinels, and a link to each master.
+ */
+
+
+#ifndef _NGX_RL_SENTINEL_H_INCLUDED_
+#define _NGX_RL_SENTINEL_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "topology/ngx_rl_server.h"
+
+
+typedef struct ngx_rl_sentinel_s  ngx_rl_sentinel_t;
+
+
+/* NULL: no memory; begins to look for the masters */
+ngx_rl_sentinel_t *ngx_rl_sentinel_create(
+    ngx_cycle_t *cycle, ngx_rl_sentinels_t *sentinels,
+    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
+
+/* to the master with this number */
+ngx_rl_link_t *ngx_rl_sentinel_link(
+    ngx_rl_sentinel_t *sentinel, ngx_uint_t i);
+
+/* for the end of the process; links are their users' */
+void ngx_rl_sentinel_exit(ngx_rl_sentinel_t *sentinel);
+
+
+#endif /* _NGX_RL_SENTINEL_H_INCLUDED_ */

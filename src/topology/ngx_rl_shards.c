@@ -1,0 +1,941 @@
+
+#include "topology/ngx_rl_shards.h"
+#include "pure/ngx_rl_hash.h"
+
+
+#define NGX_RL_REDIS_PORT     6379
+#define NGX_RL_SENTINEL_PORT  26379
+
+
+static ngx_int_t ngx_rl_shard_parse(ngx_conf_t *cf,
+    ngx_str_t *word, ngx_rl_shard_t *shard, in_port_t port);
+static ngx_int_t ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
+    ngx_rl_shard_t *shard);
+static ngx_int_t ngx_rl_shard_host(ngx_conf_t *cf, ngx_str_t *url);
+static ngx_int_t ngx_rl_shard_one(ngx_conf_t *cf, u_char *p,
+    u_char *last);
+static ngx_int_t ngx_rl_shard_no_password(ngx_conf_t *cf,
+    u_char *p, u_char *last);
+static ngx_uint_t ngx_rl_shard_plain(u_char *p, u_char *last);
+static ngx_int_t ngx_rl_shard_decode(ngx_conf_t *cf,
+    ngx_str_t *text, u_char *start, u_char *end);
+static ngx_int_t ngx_rl_shards_param(ngx_conf_t *cf,
+    ngx_str_t *word);
+static ngx_int_t ngx_rl_shards_masters(ngx_conf_t *cf,
+    ngx_array_t *masters, ngx_str_t *word);
+static ngx_int_t ngx_rl_shards_fit(ngx_conf_t *cf,
+    ngx_rl_where_t *where, ngx_rl_shard_t *shard);
+static ngx_int_t ngx_rl_shards_add(
+    ngx_rl_shards_t *shards, ngx_rl_peer_t *peer,
+    ngx_str_t *name);
+static ngx_int_t ngx_rl_shards_cluster(ngx_conf_t *cf,
+    ngx_rl_shards_t *shards, ngx_rl_where_t *where,
+    ngx_rl_access_t *access, ngx_array_t *peers);
+static ngx_int_t ngx_rl_shards_sentinel(ngx_conf_t *cf,
+    ngx_rl_shards_t *shards, ngx_rl_where_t *where,
+    ngx_rl_access_t *access, ngx_array_t *peers);
+static ngx_int_t ngx_rl_shards_join(ngx_conf_t *cf,
+    const char *prefix, ngx_array_t *addresses, ngx_str_t *name);
+
+
+ngx_rl_where_t *
+ngx_rl_shards_parse(ngx_conf_t *cf)
+{
+    ngx_str_t                   *value;
+    ngx_uint_t                   i, j;
+    ngx_rl_shard_t  *shard, *other;
+    ngx_rl_where_t  *where;
+
+    value = cf->args->elts;
+
+    where = ngx_pcalloc(cf->pool, sizeof(ngx_rl_where_t));
+    if (where == NULL) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&where->addresses, cf->pool, cf->args->nelts,
+                       sizeof(ngx_rl_shard_t))
+        != NGX_OK
+        || ngx_array_init(&where->masters, cf->pool, 1, sizeof(ngx_str_t))
+           != NGX_OK)
+    {
+        return NULL;
+    }
+
+    where->hash = NGX_RL_HASH_CONSISTENT;
+
+    i = 1;
+
+    if (ngx_strcmp(value[1].data, "cluster") == 0) {
+        where->kind = NGX_RL_CLUSTER;
+        i = 2;
+
+    } else if (ngx_strncmp(value[1].data, "sentinel=", 9) == 0
+               || ngx_strcmp(value[1].data, "sentinel") == 0)
+    {
+        where->kind = NGX_RL_SENTINEL;
+        i = 2;
+
+        if (ngx_rl_shards_masters(cf, &where->masters, &value[1])
+            != NGX_OK)
+        {
+            return NULL;
+        }
+    }
+
+    for ( /* void */ ; i < cf->args->nelts; i++) {
+
+        if (ngx_strncmp(value[i].data, "hash=", 5) == 0) {
+
+            if (ngx_strcmp(&value[i].data[5], "consistent") == 0) {
+                where->hash = NGX_RL_HASH_CONSISTENT;
+
+            } else if (ngx_strcmp(&value[i].data[5], "modulo") == 0) {
+                where->hash = NGX_RL_HASH_MODULO;
+
+            } else {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "invalid value \"%V\" in \"%V\": it must "
+                                   "be \"hash=consistent\" or "
+                                   "\"hash=modulo\"", &value[i], &value[0]);
+                return NULL;
+            }
+
+            if (where->kind == NGX_RL_CLUSTER) {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "\"%V\" in \"%V\": a cluster has a rule "
+                                   "of its own", &value[i], &value[0]);
+                return NULL;
+            }
+
+            continue;
+        }
+
+        if (ngx_rl_shards_param(cf, &value[i]) != NGX_OK) {
+            return NULL;
+        }
+
+        shard = ngx_array_push(&where->addresses);
+        if (shard == NULL) {
+            return NULL;
+        }
+
+        if (ngx_rl_shard_parse(cf, &value[i], shard,
+                               where->kind == NGX_RL_SENTINEL
+                               ? NGX_RL_SENTINEL_PORT
+                               : NGX_RL_REDIS_PORT)
+            != NGX_OK
+            || ngx_rl_shards_fit(cf, where, shard) != NGX_OK)
+        {
+            return NULL;
+        }
+
+        other = where->addresses.elts;
+
+        for (j = 0; j + 1 < where->addresses.nelts; j++) {
+
+            if (other[j].name.len == shard->name.len
+                && ngx_memcmp(other[j].name.data, shard->name.data,
+                              shard->name.len)
+                   == 0)
+            {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate shard \"%V\" in \"%V\"",
+                                   &shard->name, &value[0]);
+                return NULL;
+            }
+        }
+    }
+
+    if (where->addresses.nelts == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "no address in \"%V\"",
+                           &value[0]);
+        return NULL;
+    }
+
+    return where;
+}
+
+
+/*
+ * A parameter that does not exist, and no address: a host has no "=".  Its
+ * value may be a password, and is not shown.
+ */
+
+static ngx_int_t
+ngx_rl_shards_param(ngx_conf_t *cf, ngx_str_t *word)
+{
+    u_char  *p, *last;
+
+    last = word->data + word->len;
+
+    for (p = word->data; p < last && *p != '='; p++) {
+        if (!(*p >= 'a' && *p <= 'z') && *p != '_' && *p != '-') {
+            return NGX_OK;
+        }
+    }
+
+    if (p == last || p == word->data) {
+        return NGX_OK;
+    }
+
+    p++;
+
+    if (p - word->data == 9 && ngx_strncmp(word->data, "sentinel=", 9) == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" must be the first parameter of "
+                           "\"ratelimit_shards\"", word);
+        return NGX_ERROR;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid parameter \"%*s\" in \"ratelimit_shards\": "
+                       "%sthere are addresses, \"hash=consistent\" and "
+                       "\"hash=modulo\"", (size_t) (p - word->data),
+                       word->data,
+                       ngx_strncmp(word->data, "weight=", 7) == 0
+                       ? "shards have no weights, each gets as many keys as "
+                         "any other; " : "");
+
+    return NGX_ERROR;
+}
+
+
+/* sentinel=NAME[,NAME...] */
+
+static ngx_int_t
+ngx_rl_shards_masters(ngx_conf_t *cf, ngx_array_t *masters,
+    ngx_str_t *word)
+{
+    u_char      *p, *last;
+    ngx_str_t   *name, *other;
+    ngx_uint_t   i;
+
+    p = word->data + ngx_min(word->len, sizeof("sentinel=") - 1);
+    last = word->data + word->len;
+
+    for ( ;; ) {
+        name = ngx_array_push(masters);
+        if (name == NULL) {
+            return NGX_ERROR;
+        }
+
+        name->len = 0;
+
+        while (p + name->len < last && p[name->len] != ',') {
+
+            if (p[name->len] <= ' ' || p[name->len] >= 0x7f) {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "invalid name of a master in \"%V\" of "
+                                   "\"ratelimit_shards\"", word);
+                return NGX_ERROR;
+            }
+
+            name->len++;
+        }
+
+        if (name->len == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "no master in \"%V\" of \"ratelimit_shards\": "
+                               "write sentinel=NAME, the name that the "
+                               "sentinels know it by", word);
+            return NGX_ERROR;
+        }
+
+        name->data = ngx_pnalloc(cf->pool, name->len + 1);
+        if (name->data == NULL) {
+            return NGX_ERROR;
+        }
+
+        *ngx_cpymem(name->data, p, name->len) = '\0';
+
+        other = masters->elts;
+
+        for (i = 0; i + 1 < masters->nelts; i++) {
+
+            if (other[i].len == name->len
+                && ngx_memcmp(other[i].data, name->data, name->len) == 0)
+            {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate master \"%V\" in \"%V\" of "
+                                   "\"ratelimit_shards\"", name, word);
+                return NGX_ERROR;
+            }
+        }
+
+        p += name->len;
+
+        if (p == last) {
+            return NGX_OK;
+        }
+
+        p++;
+    }
+}
+
+
+/* not every address is one of a cluster, or of a sentinel */
+
+static ngx_int_t
+ngx_rl_shards_fit(ngx_conf_t *cf,
+    ngx_rl_where_t *where, ngx_rl_shard_t *shard)
+{
+    const char  *err;
+
+    if (where->kind == NGX_RL_SHARDS) {
+        return NGX_OK;
+    }
+
+    err = NULL;
+
+    if (shard->port == 0) {
+        err = "a unix socket can't be a node of a cluster, or a sentinel: "
+              "write host:port";
+
+    } else if (where->kind == NGX_RL_CLUSTER) {
+
+        if (shard->database > 0) {
+            err = "a cluster has no databases: write it without \"/\" "
+                  "and a number";
+        }
+
+    } else if (shard->password.data) {
+        err = "the password of a sentinel is that of "
+              "\"ratelimit_sentinel_password\", the one of a master that of "
+              "\"ratelimit_redis_password\"";
+
+    } else if (shard->database != NGX_CONF_UNSET) {
+        err = "a sentinel has no databases: write "
+              "\"ratelimit_redis_database\" for the masters";
+    }
+
+    if (err == NULL) {
+        return NGX_OK;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid address \"%V\" in \"ratelimit_shards\": %s",
+                       &shard->name, err);
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_rl_shard_parse(ngx_conf_t *cf, ngx_str_t *word,
+    ngx_rl_shard_t *shard, in_port_t port)
+{
+    u_char     *p;
+    ngx_url_t   u;
+
+    ngx_memzero(shard, sizeof(ngx_rl_shard_t));
+
+    shard->url = *word;
+    shard->database = NGX_CONF_UNSET;
+
+    if (ngx_rl_shard_url(cf, word, shard) != NGX_OK
+        || ngx_rl_shard_host(cf, &shard->url) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(&u, sizeof(ngx_url_t));
+
+    u.url = shard->url;
+    u.default_port = port;
+
+    if (ngx_parse_url(cf->pool, &u) != NGX_OK) {
+
+        /* the part without credentials */
+
+        if (u.err) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "%s in \"%V\" of \"ratelimit_shards\"",
+                               u.err, &u.url);
+        }
+
+        return NGX_ERROR;
+    }
+
+    shard->addrs = u.addrs;
+    shard->naddrs = u.naddrs;
+
+    if (u.family == AF_UNIX) {
+        shard->name = shard->url;
+        return NGX_OK;
+    }
+
+    shard->host = u.host;
+    shard->port = u.port;
+
+    p = ngx_pnalloc(cf->pool, u.host.len + sizeof(":65535/65535"));
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    shard->name.data = p;
+
+    p = ngx_sprintf(p, "%V:%ui", &u.host, (ngx_uint_t) u.port);
+
+    if (shard->database > 0) {
+        p = ngx_sprintf(p, "/%i", shard->database);
+    }
+
+    shard->name.len = p - shard->name.data;
+
+    ngx_strlow(shard->name.data, shard->name.data, shard->name.len);
+
+    return NGX_OK;
+}
+
+
+/* what nginx would call an invalid port, or a host that was not found */
+
+static ngx_int_t
+ngx_rl_shard_host(ngx_conf_t *cf, ngx_str_t *url)
+{
+    u_char      *p, *last, *colon;
+    u_char       addr[16];
+    ngx_uint_t   n;
+
+    last = url->data + url->len;
+
+    if (url->len == 0 || *url->data == '['
+        || (url->len >= 5
+            && ngx_strncasecmp(url->data, (u_char *) "unix:", 5) == 0))
+    {
+        return NGX_OK;
+    }
+
+    if (ngx_rl_shard_one(cf, url->data, last) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    colon = NULL;
+    n = 0;
+
+    for (p = url->data; p < last; p++) {
+        if (*p == ':') {
+            colon = p;
+            n++;
+        }
+    }
+
+    if (n < 2) {
+        return NGX_OK;
+    }
+
+    /* the last number is a port if it can be one */
+
+    if (ngx_atoi(colon + 1, last - colon - 1) == NGX_ERROR
+        || ngx_inet6_addr(url->data, colon - url->data, addr) != NGX_OK)
+    {
+        colon = last;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid address \"%V\" in \"ratelimit_shards\": "
+                       "an IPv6 address needs brackets, "
+                       "write \"[%*s]%*s\"", url,
+                       (size_t) (colon - url->data), url->data,
+                       (size_t) (last - colon), colon);
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_rl_shard_one(ngx_conf_t *cf, u_char *p, u_char *last)
+{
+    if (ngx_strlchr(p, last, ',') == NULL) {
+        return NGX_OK;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid address \"%*s\" in \"ratelimit_shards\": "
+                       "addresses are separated by spaces, "
+                       "write \"host1:port host2:port\"",
+                       (size_t) (last - p), p);
+
+    return NGX_ERROR;
+}
+
+
+/* redis[s]://[user[:password]@]host[:port][/database] */
+
+static ngx_int_t
+ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
+    ngx_rl_shard_t *shard)
+{
+    u_char  *p, *at, *host, *last, *colon;
+
+    static ngx_str_t  scheme = ngx_string("redis://");
+    static ngx_str_t  tls = ngx_string("rediss://");
+    static ngx_str_t  unix_socket = ngx_string("unix:");
+
+    if (word->len >= tls.len
+        && ngx_strncasecmp(word->data, tls.data, tls.len) == 0)
+    {
+        host = word->data + tls.len;
+        shard->tls = 1;
+
+    } else if (word->len >= scheme.len
+               && ngx_strncasecmp(word->data, scheme.data, scheme.len) == 0)
+    {
+        host = word->data + scheme.len;
+
+    } else {
+        if (ngx_strncasecmp(word->data, unix_socket.data, unix_socket.len)
+            == 0)
+        {
+            return NGX_OK;
+        }
+
+        if (ngx_strstr(word->data, "://")) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "an address in \"ratelimit_shards\" has an "
+                               "unknown scheme: write "
+                               "redis://user:password@host, or rediss:// for "
+                               "TLS");
+            return NGX_ERROR;
+        }
+
+        return ngx_rl_shard_no_password(cf, word->data,
+                                                    word->data + word->len);
+    }
+
+    last = word->data + word->len;
+
+    at = NULL;
+
+    for (p = host; p < last && *p != '/'; p++) {
+        if (*p == '@') {
+            at = p;
+        }
+    }
+
+    if (at == NULL && !ngx_rl_shard_plain(host, p)
+        && ngx_strlchr(p, last, '@') == NULL)
+    {
+        /* what is behind the colon may be a password */
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no host, or no port behind \":\", in a URL of "
+                           "\"ratelimit_shards\": write redis://host:port, or "
+                           "redis://user:password@host");
+        return NGX_ERROR;
+    }
+
+    if (ngx_rl_shard_no_password(cf, at ? at + 1 : host, last)
+        != NGX_OK
+        || ngx_rl_shard_one(cf, at ? at + 1 : host, p) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (p < last) {
+        shard->database = ngx_atoi(p + 1, last - p - 1);
+
+        if (p + 1 == last) {
+            shard->database = NGX_CONF_UNSET;
+
+        } else if (shard->database == NGX_ERROR
+                   || shard->database > NGX_RL_REDIS_DATABASES)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid database \"%*s\" in "
+                               "\"ratelimit_shards\": it must be a number "
+                               "from 0 to %d",
+                               at || ngx_strlchr(host, p, ':') == NULL
+                               ? (size_t) (last - p - 1) : 0, p + 1,
+                               NGX_RL_REDIS_DATABASES);
+            return NGX_ERROR;
+        }
+
+        last = p;
+    }
+
+    if (at) {
+        colon = ngx_strlchr(host, at, ':');
+
+        if (colon == NULL) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "no password before \"%*s\" in "
+                               "\"ratelimit_shards\": write "
+                               "redis://user:password@host, or "
+                               "redis://:password@host for the default user",
+                               (size_t) (last - at), at);
+            return NGX_ERROR;
+        }
+
+        if (ngx_rl_shard_decode(cf, &shard->user, host, colon)
+            != NGX_OK
+            || ngx_rl_shard_decode(cf, &shard->password, colon + 1,
+                                               at)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        host = at + 1;
+    }
+
+    shard->url.data = host;
+    shard->url.len = last - host;
+
+    return NGX_OK;
+}
+
+
+/*
+ * An "@" where none belongs may follow a password, and other programs have it
+ * among parameters ("?password=" or ",password="), so what stands there is not
+ * shown, and does not get as far as to nginx's own complaints
+ */
+
+static ngx_int_t
+ngx_rl_shard_no_password(ngx_conf_t *cf, u_char *p, u_char *last)
+{
+    if (ngx_strlchr(p, last, '@') == NULL) {
+
+        if (ngx_strlchr(p, last, '?') == NULL
+            && ngx_strlchr(p, last, '=') == NULL)
+        {
+            return NGX_OK;
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "an address in \"ratelimit_shards\" has "
+                           "parameters: write redis://user:password@host, or "
+                           "\"ratelimit_redis_password\"");
+
+        return NGX_ERROR;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "an address with \"@\" in \"ratelimit_shards\" is no "
+                       "URL: write redis://user:password@host, "
+                       "with \"%%2F\" for \"/\" in a password");
+
+    return NGX_ERROR;
+}
+
+
+/* host, host:port or an address of IPv6, in brackets or without */
+
+static ngx_uint_t
+ngx_rl_shard_plain(u_char *p, u_char *last)
+{
+    u_char      c, *colon;
+    ngx_uint_t  colons;
+
+    colon = ngx_strlchr(p, last, ':');
+
+    if (colon == NULL || *p == '[') {
+        return 1;
+    }
+
+    if (colon > p && colon + 1 < last
+        && ngx_atoi(colon + 1, last - colon - 1) != NGX_ERROR)
+    {
+        return 1;
+    }
+
+    colons = 0;
+
+    for ( /* void */ ; p < last; p++) {
+        c = (u_char) (*p | 0x20);
+
+        if (*p == ':') {
+            colons++;
+
+        } else if (*p != '.' && (*p < '0' || *p > '9')
+                   && (c < 'a' || c > 'f'))
+        {
+            return 0;
+        }
+    }
+
+    return colons > 1;
+}
+
+
+static ngx_int_t
+ngx_rl_shard_decode(ngx_conf_t *cf, ngx_str_t *text, u_char *start,
+    u_char *end)
+{
+    u_char  *dst;
+
+    text->data = ngx_pcalloc(cf->pool, end - start + 1);
+    if (text->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    dst = text->data;
+    ngx_unescape_uri(&dst, &start, end - start, 0);
+    text->len = dst - text->data;
+
+    *dst = '\0';
+
+    return NGX_OK;
+}
+
+
+ngx_rl_shards_t *
+ngx_rl_shards_create(ngx_conf_t *cf,
+    ngx_rl_where_t *where, ngx_rl_access_t *access,
+    ngx_array_t *peers)
+{
+    ngx_int_t                     rc;
+    ngx_uint_t                    i, n;
+    ngx_rl_peer_t    *peer;
+    ngx_rl_shard_t   *shard;
+    ngx_rl_shards_t  *shards;
+
+    shards = ngx_pcalloc(cf->pool, sizeof(ngx_rl_shards_t));
+    if (shards == NULL) {
+        return NULL;
+    }
+
+    n = ngx_max(where->addresses.nelts, where->masters.nelts);
+
+    shards->kind = where->kind;
+    shards->hash = where->hash;
+    shards->peers = ngx_palloc(cf->pool,
+                               n * sizeof(ngx_rl_peer_t *));
+    shards->hashes = ngx_palloc(cf->pool, n * sizeof(uint64_t));
+
+    if (shards->peers == NULL || shards->hashes == NULL) {
+        return NULL;
+    }
+
+    if (where->kind != NGX_RL_SHARDS) {
+
+        rc = (where->kind == NGX_RL_CLUSTER)
+             ? ngx_rl_shards_cluster(cf, shards, where, access,
+                                                 peers)
+             : ngx_rl_shards_sentinel(cf, shards, where, access,
+                                                  peers);
+
+        return (rc == NGX_OK) ? shards : NULL;
+    }
+
+    shard = where->addresses.elts;
+
+    for (i = 0; i < where->addresses.nelts; i++) {
+        peer = ngx_rl_peer(cf, &shard[i], access, NULL, NULL,
+                                       peers);
+
+        if (ngx_rl_shards_add(shards, peer, &shard[i].name)
+            != NGX_OK)
+        {
+            return NULL;
+        }
+    }
+
+    return shards;
+}
+
+
+static ngx_int_t
+ngx_rl_shards_add(ngx_rl_shards_t *shards,
+    ngx_rl_peer_t *peer, ngx_str_t *name)
+{
+    if (peer == NULL) {
+        return NGX_ERROR;
+    }
+
+    shards->hashes[shards->n] = ngx_rl_hash(name->data, name->len);
+    shards->peers[shards->n++] = peer;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_rl_shards_cluster(ngx_conf_t *cf,
+    ngx_rl_shards_t *shards, ngx_rl_where_t *where,
+    ngx_rl_access_t *access, ngx_array_t *peers)
+{
+    ngx_uint_t                   i;
+    ngx_rl_peer_t   *peer;
+    ngx_rl_shard_t   all, *seed;
+
+    /* what the nodes have in common; a password is that of all of them */
+
+    ngx_memzero(&all, sizeof(ngx_rl_shard_t));
+
+    seed = where->addresses.elts;
+    all.database = 0;
+
+    for (i = 0; i < where->addresses.nelts; i++) {
+
+        if (seed[i].password.data && all.password.data == NULL) {
+            all.user = seed[i].user;
+            all.password = seed[i].password;
+
+        } else if (seed[i].password.data
+                   && (seed[i].user.len != all.user.len
+                       || seed[i].password.len != all.password.len
+                       || ngx_memcmp(seed[i].user.data, all.user.data,
+                                     all.user.len)
+                       || ngx_memcmp(seed[i].password.data, all.password.data,
+                                     all.password.len)))
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "\"%V\" in \"ratelimit_shards cluster\" has "
+                               "another password than a node before it: all "
+                               "nodes of a cluster have the same",
+                               &seed[i].name);
+            return NGX_ERROR;
+        }
+
+        all.tls |= seed[i].tls;
+    }
+
+    if (ngx_rl_shards_join(cf, "cluster=", &where->addresses,
+                                       &all.name)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    peer = ngx_rl_peer(cf, &all, access, NULL, &where->addresses,
+                                   peers);
+
+    return ngx_rl_shards_add(shards, peer, &all.name);
+}
+
+
+static ngx_int_t
+ngx_rl_shards_sentinel(ngx_conf_t *cf,
+    ngx_rl_shards_t *shards, ngx_rl_where_t *where,
+    ngx_rl_access_t *access, ngx_array_t *peers)
+{
+    ngx_str_t                       *name;
+    ngx_uint_t                       i;
+    ngx_rl_peer_t       *peer, **pp;
+    ngx_rl_shard_t       master, *shard;
+    ngx_rl_sentinels_t  *sentinels;
+
+    sentinels = ngx_pcalloc(cf->pool, sizeof(ngx_rl_sentinels_t));
+    if (sentinels == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_array_init(&sentinels->masters, cf->pool, where->masters.nelts,
+                       sizeof(ngx_rl_peer_t *))
+        != NGX_OK
+        || ngx_rl_shards_join(cf, "", &where->addresses,
+                                          &sentinels->name)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    sentinels->addresses = &where->addresses;
+    sentinels->user = access->sentinel_user;
+    sentinels->password = access->sentinel_password;
+
+    ngx_memzero(&master, sizeof(ngx_rl_shard_t));
+
+    master.database = NGX_CONF_UNSET;
+    name = where->masters.elts;
+    shard = where->addresses.elts;
+
+    /* nobody is told in the clear what one of them is told by TLS */
+
+    for (i = 0; i < where->addresses.nelts; i++) {
+        master.tls |= shard[i].tls;
+    }
+
+    for (i = 0; i < where->masters.nelts; i++) {
+        master.name = name[i];
+
+        peer = ngx_rl_peer(cf, &master, access, sentinels, NULL,
+                                       peers);
+
+        if (ngx_rl_shards_add(shards, peer, &name[i])
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        /* another place may have asked for it, which will do for both */
+
+        if (peer->sentinels == sentinels) {
+
+            pp = ngx_array_push(&sentinels->masters);
+            if (pp == NULL) {
+                return NGX_ERROR;
+            }
+
+            *pp = peer;
+        }
+    }
+
+    return sentinels->masters.nelts
+           ? ngx_rl_peer_sentinel(cf, sentinels, access)
+           : NGX_OK;
+}
+
+
+/* one name for several addresses */
+
+static ngx_int_t
+ngx_rl_shards_join(ngx_conf_t *cf, const char *prefix,
+    ngx_array_t *addresses, ngx_str_t *name)
+{
+    u_char                      *p;
+    size_t                       len;
+    ngx_uint_t                   i;
+    ngx_rl_shard_t  *shard;
+
+    shard = addresses->elts;
+    len = ngx_strlen(prefix);
+
+    for (i = 0; i < addresses->nelts; i++) {
+        len += shard[i].name.len + 1;
+    }
+
+    p = ngx_pnalloc(cf->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    name->data = p;
+    p = ngx_cpymem(p, prefix, ngx_strlen(prefix));
+
+    for (i = 0; i < addresses->nelts; i++) {
+        p = ngx_cpymem(p, shard[i].name.data, shard[i].name.len);
+        *p++ = ',';
+    }
+
+    name->len = p - 1 - name->data;
+
+    return NGX_OK;
+}
+
+
+ngx_rl_peer_t *
+ngx_rl_shards_find(ngx_rl_shards_t *shards,
+    ngx_str_t *key)
+{
+    size_t    i;
+    uint64_t  hash;
+
+    if (shards->n == 1) {
+        return shards->peers[0];
+    }
+
+    if (shards->hash == NGX_RL_HASH_MODULO) {
+        i = ngx_rl_hash_modulo(key->data, key->len, shards->n);
+
+    } else {
+        hash = ngx_rl_hash(key->data, key->len);
+        i = ngx_rl_hash_consistent(hash, shards->hashes,
+                                               shards->n);
+    }
+
+    return shards->peers[i];
+}

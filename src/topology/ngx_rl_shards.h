@@ -1,0 +1,61 @@
+
+/*
+ * Where state lives: the servers that a configuration names, and which of
+ * them a key belongs to.
+ *
+ * A set of shards is a list of peers and the rule to choose one.  A cluster is
+ * a single peer: which of its nodes a key belongs to is only known at run time.
+ */
+
+
+#ifndef _NGX_RL_SHARDS_H_INCLUDED_
+#define _NGX_RL_SHARDS_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "topology/ngx_rl_server_conf.h"
+
+
+#define NGX_RL_HASH_CONSISTENT  0
+#define NGX_RL_HASH_MODULO      1
+
+#define NGX_RL_REDIS_DATABASES  65535       /* the last one */
+
+
+/* "ratelimit_shards", as written */
+
+typedef struct {
+    ngx_rl_topology_e      kind;
+    ngx_array_t                        masters;   /* ngx_str_t */
+    ngx_array_t                        addresses; /* ..._shard_t */
+    ngx_uint_t                         hash;
+} ngx_rl_where_t;
+
+
+typedef struct {
+    ngx_rl_peer_t        **peers;
+    uint64_t                          *hashes;    /* of the shards' names */
+    ngx_uint_t                         n;
+    ngx_uint_t                         hash;
+    ngx_rl_topology_e      kind;
+} ngx_rl_shards_t;
+
+
+/* parses the words of the directive; NULL: an error was logged */
+ngx_rl_where_t *ngx_rl_shards_parse(ngx_conf_t *cf);
+
+/*
+ * Makes a set; "peers" is the array of all peers (pointers) of the
+ * configuration.  NULL: an error was logged.
+ */
+ngx_rl_shards_t *ngx_rl_shards_create(ngx_conf_t *cf,
+    ngx_rl_where_t *where, ngx_rl_access_t *access,
+    ngx_array_t *peers);
+
+ngx_rl_peer_t *ngx_rl_shards_find(
+    ngx_rl_shards_t *shards, ngx_str_t *key);
+
+
+#endif /* _NGX_RL_SHARDS_H_INCLUDED_ */
