@@ -15,10 +15,10 @@
 #include "core/ngx_rl_version.h"
 
 
-#define NGX_RL_ANYWHERE                                           \
+#define NGX_RL_ANYWHERE                                                       \
     (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF)
 
-#define ngx_rl_offset(field)                                      \
+#define ngx_rl_offset(field)                                                  \
     offsetof(ngx_rl_loc_conf_t, field)
 
 
@@ -90,7 +90,7 @@ static ngx_rl_param_e  ngx_rl_params[] = {
     NGX_RL_RATE,
     NGX_RL_COST,
     NGX_RL_WINDOW,
-    NGX_RL_STEP
+    NGX_RL_INTERVAL
 };
 
 
@@ -607,8 +607,7 @@ ngx_rl_init_process(ngx_cycle_t *cycle)
 
     ngx_rl_stats_begin(rmcf->zone, rmcf->stats);
 
-    return ngx_rl_store_init(cycle, &rmcf->peers, rmcf->zone,
-                                         rmcf->stats);
+    return ngx_rl_store_init(cycle, &rmcf->peers, rmcf->zone, rmcf->stats);
 }
 
 

@@ -12,7 +12,7 @@
 
 #include "conf/ngx_rl_check.h"
 #include "conf/ngx_rl_origin.h"
-#include "conf/ngx_rl_place.h"
+#include "conf/ngx_rl_statement.h"
 
 
 #define NGX_RL_CHECK_AUTH      0x0001
@@ -34,42 +34,31 @@
 
 
 typedef struct {
-    ngx_conf_t                      *cf;
+    ngx_conf_t          *cf;
     ngx_rl_main_conf_t  *rmcf;
     ngx_rl_statement_t  *text;
-    unsigned                         auth:1;    /* auth_request is later */
+    unsigned             auth:1;  /* auth_request is later */
 } ngx_rl_check_t;
 
 
-static void ngx_rl_check_conf(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf);
-static void ngx_rl_check_values(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf);
+static void ngx_rl_check_conf(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf);
+static void ngx_rl_check_values(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf);
 static void ngx_rl_check_value(ngx_rl_check_t *check,
     ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit,
     const char *directive, ngx_http_complex_value_t *value);
-static void ngx_rl_check_return(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf);
-static ngx_uint_t ngx_rl_check_stays(
-    ngx_rl_statement_t *statement);
-static ngx_uint_t ngx_rl_check_ends(
-    ngx_rl_statement_t *statement);
+static void ngx_rl_check_return(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf);
+static ngx_uint_t ngx_rl_check_stays(ngx_rl_statement_t *statement);
+static ngx_uint_t ngx_rl_check_ends(ngx_rl_statement_t *statement);
 static void ngx_rl_check_leases(ngx_rl_check_t *check);
-static const char *ngx_rl_check_lease(
-    ngx_rl_loc_conf_t *conf);
-static void ngx_rl_check_timeout(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf,
+static const char *ngx_rl_check_lease(ngx_rl_loc_conf_t *conf);
+static void ngx_rl_check_timeout(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
     ngx_rl_statement_t *statement);
-static void ngx_rl_check_file(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf,
+static void ngx_rl_check_file(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
     ngx_rl_statement_t *statement);
-static void ngx_rl_check_plain(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf);
+static void ngx_rl_check_plain(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf);
 static ngx_uint_t ngx_rl_check_loopback(ngx_array_t *addresses);
-static void ngx_rl_check_unused(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf);
-static void ngx_rl_check_shards(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *http);
+static void ngx_rl_check_unused(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf);
+static void ngx_rl_check_shards(ngx_rl_check_t *check, ngx_rl_loc_conf_t *http);
 static void ngx_rl_check_named(ngx_rl_check_t *check);
 static void ngx_rl_check_reserve(ngx_rl_check_t *check,
     ngx_rl_loc_conf_t *http);
@@ -98,10 +87,10 @@ ngx_conf_enum_t  ngx_rl_silences[] = {
 void
 ngx_rl_check(ngx_conf_t *cf)
 {
-    ngx_uint_t                        i, ours;
-    ngx_module_t                    **modules;
-    ngx_rl_check_t        check;
-    ngx_rl_loc_conf_t   **conf;
+    ngx_uint_t           i, ours;
+    ngx_module_t       **modules;
+    ngx_rl_check_t       check;
+    ngx_rl_loc_conf_t  **conf;
 
     check.cf = cf;
     check.rmcf = ngx_http_conf_get_module_main_conf(cf,
@@ -114,7 +103,7 @@ ngx_rl_check(ngx_conf_t *cf)
         return;
     }
 
-    check.text = ngx_rl_place_root(cf);
+    check.text = ngx_rl_statement_root(cf);
 
     ngx_rl_check_named(&check);
 
@@ -167,8 +156,7 @@ ngx_rl_check_named(ngx_rl_check_t *check)
             continue;
         }
 
-        limit = ngx_rl_limit_find(&check->rmcf->limits,
-                                              &s->words[1]);
+        limit = ngx_rl_limit_find(&check->rmcf->limits, &s->words[1]);
         if (limit) {
             limit->statement = s;
         }
@@ -177,8 +165,7 @@ ngx_rl_check_named(ngx_rl_check_t *check)
 
 
 static void
-ngx_rl_check_conf(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf)
+ngx_rl_check_conf(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
 {
     ngx_rl_statement_t  *s;
 
@@ -190,9 +177,9 @@ ngx_rl_check_conf(ngx_rl_check_t *check,
 
         if (ngx_rl_statement_is(s, "ratelimit_redis_password_file")
             || ngx_rl_statement_is(s,
-                                          "ratelimit_redis_ssl_password_file")
+                                   "ratelimit_redis_ssl_password_file")
             || ngx_rl_statement_is(s,
-                                          "ratelimit_sentinel_password_file"))
+                                   "ratelimit_sentinel_password_file"))
         {
             ngx_rl_check_file(check, conf, s);
         }
@@ -209,49 +196,41 @@ ngx_rl_check_conf(ngx_rl_check_t *check,
 /* keys and numbers */
 
 static void
-ngx_rl_check_values(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf)
+ngx_rl_check_values(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
 {
-    ngx_uint_t                   i;
-    ngx_rl_limit_t  *limit;
-    ngx_rl_terms_t  *terms;
+    ngx_uint_t              i;
+    ngx_rl_limit_t         *limit;
+    ngx_rl_limit_params_t  *params;
 
     for (i = 0; i < conf->n; i++) {
         limit = conf->guards[i].limit;
-        terms = &limit->terms;
+        params = &limit->terms;
 
-        ngx_rl_check_value(check, conf, limit, "ratelimit_key",
-                                       terms->key);
+        ngx_rl_check_value(check, conf, limit, "ratelimit_key", params->key);
         ngx_rl_check_value(check, conf, limit,
-                                       "ratelimit_capacity",
-                                       terms->capacity.value);
+                           "ratelimit_capacity", params->capacity.value);
 
-        if (terms->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+        if (params->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
             ngx_rl_check_value(check, conf, limit,
-                                           "ratelimit_window",
-                                           terms->window.value);
+                               "ratelimit_window", params->window.value);
 
         } else {
             ngx_rl_check_value(check, conf, limit,
-                                           "ratelimit_rate",
-                                           terms->rate.value);
+                               "ratelimit_rate", params->rate.value);
             ngx_rl_check_value(check, conf, limit,
-                                           "ratelimit_refill_interval",
-                                           terms->step.value);
+                               "ratelimit_refill_interval", params->step.value);
         }
 
         if (limit->cost.value) {
             ngx_rl_check_value(check, conf, limit,
-                                           "ratelimit_cost",
-                                           limit->cost.value);
+                               "ratelimit_cost", limit->cost.value);
 
         } else {
 
             /* it is the location's, also where the limit has a name */
 
             ngx_rl_check_value(check, conf, NULL,
-                                           "ratelimit_cost",
-                                           conf->cost.value);
+                               "ratelimit_cost", conf->cost.value);
         }
     }
 }
@@ -262,8 +241,8 @@ ngx_rl_check_value(ngx_rl_check_t *check,
     ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit,
     const char *directive, ngx_http_complex_value_t *value)
 {
-    ngx_str_t                        name;
-    ngx_uint_t                       auth, set;
+    ngx_str_t            name;
+    ngx_uint_t           auth, set;
     ngx_rl_statement_t  *s;
 
     if (value == NULL || value->lengths == NULL) {
@@ -278,41 +257,35 @@ ngx_rl_check_value(ngx_rl_check_t *check,
         return;
     }
 
-    auth = ngx_rl_origin_auth(conf->block, &value->value, &name,
-                                          &set);
+    auth = ngx_rl_origin_auth(conf->block, &value->value, &name, &set);
 
     if (auth && set) {
-        ngx_rl_check_warn(check, conf, s,
-                      NGX_LOG_WARN, NGX_RL_CHECK_AUTH,
-                      "\"$%V\" in \"%V\" takes by \"set\" what "
-                      "\"auth_request_set\" sets only later, and is empty: "
-                      "use a \"map\" instead, and write \"ratelimit_phase "
-                      "precontent;\"", &name, &s->words[0]);
+        ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_AUTH,
+                          "\"$%V\" in \"%V\" takes by \"set\" what "
+                          "\"auth_request_set\" sets only later, and is empty: "
+                          "use a \"map\" instead, and write \"ratelimit_phase "
+                          "precontent;\"", &name, &s->words[0]);
 
-    } else if (auth && check->auth
-               && conf->phase == NGX_RL_PHASE_ACCESS)
-    {
-        ngx_rl_check_warn(check, conf, s,
-                      NGX_LOG_WARN, NGX_RL_CHECK_AUTH,
-                      "\"$%V\" in \"%V\" comes from \"auth_request_set\", "
-                      "and is not set yet when the limit is applied: "
-                      "%swrite \"ratelimit_phase precontent;\"", &name,
-                      &s->words[0],
-                      ngx_strcmp(directive, "ratelimit_key") == 0
-                      ? "an empty key is not limited; " : "");
+    } else if (auth && check->auth && conf->phase == NGX_RL_PHASE_ACCESS) {
+        ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_AUTH,
+                          "\"$%V\" in \"%V\" comes from \"auth_request_set\", "
+                          "and is not set yet when the limit is applied: "
+                          "%swrite \"ratelimit_phase precontent;\"", &name,
+                          &s->words[0],
+                          ngx_strcmp(directive, "ratelimit_key") == 0
+                          ? "an empty key is not limited; " : "");
     }
 
     if (ngx_strcmp(directive, "ratelimit_key") != 0
         && ngx_rl_origin_map(conf->block, &value->value, &name))
     {
-        ngx_rl_check_warn(check, conf, s,
-                      NGX_LOG_WARN, NGX_RL_CHECK_MAP,
-                      "\"$%V\" in \"%V\" comes from a \"map\" or \"geo\" "
-                      "without \"default\", or with an empty one: it is "
+        ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_MAP,
+                          "\"$%V\" in \"%V\" comes from a \"map\" or \"geo\" "
+                          "without \"default\", or with an empty one: it is "
                       "empty, and %s, for all that is not listed there; add "
-                      "a \"default\"", &name, &s->words[0],
-                      ngx_strcmp(directive, "ratelimit_cost") == 0
-                      ? "counts as 1" : "no number");
+                          "a \"default\"", &name, &s->words[0],
+                          ngx_strcmp(directive, "ratelimit_cost") == 0
+                          ? "counts as 1" : "no number");
     }
 
     /* a key has to tell clients apart, and no cost switches a limit off */
@@ -321,11 +294,10 @@ ngx_rl_check_value(ngx_rl_check_t *check,
         && ngx_strcmp(directive, "ratelimit_cost") != 0
         && ngx_rl_origin_client(conf->block, &value->value, &name))
     {
-        ngx_rl_check_warn(check, conf, s,
-                      NGX_LOG_WARN, NGX_RL_CHECK_CLIENT,
-                      "\"$%V\" in \"%V\" is what a client sends, so that "
+        ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_CLIENT,
+                          "\"$%V\" in \"%V\" is what a client sends, so that "
                       "it can choose its own limit; list the values that are "
-                      "allowed in a \"map\"", &name, &s->words[0]);
+                          "allowed in a \"map\"", &name, &s->words[0]);
     }
 }
 
@@ -336,10 +308,9 @@ ngx_rl_check_value(ngx_rl_check_t *check,
  */
 
 static void
-ngx_rl_check_return(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf)
+ngx_rl_check_return(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
 {
-    ngx_uint_t                       own;
+    ngx_uint_t           own;
     ngx_rl_statement_t  *s;
 
     own = 0;
@@ -366,11 +337,10 @@ ngx_rl_check_return(ngx_rl_check_t *check,
         }
 
         if (ngx_rl_check_ends(s)) {
-            ngx_rl_check_warn(check, conf, s,
-                          NGX_LOG_WARN, NGX_RL_CHECK_RETURN,
-                          "\"%V\" ends every request of this %V before its "
-                          "limits are applied: limit another place, or let "
-                          "\"try_files /none @name;\" lead to the \"%V\"",
+            ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_RETURN,
+                              "\"%V\" ends every request of this %V before its "
+                              "limits are applied: limit another place, or let "
+                              "\"try_files /none @name;\" lead to the \"%V\"",
                           &s->words[0], &conf->block->words[0], &s->words[0]);
             return;
         }
@@ -438,10 +408,10 @@ ngx_rl_check_ends(ngx_rl_statement_t *statement)
 static void
 ngx_rl_check_leases(ngx_rl_check_t *check)
 {
-    ngx_uint_t                        i, k;
-    const char                       *why;
-    ngx_rl_loc_conf_t   **conf;
-    ngx_rl_statement_t   *s;
+    ngx_uint_t           i, k;
+    const char          *why;
+    ngx_rl_loc_conf_t  **conf;
+    ngx_rl_statement_t  *s;
 
     conf = check->rmcf->confs.elts;
 
@@ -454,8 +424,7 @@ ngx_rl_check_leases(ngx_rl_check_t *check)
             continue;
         }
 
-        s = ngx_rl_statement_find(conf[i]->block,
-                                              "ratelimit_lease");
+        s = ngx_rl_statement_find(conf[i]->block, "ratelimit_lease");
         if (s) {
             s->marks |= NGX_RL_CHECK_LEASED;
         }
@@ -467,8 +436,7 @@ ngx_rl_check_leases(ngx_rl_check_t *check)
             continue;
         }
 
-        s = ngx_rl_statement_find(conf[i]->block,
-                                              "ratelimit_lease");
+        s = ngx_rl_statement_find(conf[i]->block, "ratelimit_lease");
 
         if (s == NULL || s->parent != conf[i]->block
             || (s->marks & NGX_RL_CHECK_LEASED))
@@ -484,17 +452,16 @@ ngx_rl_check_leases(ngx_rl_check_t *check)
 
             if (conf[k]->block && conf[k]->n
                 && ngx_rl_statement_find(conf[k]->block,
-                                                     "ratelimit_lease")
-                   == s)
+                                         "ratelimit_lease")
+                == s)
             {
                 why = ngx_rl_check_lease(conf[k]);
                 break;
             }
         }
 
-        ngx_rl_check_warn(check, conf[i], s,
-                      NGX_LOG_WARN, NGX_RL_CHECK_LEASE,
-                      "\"%V\" has no effect: %s", &s->words[0], why);
+        ngx_rl_check_warn(check, conf[i], s, NGX_LOG_WARN, NGX_RL_CHECK_LEASE,
+                          "\"%V\" has no effect: %s", &s->words[0], why);
     }
 }
 
@@ -504,10 +471,10 @@ ngx_rl_check_leases(ngx_rl_check_t *check)
 static const char *
 ngx_rl_check_lease(ngx_rl_loc_conf_t *conf)
 {
-    uint64_t                     capacity;
-    ngx_rl_terms_t  *terms;
+    uint64_t                capacity;
+    ngx_rl_limit_params_t  *params;
 
-    terms = &conf->guards[0].limit->terms;
+    params = &conf->guards[0].limit->terms;
 
     if (conf->shards == NULL) {
         return "without \"ratelimit_shards\" nobody is asked for tokens";
@@ -521,18 +488,18 @@ ngx_rl_check_lease(ngx_rl_loc_conf_t *conf)
         return "requests with several limits are not served from leases";
     }
 
-    if (terms->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+    if (params->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
         return "a sliding window log has no tokens to take in advance";
     }
 
-    if (conf->lease.percent == 0 || terms->capacity.dynamic
-        || (terms->capacity.value == NULL && terms->rate.dynamic))
+    if (conf->lease.percent == 0 || params->capacity.dynamic
+        || (params->capacity.value == NULL && params->rate.dynamic))
     {
         return NULL;
     }
 
-    capacity = terms->capacity.value ? terms->capacity.u.number
-                                     : terms->rate.u.rate.count;
+    capacity = params->capacity.value ? params->capacity.u.number
+                                     : params->rate.u.rate.count;
 
     return capacity * conf->lease.percent / 100
            ? NULL : "such a part of the capacity is less than one token";
@@ -540,8 +507,7 @@ ngx_rl_check_lease(ngx_rl_loc_conf_t *conf)
 
 
 static void
-ngx_rl_check_timeout(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf,
+ngx_rl_check_timeout(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
     ngx_rl_statement_t *statement)
 {
     ngx_str_t  *word;
@@ -556,24 +522,23 @@ ngx_rl_check_timeout(ngx_rl_check_t *check,
 
     if (ngx_atoi(word[1].data, word[1].len) != NGX_ERROR) {
         ngx_rl_check_warn(check, conf, statement,
-                      NGX_LOG_WARN, NGX_RL_CHECK_TIMEOUT,
+                          NGX_LOG_WARN, NGX_RL_CHECK_TIMEOUT,
                       "\"%V\" \"%V\" is %i seconds, for which requests wait "
-                      "when Redis does not answer: write \"%Vms\" for "
+                          "when Redis does not answer: write \"%Vms\" for "
                       "milliseconds", &word[0], &word[1], ms / 1000, &word[1]);
         return;
     }
 
     ngx_rl_check_warn(check, conf, statement,
-                  NGX_LOG_WARN, NGX_RL_CHECK_TIMEOUT,
-                  "\"%V\" \"%V\" is long: requests wait for that time when "
-                  "Redis does not answer; write \"50ms\", for example",
-                  &word[0], &word[1]);
+                      NGX_LOG_WARN, NGX_RL_CHECK_TIMEOUT,
+                      "\"%V\" \"%V\" is long: requests wait for that time when "
+                      "Redis does not answer; write \"50ms\", for example",
+                      &word[0], &word[1]);
 }
 
 
 static void
-ngx_rl_check_file(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf,
+ngx_rl_check_file(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
     ngx_rl_statement_t *statement)
 {
     ngx_str_t        name;
@@ -588,11 +553,10 @@ ngx_rl_check_file(ngx_rl_check_t *check,
         return;
     }
 
-    ngx_rl_check_warn(check, conf, statement,
-                  NGX_LOG_WARN, NGX_RL_CHECK_FILE,
-                  "every user of this machine can read \"%V\" of \"%V\": "
-                  "run \"chmod o-r %V\"",
-                  &name, &statement->words[0], &name);
+    ngx_rl_check_warn(check, conf, statement, NGX_LOG_WARN, NGX_RL_CHECK_FILE,
+                      "every user of this machine can read \"%V\" of \"%V\": "
+                      "run \"chmod o-r %V\"",
+                      &name, &statement->words[0], &name);
 }
 
 
@@ -602,12 +566,11 @@ ngx_rl_check_file(ngx_rl_check_t *check,
  */
 
 static void
-ngx_rl_check_plain(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf)
+ngx_rl_check_plain(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
 {
-    ngx_uint_t                       i;
-    ngx_rl_peer_t       *peer;
-    ngx_rl_statement_t  *s;
+    ngx_uint_t             i;
+    ngx_rl_statement_t    *s;
+    ngx_rl_server_conf_t  *peer;
 
     if (conf->shards == NULL
         || conf->where->kind == NGX_RL_SHARDS
@@ -625,14 +588,13 @@ ngx_rl_check_plain(ngx_rl_check_t *check,
             || (peer->sentinels && peer->sentinels->password.len
                 && peer->sentinels->peer->redis.tls == NULL))
         {
-            ngx_rl_check_warn(check, conf, s,
-                          NGX_LOG_WARN, NGX_RL_CHECK_PLAIN,
-                          "a password goes over the network in plain text, "
-                          "to all servers that %s of \"ratelimit_shards\" "
-                          "announces: "
-                          "write \"ratelimit_redis_ssl on;\"",
-                          conf->where->kind == NGX_RL_CLUSTER
-                          ? "the cluster" : "a sentinel");
+            ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_PLAIN,
+                              "a password goes over the network in plain text, "
+                              "to all servers that %s of \"ratelimit_shards\" "
+                              "announces: "
+                              "write \"ratelimit_redis_ssl on;\"",
+                              conf->where->kind == NGX_RL_CLUSTER
+                              ? "the cluster" : "a sentinel");
             return;
         }
     }
@@ -642,20 +604,20 @@ ngx_rl_check_plain(ngx_rl_check_t *check,
 static ngx_uint_t
 ngx_rl_check_loopback(ngx_array_t *addresses)
 {
-    ngx_uint_t                   i, k;
-    struct sockaddr             *sa;
-    ngx_rl_shard_t  *shard;
+    ngx_uint_t        i, k;
+    ngx_rl_url_t     *url;
+    struct sockaddr  *sa;
 
-    shard = addresses->elts;
+    url = addresses->elts;
 
     for (i = 0; i < addresses->nelts; i++) {
 
-        if (shard[i].naddrs == 0) {
+        if (url[i].naddrs == 0) {
             return 0;
         }
 
-        for (k = 0; k < shard[i].naddrs; k++) {
-            sa = shard[i].addrs[k].sockaddr;
+        for (k = 0; k < url[i].naddrs; k++) {
+            sa = url[i].addrs[k].sockaddr;
 
             switch (sa->sa_family) {
 
@@ -687,11 +649,10 @@ ngx_rl_check_loopback(ngx_array_t *addresses)
 
 
 static void
-ngx_rl_check_unused(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf)
+ngx_rl_check_unused(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
 {
-    ngx_uint_t                        i;
-    ngx_rl_limit_t      **limit;
+    ngx_uint_t        i;
+    ngx_rl_limit_t  **limit;
 
     limit = check->rmcf->limits.elts;
 
@@ -702,22 +663,21 @@ ngx_rl_check_unused(ngx_rl_check_t *check,
         }
 
         ngx_rl_check_warn(check, conf, limit[i]->statement,
-                      NGX_LOG_WARN, NGX_RL_CHECK_UNUSED,
+                          NGX_LOG_WARN, NGX_RL_CHECK_UNUSED,
                       "limit \"%V\" of \"ratelimit_limit\" is used nowhere: "
-                      "write \"ratelimit %V;\" where it is to be applied",
-                      &limit[i]->name, &limit[i]->name);
+                          "write \"ratelimit %V;\" where it is to be applied",
+                          &limit[i]->name, &limit[i]->name);
     }
 }
 
 
 static void
-ngx_rl_check_shards(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *http)
+ngx_rl_check_shards(ngx_rl_check_t *check, ngx_rl_loc_conf_t *http)
 {
-    ngx_str_t                        *name;
-    ngx_uint_t                        i;
-    ngx_rl_loc_conf_t   **conf;
-    ngx_rl_statement_t   *s;
+    ngx_str_t           *name;
+    ngx_uint_t           i;
+    ngx_rl_loc_conf_t  **conf;
+    ngx_rl_statement_t  *s;
 
     static ngx_str_t  root = ngx_string("/");
 
@@ -732,9 +692,9 @@ ngx_rl_check_shards(ngx_rl_check_t *check,
 
         if (check->rmcf->peers.nelts == 0) {
             ngx_rl_check_warn(check, http, NULL,
-                          NGX_LOG_NOTICE, NGX_RL_CHECK_SHARDS,
-                          "there is no \"ratelimit_shards\": each machine "
-                          "limits by itself, from its own memory");
+                              NGX_LOG_NOTICE, NGX_RL_CHECK_SHARDS,
+                              "there is no \"ratelimit_shards\": each machine "
+                              "limits by itself, from its own memory");
             return;
         }
 
@@ -746,11 +706,10 @@ ngx_rl_check_shards(ngx_rl_check_t *check,
         name = ngx_rl_statement_is(s, "location")
                ? &s->words[s->n - 1] : &root;
 
-        ngx_rl_check_warn(check, conf[i], s,
-                      NGX_LOG_WARN, NGX_RL_CHECK_SHARDS,
-                      "limits of location \"%V\" live in this machine's "
-                      "memory alone, others in Redis: there is no "
-                      "\"ratelimit_shards\" for that place", name);
+        ngx_rl_check_warn(check, conf[i], s, NGX_LOG_WARN, NGX_RL_CHECK_SHARDS,
+                          "limits of location \"%V\" live in this machine's "
+                          "memory alone, others in Redis: there is no "
+                          "\"ratelimit_shards\" for that place", name);
         return;
     }
 }
@@ -759,21 +718,18 @@ ngx_rl_check_shards(ngx_rl_check_t *check,
 /* how much memory there is for a reload is known when the zone is made */
 
 static void
-ngx_rl_check_reserve(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *http)
+ngx_rl_check_reserve(ngx_rl_check_t *check, ngx_rl_loc_conf_t *http)
 {
-    u_char                          *p;
-    ngx_str_t                       *advice, *file;
+    u_char              *p;
+    ngx_str_t           *advice, *file;
     ngx_rl_statement_t  *s;
 
-    if (check->rmcf->zone == NULL
-        || (http->silence & NGX_RL_CHECK_RESERVE))
-    {
+    if (check->rmcf->zone == NULL || (http->silence & NGX_RL_CHECK_RESERVE)) {
         return;
     }
 
     s = http->block ? ngx_rl_statement_find(http->block,
-                                                        "ratelimit_zone")
+                                            "ratelimit_zone")
                     : NULL;
     file = s ? &s->file : &http->file;
 
@@ -785,7 +741,7 @@ ngx_rl_check_reserve(ngx_rl_check_t *check,
     advice = &check->rmcf->zone->advice;
     advice->data = p;
     advice->len = ngx_sprintf(p, " (or \"ratelimit_silence small_reserve;\" "
-                                 "if this is meant) in %V:%ui", file,
+                              "if this is meant) in %V:%ui", file,
                               s ? s->line : http->line)
                   - p;
 }
@@ -794,8 +750,7 @@ ngx_rl_check_reserve(ngx_rl_check_t *check,
 /* without a statement the place is that of the conf */
 
 static void ngx_cdecl
-ngx_rl_check_warn(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf,
+ngx_rl_check_warn(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
     ngx_rl_statement_t *statement, ngx_uint_t level,
     ngx_uint_t what, const char *fmt, ...)
 {
@@ -820,10 +775,7 @@ ngx_rl_check_warn(ngx_rl_check_t *check,
     last = ngx_vslprintf(text, text + NGX_MAX_CONF_ERRSTR, fmt, args);
     va_end(args);
 
-    for (silence = ngx_rl_silences;
-         silence->value != what;
-         silence++)
-    {
+    for (silence = ngx_rl_silences; silence->value != what; silence++) {
         /* void */
     }
 

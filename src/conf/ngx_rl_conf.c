@@ -20,34 +20,30 @@
 
 #include "conf/ngx_rl_conf.h"
 #include "conf/ngx_rl_origin.h"
-#include "conf/ngx_rl_place.h"
+#include "conf/ngx_rl_statement.h"
 
 
 static char *ngx_rl_merge_limit(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
-static void ngx_rl_merge_terms(ngx_rl_terms_t *prev,
-    ngx_rl_terms_t *conf);
-static ngx_uint_t ngx_rl_terms_set(
-    ngx_rl_terms_t *terms);
-static void ngx_rl_merge_outage(
-    ngx_rl_loc_conf_t *conf);
-static char *ngx_rl_merge_guards(ngx_conf_t *cf,
+static void ngx_rl_merge_limit_params(ngx_rl_limit_params_t *prev,
+    ngx_rl_limit_params_t *conf);
+static ngx_uint_t ngx_rl_limit_params_set(ngx_rl_limit_params_t *params);
+static void ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf);
+static char *ngx_rl_merge_location_limits(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf);
 static ngx_int_t ngx_rl_guard(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit);
-static ngx_uint_t ngx_rl_guard_log_key(
+static ngx_uint_t ngx_rl_location_limit_log_key(
     ngx_http_complex_value_t *key, ngx_uint_t log_key);
 static ngx_uint_t ngx_rl_merge_access(
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
-static ngx_int_t ngx_rl_conf_attach(
-    ngx_rl_zone_t *zone, void *data);
+static ngx_int_t ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data);
 static char *ngx_rl_make_shards(ngx_conf_t *cf,
     ngx_rl_shards_t *shared, ngx_rl_loc_conf_t *conf);
-static char *ngx_rl_access_given(
-    ngx_rl_access_t *access);
-static ngx_int_t ngx_rl_access_tls(ngx_conf_t *cf,
+static char *ngx_rl_server_defaults_given(ngx_rl_server_defaults_t *access);
+static ngx_int_t ngx_rl_server_defaults_tls(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf);
-static ngx_int_t ngx_rl_access_user(ngx_conf_t *cf,
+static ngx_int_t ngx_rl_server_defaults_user(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf, char *directive, ngx_str_t *user,
     ngx_str_t *password);
 
@@ -74,21 +70,19 @@ ngx_rl_create_main_conf(ngx_conf_t *cf)
     }
 
     if (ngx_array_init(&rmcf->peers, cf->pool, 4,
-                       sizeof(ngx_rl_peer_t *))
+                       sizeof(ngx_rl_server_conf_t *))
         != NGX_OK)
     {
         return NULL;
     }
 
-    if (ngx_array_init(&rmcf->limits, cf->pool, 4,
-                       sizeof(ngx_rl_limit_t *))
+    if (ngx_array_init(&rmcf->limits, cf->pool, 4, sizeof(ngx_rl_limit_t *))
         != NGX_OK)
     {
         return NULL;
     }
 
-    if (ngx_array_init(&rmcf->confs, cf->pool, 16,
-                       sizeof(ngx_rl_loc_conf_t *))
+    if (ngx_array_init(&rmcf->confs, cf->pool, 16, sizeof(ngx_rl_loc_conf_t *))
         != NGX_OK)
     {
         return NULL;
@@ -162,7 +156,7 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
 char *
 ngx_rl_init_main_conf(ngx_conf_t *cf, void *conf)
 {
-    void                           *none;
+    void               *none;
     ngx_rl_loc_conf_t  *rlcf;
 
     none = ngx_rl_create_loc_conf(cf);
@@ -179,8 +173,8 @@ ngx_rl_init_main_conf(ngx_conf_t *cf, void *conf)
 char *
 ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 {
-    ngx_rl_loc_conf_t *prev = parent;
-    ngx_rl_loc_conf_t *conf = child;
+    ngx_rl_loc_conf_t  *prev = parent;
+    ngx_rl_loc_conf_t  *conf = child;
 
     char                      *rv;
     ngx_uint_t                 i, own;
@@ -192,12 +186,9 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                               NGX_HTTP_SERVICE_UNAVAILABLE);
     ngx_conf_merge_uint_value(conf->on_error, prev->on_error,
                               NGX_RL_ON_ERROR_LOCAL);
-    ngx_conf_merge_uint_value(conf->body, prev->body,
-                              NGX_RL_BODY_DEFAULT);
-    ngx_conf_merge_uint_value(conf->phase, prev->phase,
-                              NGX_RL_PHASE_ACCESS);
-    ngx_conf_merge_uint_value(conf->clock, prev->clock,
-                              NGX_RL_CLOCK_REDIS);
+    ngx_conf_merge_uint_value(conf->body, prev->body, NGX_RL_BODY_DEFAULT);
+    ngx_conf_merge_uint_value(conf->phase, prev->phase, NGX_RL_PHASE_ACCESS);
+    ngx_conf_merge_uint_value(conf->clock, prev->clock, NGX_RL_CLOCK_REDIS);
     ngx_conf_merge_uint_value(conf->log_level, prev->log_level, NGX_LOG_ERR);
     ngx_conf_merge_uint_value(conf->ipv6_prefix, prev->ipv6_prefix, 64);
     ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
@@ -263,7 +254,7 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
             ngx_min(conf->shards->peers[i]->timeout, conf->timeout);
     }
 
-    rv = ngx_rl_merge_guards(cf, conf);
+    rv = ngx_rl_merge_location_limits(cf, conf);
 
     if (rv == NGX_CONF_OK && conf->n) {
         ngx_rl_merge_outage(conf);
@@ -278,9 +269,9 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 static void
 ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf)
 {
-    ngx_uint_t                  i;
-    const char                 *outage;
-    ngx_rl_peer_t  *peer;
+    ngx_uint_t             i;
+    const char            *outage;
+    ngx_rl_server_conf_t  *peer;
 
     static const char  open[] = "its keys are not limited";
     static const char  closed[] = "requests for its keys are rejected";
@@ -306,7 +297,7 @@ ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf)
     for (i = 0; conf->shards && i < conf->shards->n; i++) {
         peer = conf->shards->peers[i];
 
-        peer->outage = (peer->outage == ngx_rl_peer_unused
+        peer->outage = (peer->outage == ngx_rl_server_conf_unused
                         || peer->outage == outage)
                        ? outage : mixed;
     }
@@ -317,17 +308,17 @@ static char *
 ngx_rl_merge_limit(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
 {
-    char                             *given;
-    ngx_uint_t                        own;
-    ngx_http_core_srv_conf_t         *cscf;
-    ngx_http_core_loc_conf_t         *clcf;
-    ngx_rl_limit_t      **limitp;
-    ngx_rl_main_conf_t   *rmcf;
+    char                      *given;
+    ngx_uint_t                 own;
+    ngx_rl_limit_t           **limitp;
+    ngx_rl_main_conf_t        *rmcf;
+    ngx_http_core_srv_conf_t  *cscf;
+    ngx_http_core_loc_conf_t  *clcf;
 
-    own = ngx_rl_terms_set(&conf->terms);
+    own = ngx_rl_limit_params_set(&conf->terms);
 
     if (!conf->off) {
-        ngx_rl_merge_terms(&prev->terms, &conf->terms);
+        ngx_rl_merge_limit_params(&prev->terms, &conf->terms);
 
         if (conf->named == NULL) {
             conf->named = prev->named;
@@ -347,7 +338,7 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
         return NGX_CONF_OK;
     }
 
-    if (!ngx_rl_terms_complete(&conf->terms)) {
+    if (!ngx_rl_limit_params_complete(&conf->terms)) {
 
         /*
          * outside of locations, values may stand alone as defaults, unless
@@ -367,13 +358,13 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
                 : conf->terms.step.value ? "ratelimit_refill_interval"
                 : "ratelimit_algorithm";
 
-        ngx_rl_place_error(cf, conf, given,
-                      "\"%s\" without \"%s\" in %s \"%V\": "
-                      "nothing would be limited", given,
-                      conf->terms.algorithm
-                      == NGX_RL_SLIDING_WINDOW_LOG
-                      ? "ratelimit_capacity" : "ratelimit_rate",
-                      clcf->name.len ? "location" : "server",
+        ngx_rl_statement_error(cf, conf, given,
+                               "\"%s\" without \"%s\" in %s \"%V\": "
+                               "nothing would be limited", given,
+                               conf->terms.algorithm
+                               == NGX_RL_SLIDING_WINDOW_LOG
+                               ? "ratelimit_capacity" : "ratelimit_rate",
+                               clcf->name.len ? "location" : "server",
                       clcf->name.len ? &clcf->name : &cscf->server_name);
         return NGX_CONF_ERROR;
     }
@@ -385,9 +376,7 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
         return NGX_CONF_ERROR;
     }
 
-    if (ngx_rl_limit_name(cf, &rmcf->limits, &conf->limit->name)
-        != NGX_OK)
-    {
+    if (ngx_rl_limit_name(cf, &rmcf->limits, &conf->limit->name) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -405,17 +394,17 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
 
 
 static ngx_uint_t
-ngx_rl_terms_set(ngx_rl_terms_t *terms)
+ngx_rl_limit_params_set(ngx_rl_limit_params_t *params)
 {
-    return terms->key || terms->capacity.value || terms->rate.value
-           || terms->window.value || terms->step.value
-           || terms->algorithm != NGX_CONF_UNSET_UINT;
+    return params->key || params->capacity.value || params->rate.value
+           || params->window.value || params->step.value
+           || params->algorithm != NGX_CONF_UNSET_UINT;
 }
 
 
 static void
-ngx_rl_merge_terms(ngx_rl_terms_t *prev,
-    ngx_rl_terms_t *conf)
+ngx_rl_merge_limit_params(ngx_rl_limit_params_t *prev,
+    ngx_rl_limit_params_t *conf)
 {
     if (conf->key == NULL) {
         conf->key = prev->key;
@@ -443,36 +432,32 @@ ngx_rl_merge_terms(ngx_rl_terms_t *prev,
 
 
 static char *
-ngx_rl_merge_guards(ngx_conf_t *cf,
-    ngx_rl_loc_conf_t *conf)
+ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 {
-    ngx_str_t                       *name;
-    ngx_uint_t                       i, n;
-    ngx_http_core_srv_conf_t        *cscf;
-    ngx_http_core_loc_conf_t        *clcf;
-    ngx_rl_limit_t      *limit;
-    ngx_rl_main_conf_t  *rmcf;
+    ngx_str_t                 *name;
+    ngx_uint_t                 i, n;
+    ngx_rl_limit_t            *limit;
+    ngx_rl_main_conf_t        *rmcf;
+    ngx_http_core_srv_conf_t  *cscf;
+    ngx_http_core_loc_conf_t  *clcf;
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
     n = (conf->limit ? 1 : 0) + (conf->named ? conf->named->nelts : 0);
 
     if (n > NGX_RL_CLAIMS) {
-        ngx_rl_place_error(cf, conf, "ratelimit",
+        ngx_rl_statement_error(cf, conf, "ratelimit",
                       "%ui limits in one place, at most %d are possible",
-                      n, NGX_RL_CLAIMS);
+                               n, NGX_RL_CLAIMS);
         return NGX_CONF_ERROR;
     }
 
-    conf->guards = ngx_palloc(cf->pool,
-                              n * sizeof(ngx_rl_guard_t));
+    conf->guards = ngx_palloc(cf->pool, n * sizeof(ngx_rl_location_limit_t));
     if (conf->guards == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    if (conf->limit
-        && ngx_rl_guard(cf, conf, conf->limit) != NGX_OK)
-    {
+    if (conf->limit && ngx_rl_guard(cf, conf, conf->limit) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -484,16 +469,16 @@ ngx_rl_merge_guards(ngx_conf_t *cf,
 
             if (limit == NULL || !limit->named) {
                 cscf = ngx_http_conf_get_module_srv_conf(cf,
-                                                     ngx_http_core_module);
+                                                         ngx_http_core_module);
                 clcf = ngx_http_conf_get_module_loc_conf(cf,
-                                                     ngx_http_core_module);
+                                                         ngx_http_core_module);
 
-                ngx_rl_place_error(cf, conf, "ratelimit",
-                              "unknown limit \"%V\" in \"ratelimit\": "
+                ngx_rl_statement_error(cf, conf, "ratelimit",
+                                       "unknown limit \"%V\" in \"ratelimit\": "
                               "there is no \"ratelimit_limit %V ...\", "
-                              "server \"%V\", location \"%V\"",
-                              &name[i], &name[i], &cscf->server_name,
-                              &clcf->name);
+                                       "server \"%V\", location \"%V\"",
+                                       &name[i], &name[i], &cscf->server_name,
+                                       &clcf->name);
                 return NGX_CONF_ERROR;
             }
 
@@ -510,33 +495,32 @@ ngx_rl_merge_guards(ngx_conf_t *cf,
 
 
 static ngx_int_t
-ngx_rl_guard(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
-    ngx_rl_limit_t *limit)
+ngx_rl_guard(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit)
 {
-    u_char                      *p;
-    u_char                       text[NGX_MAX_CONF_ERRSTR];
-    ngx_str_t                    error;
-    const char                  *directive;
-    ngx_rl_guard_t  *guard;
+    u_char                   *p;
+    u_char                    text[NGX_MAX_CONF_ERRSTR];
+    ngx_str_t                 error;
+    const char               *directive;
+    ngx_rl_location_limit_t  *ll;
 
     error.data = text;
     error.len = NGX_MAX_CONF_ERRSTR;
 
     directive = ngx_rl_limit_check(limit, limit->cost.value
-                                                      ? &limit->cost
-                                                      : &conf->cost, &error);
+                                   ? &limit->cost
+                                   : &conf->cost, &error);
     if (directive) {
-        ngx_rl_place_error(cf, conf, directive, "%V", &error);
+        ngx_rl_statement_error(cf, conf, directive, "%V", &error);
         return NGX_ERROR;
     }
 
     limit->used = 1;
 
-    guard = &conf->guards[conf->n++];
-    guard->limit = limit;
+    ll = &conf->guards[conf->n++];
+    ll->limit = limit;
 
-    guard->log_key = ngx_rl_guard_log_key(limit->terms.key,
-                                                      conf->log_key);
+    ll->log_key = ngx_rl_location_limit_log_key(limit->terms.key,
+                                                conf->log_key);
 
     if (!limit->dry_run && !conf->dry_run && !conf->preview) {
         conf->enforced++;
@@ -547,19 +531,19 @@ ngx_rl_guard(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
         return NGX_ERROR;
     }
 
-    guard->key_prefix.data = p;
+    ll->key_prefix.data = p;
     p = ngx_sprintf(p, "%V:%V:{", &conf->prefix, &limit->name);
-    guard->key_prefix.len = p - guard->key_prefix.data;
+    ll->key_prefix.len = p - ll->key_prefix.data;
 
     /* what is in braces says where a key of a cluster lives */
 
-    guard->braces = conf->where
+    ll->braces = conf->where
                     && conf->where->kind == NGX_RL_CLUSTER;
 
-    if (guard->braces) {
+    if (ll->braces) {
 
-        for (p = guard->key_prefix.data + conf->prefix.len;
-             p < guard->key_prefix.data + guard->key_prefix.len - 1;
+        for (p = ll->key_prefix.data + conf->prefix.len;
+             p < ll->key_prefix.data + ll->key_prefix.len - 1;
              p++)
         {
             *p = (*p == '{') ? '(' : (*p == '}') ? ')' : *p;
@@ -576,12 +560,11 @@ ngx_rl_guard(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
  */
 
 static ngx_uint_t
-ngx_rl_guard_log_key(ngx_http_complex_value_t *key,
-    ngx_uint_t log_key)
+ngx_rl_location_limit_log_key(ngx_http_complex_value_t *key, ngx_uint_t log_key)
 {
-    u_char      *p, *last;
-    ngx_str_t    name;
-    ngx_uint_t   i, binary;
+    u_char     *p, *last;
+    ngx_str_t   name;
+    ngx_uint_t  i, binary;
 
     static ngx_str_t  addresses[] = {
         ngx_string("binary_remote_addr"),
@@ -607,7 +590,7 @@ ngx_rl_guard_log_key(ngx_http_complex_value_t *key,
         for (i = 0; addresses[i].len; i++) {
             if (addresses[i].len == name.len
                 && ngx_strncasecmp(addresses[i].data, name.data, name.len)
-                   == 0)
+                == 0)
             {
                 break;
             }
@@ -624,9 +607,7 @@ ngx_rl_guard_log_key(ngx_http_complex_value_t *key,
                   && (p == last || (p + 1 == last && *p == '}')));
     }
 
-    if (log_key != NGX_RL_KEY_AUTO
-        && log_key != NGX_RL_KEY_PLAIN)
-    {
+    if (log_key != NGX_RL_KEY_AUTO && log_key != NGX_RL_KEY_PLAIN) {
         return log_key;
     }
 
@@ -638,8 +619,7 @@ ngx_rl_guard_log_key(ngx_http_complex_value_t *key,
 /* whether this level says anything about the shards */
 
 static ngx_uint_t
-ngx_rl_merge_access(ngx_rl_loc_conf_t *prev,
-    ngx_rl_loc_conf_t *conf)
+ngx_rl_merge_access(ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
 {
     ngx_uint_t  own;
 
@@ -692,10 +672,10 @@ static char *
 ngx_rl_make_shards(ngx_conf_t *cf,
     ngx_rl_shards_t *shared, ngx_rl_loc_conf_t *conf)
 {
-    char                            *given;
-    ngx_conf_file_t                  file, *saved;
-    ngx_http_core_loc_conf_t        *clcf;
-    ngx_rl_main_conf_t  *rmcf;
+    char                      *given;
+    ngx_conf_file_t            file, *saved;
+    ngx_rl_main_conf_t        *rmcf;
+    ngx_http_core_loc_conf_t  *clcf;
 
     if (shared) {
         conf->shards = shared;
@@ -706,39 +686,36 @@ ngx_rl_make_shards(ngx_conf_t *cf,
 
     if (conf->where == NULL) {
 
-        given = ngx_rl_access_given(&conf->access);
+        given = ngx_rl_server_defaults_given(&conf->access);
 
         if (given) {
-            ngx_rl_place_error(cf, conf, given,
-                          "\"%s\" without "
+            ngx_rl_statement_error(cf, conf, given,
+                                   "\"%s\" without "
                           "\"ratelimit_shards\": limits would live in this "
-                          "machine's memory alone", given);
+                                   "machine's memory alone", given);
             return NGX_CONF_ERROR;
         }
 
         return NGX_CONF_OK;
     }
 
-    if (ngx_rl_access_user(cf, conf, "ratelimit_redis_user",
-                                       &conf->access.user,
-                                       &conf->access.password)
+    if (ngx_rl_server_defaults_user(cf, conf, "ratelimit_redis_user",
+                                    &conf->access.user, &conf->access.password)
         != NGX_OK
-        || ngx_rl_access_user(cf, conf, "ratelimit_sentinel_user",
-                                          &conf->access.sentinel_user,
-                                          &conf->access.sentinel_password)
-           != NGX_OK
-        || ngx_rl_access_tls(cf, conf) != NGX_OK)
+        || ngx_rl_server_defaults_user(cf, conf, "ratelimit_sentinel_user",
+                                       &conf->access.sentinel_user,
+                                       &conf->access.sentinel_password)
+        != NGX_OK
+        || ngx_rl_server_defaults_tls(cf, conf) != NGX_OK)
     {
         return NGX_CONF_ERROR;
     }
 
-    if (conf->where->kind == NGX_RL_CLUSTER
-        && conf->access.database)
-    {
-        ngx_rl_place_error(cf, conf, "ratelimit_redis_database",
-                      "\"ratelimit_redis_database\" %i with "
-                      "\"ratelimit_shards cluster\": a cluster has no "
-                      "databases", conf->access.database);
+    if (conf->where->kind == NGX_RL_CLUSTER && conf->access.database) {
+        ngx_rl_statement_error(cf, conf, "ratelimit_redis_database",
+                               "\"ratelimit_redis_database\" %i with "
+                               "\"ratelimit_shards cluster\": a cluster has no "
+                               "databases", conf->access.database);
         return NGX_CONF_ERROR;
     }
 
@@ -754,11 +731,10 @@ ngx_rl_make_shards(ngx_conf_t *cf,
     /* errors of the servers are shown there */
 
     saved = cf->conf_file;
-    ngx_rl_place_set(cf, conf, "ratelimit_shards", &file);
+    ngx_rl_statement_set(cf, conf, "ratelimit_shards", &file);
 
-    conf->shards = ngx_rl_shards_create(cf, conf->where,
-                                                    &conf->access,
-                                                    &rmcf->peers);
+    conf->shards = ngx_rl_shards_create(cf, conf->where, &conf->access,
+                                        &rmcf->peers);
     cf->conf_file = saved;
 
     if (conf->shards == NULL) {
@@ -772,7 +748,7 @@ ngx_rl_make_shards(ngx_conf_t *cf,
 /* what is of no use without shards, or NULL; the name of a directive */
 
 static char *
-ngx_rl_access_given(ngx_rl_access_t *access)
+ngx_rl_server_defaults_given(ngx_rl_server_defaults_t *access)
 {
     return access->password.len ? "ratelimit_redis_password"
            : access->user.len ? "ratelimit_redis_user"
@@ -788,12 +764,11 @@ ngx_rl_access_given(ngx_rl_access_t *access)
 /* who takes care of certificates wants TLS, or has to say that he does not */
 
 static ngx_int_t
-ngx_rl_access_tls(ngx_conf_t *cf,
-    ngx_rl_loc_conf_t *conf)
+ngx_rl_server_defaults_tls(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 {
-    char                        *given;
-    ngx_uint_t                   i;
-    ngx_rl_shard_t  *shard;
+    char          *given;
+    ngx_uint_t     i;
+    ngx_rl_url_t  *url;
 
     given = ngx_rl_tls_conf_given(&conf->access.tls);
 
@@ -801,25 +776,25 @@ ngx_rl_access_tls(ngx_conf_t *cf,
         return NGX_OK;
     }
 
-    shard = conf->where->addresses.elts;
+    url = conf->where->addresses.elts;
 
     for (i = 0; i < conf->where->addresses.nelts; i++) {
-        if (shard[i].tls) {
+        if (url[i].tls) {
             return NGX_OK;
         }
     }
 
-    ngx_rl_place_error(cf, conf, given,
-                  "\"%s\" without TLS: write "
+    ngx_rl_statement_error(cf, conf, given,
+                           "\"%s\" without TLS: write "
                   "\"ratelimit_redis_ssl on\", or \"rediss://\" in front of "
-                  "addresses, or \"ratelimit_redis_ssl off\"", given);
+                           "addresses, or \"ratelimit_redis_ssl off\"", given);
 
     return NGX_ERROR;
 }
 
 
 static ngx_int_t
-ngx_rl_access_user(ngx_conf_t *cf,
+ngx_rl_server_defaults_user(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf, char *directive, ngx_str_t *user,
     ngx_str_t *password)
 {
@@ -831,10 +806,10 @@ ngx_rl_access_user(ngx_conf_t *cf,
 
     len = ngx_strlen(directive) - (sizeof("user") - 1);
 
-    ngx_rl_place_error(cf, conf, directive,
-                  "\"%s\" \"%V\" needs \"%*spassword\" or "
-                  "\"%*spassword_file\"", directive, user,
-                  len, directive, len, directive);
+    ngx_rl_statement_error(cf, conf, directive,
+                           "\"%s\" \"%V\" needs \"%*spassword\" or "
+                           "\"%*spassword_file\"", directive, user,
+                           len, directive, len, directive);
 
     return NGX_ERROR;
 }
@@ -854,10 +829,9 @@ ngx_rl_conf_zone(ngx_conf_t *cf)
     ngx_conf_init_size_value(rmcf->zone_size, NGX_RL_ZONE_SIZE);
 
     rmcf->zone = ngx_rl_zone_add(cf, rmcf->zone_size,
-                                             &ngx_http_ratelimit_module,
-                                             ngx_rl_stats_layout(),
-                                             ngx_rl_conf_attach,
-                                             rmcf);
+                                 &ngx_http_ratelimit_module,
+                                 ngx_rl_stats_layout(), ngx_rl_conf_attach,
+                                 rmcf);
 
     return rmcf->zone ? NGX_OK : NGX_ERROR;
 }
@@ -868,7 +842,7 @@ ngx_rl_conf_zone(ngx_conf_t *cf)
 static ngx_int_t
 ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data)
 {
-    ngx_rl_main_conf_t *rmcf = data;
+    ngx_rl_main_conf_t  *rmcf = data;
 
     ngx_uint_t                    i;
     ngx_rl_limit_t  **limit;
@@ -881,12 +855,11 @@ ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data)
     limit = rmcf->limits.elts;
 
     for (i = 0; i < rmcf->limits.nelts; i++) {
-        limit[i]->stats = ngx_rl_stats_limit(zone,
-                                                         &limit[i]->name);
+        limit[i]->stats = ngx_rl_stats_limit(zone, &limit[i]->name);
         if (limit[i]->stats == NULL) {
             return NGX_ERROR;
         }
     }
 
-    return ngx_rl_peers_attach(zone, rmcf->stats, &rmcf->peers);
+    return ngx_rl_server_confs_attach(zone, rmcf->stats, &rmcf->peers);
 }

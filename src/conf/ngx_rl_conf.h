@@ -53,82 +53,82 @@
 
 
 typedef struct {
-    ngx_array_t                        peers;    /* ..._peer_t *, all of them */
-    ngx_array_t                        limits;   /* ..._limit_t *, all */
-    size_t                             zone_size;
-    ngx_rl_zone_t         *zone;     /* NULL: nobody needs it */
-    ngx_rl_stats_t        *stats;    /* shared memory */
-    unsigned                           used:1;   /* somebody does */
+    ngx_array_t          peers;   /* ..._peer_t *, all of them */
+    ngx_array_t          limits;  /* ..._limit_t *, all */
+    size_t               zone_size;
+    ngx_rl_zone_t       *zone;    /* NULL: nobody needs it */
+    ngx_rl_stats_t      *stats;   /* shared memory */
+    unsigned             used:1;  /* somebody does */
 
     /* for messages, while the configuration is loaded */
 
-    ngx_array_t                        confs;    /* ..._loc_conf_t *, all */
-    ngx_rl_statement_t    *text;     /* NULL: not known */
-    unsigned                           scanned:1;
+    ngx_array_t          confs;   /* ..._loc_conf_t *, all */
+    ngx_rl_statement_t  *text;    /* NULL: not known */
+    unsigned             scanned:1;
 } ngx_rl_main_conf_t;
 
 
 /* tokens taken in advance */
 
 typedef struct {
-    uint64_t                           tokens;
-    ngx_uint_t                         percent;      /* of the capacity */
-    ngx_msec_t                         ttl;          /* 0: none */
-    unsigned                           set:1;
-} ngx_rl_lease_t;
+    uint64_t    tokens;
+    ngx_uint_t  percent;  /* of the capacity */
+    ngx_msec_t  ttl;      /* 0: none */
+    unsigned    set:1;
+} ngx_rl_lease_conf_t;
 
 
 /* a limit that guards a place */
 
 typedef struct {
-    ngx_rl_limit_t        *limit;
-    ngx_str_t                          key_prefix;   /* PREFIX:NAME:{ */
-    ngx_uint_t                         log_key;      /* how it is shown */
-    unsigned                           braces:1;     /* have a meaning */
-} ngx_rl_guard_t;
+    ngx_rl_limit_t  *limit;
+    ngx_str_t        key_prefix;  /* PREFIX:NAME:{ */
+    ngx_uint_t       log_key;     /* how it is shown */
+    unsigned         braces:1;    /* have a meaning */
+} ngx_rl_location_limit_t;
 
 
 typedef struct {
-    ngx_rl_guard_t        *guards;
-    ngx_uint_t                         n;            /* 0: not limited here */
-    ngx_uint_t                         enforced;     /* how many can reject */
-    ngx_rl_shards_t       *shards;       /* NULL: lives here */
+    ngx_rl_location_limit_t  *guards;
+    ngx_uint_t                n;            /* 0: not limited here */
+    ngx_uint_t                enforced;     /* how many can reject */
+    ngx_rl_shards_t          *shards;       /* NULL: lives here */
 
-    ngx_rl_param_t         cost;
-    ngx_uint_t                         status;
-    ngx_uint_t                         error_status;
-    ngx_uint_t                         on_error;
-    ngx_rl_share_t         local_share;  /* den 0: not set */
-    ngx_uint_t                         headers;
-    ngx_uint_t                         body;
-    ngx_uint_t                         phase;
-    ngx_uint_t                         clock;
-    ngx_uint_t                         log_level;
-    ngx_uint_t                         log_key;
-    ngx_uint_t                         ipv6_prefix;  /* bits */
-    ngx_flag_t                         dry_run;
-    ngx_flag_t                         preview;
-    ngx_msec_t                         preview_cache;
-    ngx_msec_t                         deny_cache;
-    ngx_rl_lease_t         lease;
-    ngx_msec_t                         timeout;
+    ngx_rl_param_t            cost;
+    ngx_uint_t                status;
+    ngx_uint_t                error_status;
+    ngx_uint_t                on_error;
+    ngx_rl_share_t            local_share;  /* den 0: not set */
+    ngx_uint_t                headers;
+    ngx_uint_t                body;
+    ngx_uint_t                phase;
+    ngx_uint_t                clock;
+    ngx_uint_t                log_level;
+    ngx_uint_t                log_key;
+    ngx_uint_t                ipv6_prefix;  /* bits */
+    ngx_flag_t                dry_run;
+    ngx_flag_t                preview;
+    ngx_msec_t                preview_cache;
+    ngx_msec_t                deny_cache;
+    ngx_rl_lease_conf_t       lease;
+    ngx_msec_t                timeout;
 
     /* as written; guards and shards are made of these */
 
-    ngx_rl_terms_t         terms;
-    ngx_rl_limit_t        *limit;        /* made of the terms */
-    ngx_array_t                       *named;        /* ngx_str_t, names */
-    ngx_str_t                          prefix;
-    ngx_rl_where_t        *where;        /* shards */
-    ngx_rl_access_t        access;
-    unsigned                           off:1;        /* nothing inherited */
+    ngx_rl_limit_params_t     terms;
+    ngx_rl_limit_t           *limit;        /* made of the terms */
+    ngx_array_t              *named;        /* ngx_str_t, names */
+    ngx_str_t                 prefix;
+    ngx_rl_shards_conf_t     *where;        /* shards */
+    ngx_rl_server_defaults_t  access;
+    unsigned                  off:1;        /* nothing inherited */
 
     /* for messages, while the configuration is loaded */
 
-    ngx_uint_t                         silence;      /* bits of warnings */
-    ngx_str_t                          file;         /* where the block is */
-    ngx_uint_t                         line;
-    ngx_rl_statement_t    *block;        /* NULL: not known */
+    ngx_uint_t                silence;      /* bits of warnings */
+    ngx_str_t                 file;         /* where the block is */
+    ngx_uint_t                line;
+    ngx_rl_statement_t       *block;        /* NULL: not known */
 } ngx_rl_loc_conf_t;
 
 
@@ -141,8 +141,7 @@ extern const ngx_rl_breaker_conf_t
 void *ngx_rl_create_main_conf(ngx_conf_t *cf);
 char *ngx_rl_init_main_conf(ngx_conf_t *cf, void *conf);
 void *ngx_rl_create_loc_conf(ngx_conf_t *cf);
-char *ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent,
-    void *child);
+char *ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
 
 /* adds the zone, if anybody needs it */
 ngx_int_t ngx_rl_conf_zone(ngx_conf_t *cf);

@@ -17,17 +17,15 @@
 #define NGX_RL_ALLOWED_LEN   512        /* of an error message */
 
 
-static char *ngx_rl_directive_twice(ngx_conf_t *cf,
-    ngx_array_t *named);
+static char *ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *named);
 static char *ngx_rl_directive_choice(ngx_conf_t *cf,
     ngx_str_t *word, ngx_conf_enum_t *e, ngx_uint_t *np);
 
 
 char *
-ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_loc_conf_t *rlcf = conf;
+    ngx_rl_loc_conf_t  *rlcf = conf;
 
     if (rlcf->where) {
         return "is duplicate";
@@ -40,10 +38,9 @@ ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 char *
-ngx_rl_directive_limit(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_main_conf_t *rmcf = conf;
+    ngx_rl_main_conf_t  *rmcf = conf;
 
     return ngx_rl_limit_parse(cf, &rmcf->limits);
 }
@@ -52,10 +49,9 @@ ngx_rl_directive_limit(ngx_conf_t *cf, ngx_command_t *cmd,
 /* names are looked up when all limits are known */
 
 char *
-ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_loc_conf_t *rlcf = conf;
+    ngx_rl_loc_conf_t  *rlcf = conf;
 
     ngx_str_t   *value, *name;
     ngx_uint_t   i, j;
@@ -114,10 +110,10 @@ ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd,
 static char *
 ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *named)
 {
-    u_char      *p, *last;
-    u_char       list[NGX_RL_ALLOWED_LEN];
-    ngx_str_t   *value, *name;
-    ngx_uint_t   i;
+    u_char     *p, *last;
+    u_char      list[NGX_RL_ALLOWED_LEN];
+    ngx_str_t  *value, *name;
+    ngx_uint_t  i;
 
     value = cf->args->elts;
 
@@ -152,10 +148,9 @@ ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *named)
 /* cmd->post is the kind of the parameter */
 
 char *
-ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_str_t                   *value;
+    ngx_str_t       *value;
     ngx_rl_param_t  *param;
 
     param = (ngx_rl_param_t *) ((u_char *) conf + cmd->offset);
@@ -166,9 +161,8 @@ ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd,
 
     value = cf->args->elts;
 
-    if (ngx_rl_param_compile(cf, param,
-                            *(ngx_rl_param_e *) cmd->post,
-                            &value[0], &value[1])
+    if (ngx_rl_param_compile(cf, param, *(ngx_rl_param_e *) cmd->post,
+                             &value[0], &value[1])
         != NGX_OK)
     {
         return NGX_CONF_ERROR;
@@ -181,8 +175,7 @@ ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd,
 /* 401, 403 and 407 would let a request in under "satisfy any" */
 
 char *
-ngx_rl_directive_status(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_int_t    n;
     ngx_str_t   *value;
@@ -217,8 +210,7 @@ ngx_rl_directive_status(ngx_conf_t *cf, ngx_command_t *cmd,
 /* unlike nginx's own, names the directive and what is allowed */
 
 char *
-ngx_rl_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_str_t   *value;
     ngx_uint_t  *np;
@@ -236,12 +228,11 @@ ngx_rl_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 char *
-ngx_rl_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    char        *rv;
-    ngx_str_t   *value;
-    ngx_uint_t   i, bit, *np;
+    char       *rv;
+    ngx_str_t  *value;
+    ngx_uint_t  i, bit, *np;
 
     np = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
 
@@ -253,8 +244,7 @@ ngx_rl_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        rv = ngx_rl_directive_choice(cf, &value[i], cmd->post,
-                                                 &bit);
+        rv = ngx_rl_directive_choice(cf, &value[i], cmd->post, &bit);
         if (rv != NGX_CONF_OK) {
             return rv;
         }
@@ -276,10 +266,9 @@ ngx_rl_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
 /* may stand in several lines: what is named anywhere is silent */
 
 char *
-ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_loc_conf_t *rlcf = conf;
+    ngx_rl_loc_conf_t  *rlcf = conf;
 
     char        *rv;
     ngx_str_t   *value;
@@ -289,8 +278,7 @@ ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd,
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        rv = ngx_rl_directive_choice(cf, &value[i], cmd->post,
-                                                 &bit);
+        rv = ngx_rl_directive_choice(cf, &value[i], cmd->post, &bit);
         if (rv != NGX_CONF_OK) {
             return rv;
         }
@@ -303,10 +291,9 @@ ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 char *
-ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_loc_conf_t *rlcf = conf;
+    ngx_rl_loc_conf_t  *rlcf = conf;
 
     char  *rv;
 
@@ -326,13 +313,10 @@ ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd,
         return NGX_CONF_ERROR;
     }
 
-    if (!(rlcf->headers & (NGX_RL_HEADERS_LEGACY
-                           |NGX_RL_HEADERS_DRAFT_8)))
-    {
+    if (!(rlcf->headers & (NGX_RL_HEADERS_LEGACY |NGX_RL_HEADERS_DRAFT_8))) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "no family in \"%V\": "
-                           "add \"legacy\", \"draft-8\" or both",
-                           &cmd->name);
+                           "add \"legacy\", \"draft-8\" or both", &cmd->name);
         return NGX_CONF_ERROR;
     }
 
@@ -344,11 +328,11 @@ static char *
 ngx_rl_directive_choice(ngx_conf_t *cf, ngx_str_t *word,
     ngx_conf_enum_t *e, ngx_uint_t *np)
 {
-    char        *comma;
-    u_char      *p, *last;
-    u_char       allowed[NGX_RL_ALLOWED_LEN];
-    ngx_str_t   *value;
-    ngx_uint_t   i;
+    char       *comma;
+    u_char     *p, *last;
+    u_char      allowed[NGX_RL_ALLOWED_LEN];
+    ngx_str_t  *value;
+    ngx_uint_t  i;
 
     p = allowed;
     last = allowed + NGX_RL_ALLOWED_LEN;
@@ -378,8 +362,7 @@ ngx_rl_directive_choice(ngx_conf_t *cf, ngx_str_t *word,
 
 
 char *
-ngx_rl_directive_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_timeout(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_str_t   *value;
     ngx_msec_t  *timeout;
@@ -408,8 +391,7 @@ ngx_rl_directive_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 char *
-ngx_rl_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_str_t   *value;
     ngx_msec_t  *time;
@@ -436,9 +418,7 @@ ngx_rl_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd,
 
     *time = ngx_parse_time(&value[1], 0);
 
-    if (*time == (ngx_msec_t) NGX_ERROR
-        || *time > NGX_RL_TIMEOUT_MAX)
-    {
+    if (*time == (ngx_msec_t) NGX_ERROR || *time > NGX_RL_TIMEOUT_MAX) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"%V\": it must be a "
                            "time up to 60s, for example \"50ms\", %sor "
@@ -454,15 +434,14 @@ ngx_rl_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd,
 /* N | P% [ttl=TIME] | off */
 
 char *
-ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_loc_conf_t *rlcf = conf;
+    ngx_rl_loc_conf_t  *rlcf = conf;
 
     ngx_int_t                    n;
     ngx_str_t                   *value, s;
     ngx_uint_t                   percent;
-    ngx_rl_lease_t  *lease;
+    ngx_rl_lease_conf_t  *lease;
 
     lease = &rlcf->lease;
 
@@ -484,15 +463,12 @@ ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd,
 
     n = ngx_atoi(s.data, s.len);
 
-    if (n == NGX_ERROR || n == 0
-        || n > (percent ? 100 : NGX_RL_MAX_CAPACITY))
-    {
+    if (n == NGX_ERROR || n == 0 || n > (percent ? 100 : NGX_RL_MAX_CAPACITY)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"%V\": it must be "
                            "a number of tokens from 1 to %d, "
                            "a part of the capacity from \"1%%\" to "
-                           "\"100%%\", or \"off\"",
-                           &value[1], &cmd->name,
+                           "\"100%%\", or \"off\"", &value[1], &cmd->name,
                            NGX_RL_MAX_CAPACITY);
         return NGX_CONF_ERROR;
     }
@@ -529,10 +505,9 @@ ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 char *
-ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_loc_conf_t *rlcf = conf;
+    ngx_rl_loc_conf_t  *rlcf = conf;
 
     ngx_str_t   *value;
     const char  *err;
@@ -542,8 +517,7 @@ ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd,
     }
 
     value = cf->args->elts;
-    err = ngx_rl_share_parse(value[1].data, value[1].len,
-                                         &rlcf->local_share);
+    err = ngx_rl_share_parse(value[1].data, value[1].len, &rlcf->local_share);
 
     if (err) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
@@ -559,10 +533,9 @@ ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd,
 /* failures=N window=TIME probe=TIME; what is not given has its default */
 
 char *
-ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_loc_conf_t *rlcf = conf;
+    ngx_rl_loc_conf_t  *rlcf = conf;
 
     ngx_int_t                           n;
     ngx_str_t                          *value, s;
@@ -606,7 +579,7 @@ ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd,
             if (value[i].len >= params[k].name.len
                 && ngx_strncmp(value[i].data, params[k].name.data,
                                params[k].name.len)
-                   == 0)
+                == 0)
             {
                 break;
             }
@@ -637,8 +610,7 @@ ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd,
         if (n == NGX_ERROR || n < params[k].min || n > params[k].max) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid value \"%V\" in \"%V\": it must be "
-                               "%s", &value[i], &cmd->name,
-                               params[k].allowed);
+                               "%s", &value[i], &cmd->name, params[k].allowed);
             return NGX_CONF_ERROR;
         }
 
@@ -650,10 +622,9 @@ ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 char *
-ngx_rl_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_main_conf_t *rmcf = conf;
+    ngx_rl_main_conf_t  *rmcf = conf;
 
     size_t      min;
     ssize_t     size;
@@ -672,8 +643,7 @@ ngx_rl_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd,
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"%V\": it must be "
                            "a size of at least %uzk, for example \"10m\"",
-                           &value[1], &cmd->name,
-                           min / 1024);
+                           &value[1], &cmd->name, min / 1024);
         return NGX_CONF_ERROR;
     }
 
@@ -684,10 +654,9 @@ ngx_rl_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 char *
-ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_loc_conf_t *rlcf = conf;
+    ngx_rl_loc_conf_t  *rlcf = conf;
 
     size_t      i;
     ngx_str_t  *value;
@@ -725,11 +694,10 @@ ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd,
 /* cmd->post are its bounds */
 
 char *
-ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_int_t                    *number;
-    ngx_str_t                    *value;
+    ngx_int_t        *number;
+    ngx_str_t        *value;
     ngx_rl_bounds_t  *bounds;
 
     number = (ngx_int_t *) ((u_char *) conf + cmd->offset);
@@ -742,8 +710,7 @@ ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd,
     value = cf->args->elts;
     *number = ngx_atoi(value[1].data, value[1].len);
 
-    if (*number == NGX_ERROR || *number < bounds->min
-        || *number > bounds->max)
+    if (*number == NGX_ERROR || *number < bounds->min || *number > bounds->max)
     {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"%V\": it must be "
@@ -759,8 +726,7 @@ ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd,
 /* cmd->post says what else may stand there */
 
 char *
-ngx_rl_directive_password(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_password(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_str_t  *value, *password;
 
@@ -780,8 +746,7 @@ ngx_rl_directive_password(ngx_conf_t *cf, ngx_command_t *cmd,
 /* the first line of the file, read once, with the rights of the master */
 
 char *
-ngx_rl_directive_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_password_file(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     u_char     *p;
     ssize_t     n;
@@ -851,10 +816,9 @@ ngx_rl_directive_password_file(ngx_conf_t *cf, ngx_command_t *cmd,
 /* "off": anywhere, where an outer block says otherwise */
 
 char *
-ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_loc_conf_t *rlcf = conf;
+    ngx_rl_loc_conf_t  *rlcf = conf;
 
     ngx_int_t    rc;
     ngx_str_t   *value;
@@ -903,7 +867,7 @@ ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd,
                                &value[i]);
         }
 
-        ngx_rl_addr_unmap(cidr);
+        ngx_rl_address_unmap(cidr);
     }
 
     return NGX_CONF_OK;
@@ -911,10 +875,9 @@ ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd,
 
 
 char *
-ngx_rl_directive_ssl_passwords(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf)
+ngx_rl_directive_ssl_passwords(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_rl_loc_conf_t *rlcf = conf;
+    ngx_rl_loc_conf_t  *rlcf = conf;
 
     ngx_str_t  *value;
 
@@ -924,8 +887,7 @@ ngx_rl_directive_ssl_passwords(ngx_conf_t *cf, ngx_command_t *cmd,
 
     value = cf->args->elts;
 
-    rlcf->access.tls.passwords = ngx_rl_tls_passwords(cf,
-                                                                 &value[1]);
+    rlcf->access.tls.passwords = ngx_rl_tls_passwords(cf, &value[1]);
 
     if (rlcf->access.tls.passwords == NULL) {
 

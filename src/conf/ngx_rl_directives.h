@@ -19,51 +19,32 @@
 /* bounds of a number, for ngx_rl_directive_number() */
 
 typedef struct {
-    ngx_int_t                          min;
-    ngx_int_t                          max;
+    ngx_int_t  min;
+    ngx_int_t  max;
 } ngx_rl_bounds_t;
 
 
-char *ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_limit(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_status(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_timeout(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_breaker(ngx_conf_t *cf,
-    ngx_command_t *cmd, void *conf);
-char *ngx_rl_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_rl_directive_password(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
+char *ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_timeout(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_password(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_password_file(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
-char *ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
+char *ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_ssl_passwords(ngx_conf_t *cf,
     ngx_command_t *cmd, void *conf);
 

@@ -2,16 +2,16 @@
 #include "conf/ngx_rl_limit.h"
 
 
-#define NGX_RL_NAME_MAX    64
+#define NGX_RL_LIMIT_NAME_MAX    64
 #define NGX_RL_WINDOW_MAX  31536000000ULL       /* ms: a year */
-#define NGX_RL_STEP_MAX    86400000             /* ms: a day */
+#define NGX_RL_INTERVAL_MAX    86400000             /* ms: a day */
 
 
 static const char *ngx_rl_time_parse(ngx_str_t *text,
     uint64_t min, uint64_t max, uint64_t *us, const char *allowed);
 static ngx_int_t ngx_rl_limit_param(ngx_conf_t *cf,
     ngx_rl_limit_t *limit, ngx_str_t *word);
-static ngx_uint_t ngx_rl_name_valid(ngx_str_t *name);
+static ngx_uint_t ngx_rl_resolve_valid(ngx_str_t *name);
 
 
 /* parameters of "ratelimit_limit" */
@@ -34,7 +34,7 @@ static struct {
     { ngx_string("window"), NGX_RL_WINDOW,
       offsetof(ngx_rl_limit_t, terms.window) },
 
-    { ngx_string("refill_interval"), NGX_RL_STEP,
+    { ngx_string("refill_interval"), NGX_RL_INTERVAL,
       offsetof(ngx_rl_limit_t, terms.step) },
 
     { ngx_null_string, 0, 0 }
@@ -51,8 +51,7 @@ ngx_conf_enum_t  ngx_rl_algorithms[] = {
 
 
 const char *
-ngx_rl_param_parse(ngx_rl_param_e what,
-    ngx_str_t *text, void *value)
+ngx_rl_param_parse(ngx_rl_param_e what, ngx_str_t *text, void *value)
 {
     switch (what) {
 
@@ -66,14 +65,12 @@ ngx_rl_param_parse(ngx_rl_param_e what,
         return ngx_rl_cost_parse(text->data, text->len, value);
 
     case NGX_RL_WINDOW:
-        return ngx_rl_time_parse(text, 1,
-                   NGX_RL_WINDOW_MAX, value,
-                   "it must be a time from 1ms to 365d, "
-                   "for example \"60s\"");
+        return ngx_rl_time_parse(text, 1, NGX_RL_WINDOW_MAX, value,
+                                 "it must be a time from 1ms to 365d, "
+                                 "for example \"60s\"");
 
-    default: /* NGX_RL_STEP */
-        return ngx_rl_time_parse(text, 0,
-                   NGX_RL_STEP_MAX, value,
+    default: /* NGX_RL_INTERVAL */
+        return ngx_rl_time_parse(text, 0, NGX_RL_INTERVAL_MAX, value,
                    "it must be a time from 0 to 1d, for example \"100ms\"");
     }
 }
@@ -98,12 +95,11 @@ ngx_rl_time_parse(ngx_str_t *text, uint64_t min, uint64_t max,
 
 
 ngx_int_t
-ngx_rl_param_compile(ngx_conf_t *cf,
-    ngx_rl_param_t *param, ngx_rl_param_e what,
+ngx_rl_param_compile(ngx_conf_t *cf, ngx_rl_param_t *param, ngx_rl_param_e what,
     ngx_str_t *directive, ngx_str_t *text)
 {
-    const char                        *err;
-    ngx_http_compile_complex_value_t   ccv;
+    const char                       *err;
+    ngx_http_compile_complex_value_t  ccv;
 
     param->value = ngx_pcalloc(cf->pool, sizeof(ngx_http_complex_value_t));
     if (param->value == NULL) {
@@ -139,10 +135,10 @@ ngx_rl_param_compile(ngx_conf_t *cf,
 
 
 ngx_uint_t
-ngx_rl_terms_complete(ngx_rl_terms_t *terms)
+ngx_rl_limit_params_complete(ngx_rl_limit_params_t *params)
 {
-    return terms->algorithm == NGX_RL_SLIDING_WINDOW_LOG
-           ? terms->capacity.value != NULL : terms->rate.value != NULL;
+    return params->algorithm == NGX_RL_SLIDING_WINDOW_LOG
+           ? params->capacity.value != NULL : params->rate.value != NULL;
 }
 
 
@@ -150,53 +146,52 @@ const char *
 ngx_rl_limit_check(ngx_rl_limit_t *limit,
     ngx_rl_param_t *cost, ngx_str_t *error)
 {
-    u_char                      *last;
-    uint64_t                     capacity;
-    const char                  *err;
-    ngx_rl_terms_t  *terms;
+    u_char                 *last;
+    uint64_t                capacity;
+    const char             *err;
+    ngx_rl_limit_params_t  *params;
 
-    terms = &limit->terms;
+    params = &limit->terms;
     last = error->data + error->len;
 
-    if (terms->capacity.value) {
+    if (params->capacity.value) {
 
-        if (terms->capacity.dynamic) {
+        if (params->capacity.dynamic) {
             return NULL;
         }
 
-        capacity = terms->capacity.u.number;
+        capacity = params->capacity.u.number;
 
     } else {
 
-        if (terms->rate.dynamic) {
+        if (params->rate.dynamic) {
             return NULL;
         }
 
-        capacity = terms->rate.u.rate.count;
+        capacity = params->rate.u.rate.count;
 
         if (capacity == 0) {
             last = ngx_slprintf(error->data, last,
                                 "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
                                 "never refills and needs "
                                 "\"ratelimit_capacity\"",
-                                &terms->rate.value->value, &limit->name);
+                                &params->rate.value->value, &limit->name);
             error->len = last - error->data;
 
             return "ratelimit_rate";
         }
     }
 
-    if (terms->algorithm != NGX_RL_SLIDING_WINDOW_LOG
-        && !terms->rate.dynamic)
+    if (params->algorithm != NGX_RL_SLIDING_WINDOW_LOG && !params->rate.dynamic)
     {
-        err = ngx_rl_bucket_check(terms->algorithm,
-                                              &terms->rate.u.rate, capacity);
+        err = ngx_rl_bucket_check(params->algorithm,
+                                  &params->rate.u.rate, capacity);
 
         if (err) {
             last = ngx_slprintf(error->data, last,
                                 "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
                                 "does not fit capacity %uL: %s",
-                                &terms->rate.value->value, &limit->name,
+                                &params->rate.value->value, &limit->name,
                                 capacity, err);
             error->len = last - error->data;
 
@@ -236,15 +231,14 @@ ngx_rl_bucket_check(ngx_uint_t algorithm,
 
 
 ngx_int_t
-ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
-    ngx_str_t *name)
+ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits, ngx_str_t *name)
 {
-    char                       *kind;
-    u_char                     *p, *last;
-    ngx_str_t                  *server;
-    ngx_uint_t                  n;
-    ngx_http_core_srv_conf_t   *cscf;
-    ngx_http_core_loc_conf_t   *clcf;
+    char                      *kind;
+    u_char                    *p, *last;
+    ngx_str_t                 *server;
+    ngx_uint_t                 n;
+    ngx_http_core_srv_conf_t  *cscf;
+    ngx_http_core_loc_conf_t  *clcf;
 
     static ngx_str_t  http = ngx_string("http");
     static ngx_str_t  unnamed = ngx_string("_");
@@ -273,7 +267,7 @@ ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
     }
 
     p = ngx_pnalloc(cf->pool, server->len + 1 + clcf->name.len
-                              + sizeof("#18446744073709551615"));
+                    + sizeof("#18446744073709551615"));
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -307,7 +301,7 @@ ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
 ngx_rl_limit_t *
 ngx_rl_limit_find(ngx_array_t *limits, ngx_str_t *name)
 {
-    ngx_uint_t                    i;
+    ngx_uint_t        i;
     ngx_rl_limit_t  **limit;
 
     limit = limits->elts;
@@ -327,19 +321,19 @@ ngx_rl_limit_find(ngx_array_t *limits, ngx_str_t *name)
 char *
 ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
 {
-    u_char                        text[NGX_MAX_CONF_ERRSTR];
-    ngx_str_t                    *value, error;
-    ngx_uint_t                    i, window;
-    ngx_rl_limit_t   *limit, **limitp;
+    u_char           text[NGX_MAX_CONF_ERRSTR];
+    ngx_str_t       *value, error;
+    ngx_uint_t       i, window;
+    ngx_rl_limit_t  *limit, **limitp;
 
     value = cf->args->elts;
 
-    if (!ngx_rl_name_valid(&value[1])) {
+    if (!ngx_rl_resolve_valid(&value[1])) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid name \"%V\" in \"%V\": it must be "
                            "1 to %d letters, digits, \"_\", \"-\" or \".\" "
                            "and not \"off\"",
-                           &value[1], &value[0], NGX_RL_NAME_MAX);
+                           &value[1], &value[0], NGX_RL_LIMIT_NAME_MAX);
         return NGX_CONF_ERROR;
     }
 
@@ -365,28 +359,24 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
         }
     }
 
-    ngx_conf_init_uint_value(limit->terms.algorithm,
-                             NGX_RL_TOKEN_BUCKET);
+    ngx_conf_init_uint_value(limit->terms.algorithm, NGX_RL_TOKEN_BUCKET);
 
     window = (limit->terms.algorithm == NGX_RL_SLIDING_WINDOW_LOG);
 
     if (window ? (limit->terms.rate.value || limit->terms.step.value)
-               : limit->terms.window.value != NULL)
+        : limit->terms.window.value != NULL)
     {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "%s no meaning in \"%V\" \"%V\", which is a %s",
                            window ? "\"rate=\" and \"refill_interval=\" have"
-                                  : "\"window=\" has",
-                           &value[0], &value[1],
+                           : "\"window=\" has", &value[0], &value[1],
                            window ? "sliding window log"
-                                  : "token bucket: "
-                                    "add \"algorithm=sliding_window_log\"");
+                           : "token bucket: "
+                           "add \"algorithm=sliding_window_log\"");
         return NGX_CONF_ERROR;
     }
 
-    if (limit->terms.algorithm == NGX_RL_GCRA
-        && limit->terms.step.value)
-    {
+    if (limit->terms.algorithm == NGX_RL_GCRA && limit->terms.step.value) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "\"refill_interval=\" has no meaning in \"%V\" "
                            "\"%V\", which is \"algorithm=gcra\"",
@@ -394,11 +384,10 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
         return NGX_CONF_ERROR;
     }
 
-    if (!ngx_rl_terms_complete(&limit->terms)) {
+    if (!ngx_rl_limit_params_complete(&limit->terms)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "no \"%s=\" in \"%V\" \"%V\"",
-                           window ? "capacity" : "rate",
-                           &value[0], &value[1]);
+                           window ? "capacity" : "rate", &value[0], &value[1]);
         return NGX_CONF_ERROR;
     }
 
@@ -422,14 +411,13 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
 
 
 static ngx_int_t
-ngx_rl_limit_param(ngx_conf_t *cf,
-    ngx_rl_limit_t *limit, ngx_str_t *word)
+ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
 {
-    ngx_str_t                          name, text, *value;
-    ngx_uint_t                         i;
-    ngx_conf_enum_t                   *e;
-    ngx_rl_param_t        *param;
-    ngx_http_compile_complex_value_t   ccv;
+    ngx_str_t                         name, text, *value;
+    ngx_uint_t                        i;
+    ngx_rl_param_t                   *param;
+    ngx_conf_enum_t                  *e;
+    ngx_http_compile_complex_value_t  ccv;
 
     value = cf->args->elts;
 
@@ -502,8 +490,7 @@ ngx_rl_limit_param(ngx_conf_t *cf,
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"%V\": it must be "
                            "\"token_bucket\", \"sliding_window_log\" "
-                           "or \"gcra\"",
-                           word, &value[0]);
+                           "or \"gcra\"", word, &value[0]);
         return NGX_ERROR;
     }
 
@@ -512,14 +499,13 @@ ngx_rl_limit_param(ngx_conf_t *cf,
         if (ngx_rl_limit_params[i].name.len != name.len
             || ngx_strncmp(ngx_rl_limit_params[i].name.data,
                            name.data, name.len)
-               != 0)
+            != 0)
         {
             continue;
         }
 
         param = (ngx_rl_param_t *)
-                    ((u_char *) limit
-                     + ngx_rl_limit_params[i].offset);
+                    ((u_char *) limit + ngx_rl_limit_params[i].offset);
 
         if (param->value) {
             goto duplicate;
@@ -534,9 +520,8 @@ ngx_rl_limit_param(ngx_conf_t *cf,
                                &ngx_rl_limit_params[i].name)
                    - name.data;
 
-        return ngx_rl_param_compile(cf, param,
-                             ngx_rl_limit_params[i].what,
-                             &name, &text);
+        return ngx_rl_param_compile(cf, param, ngx_rl_limit_params[i].what,
+                                    &name, &text);
     }
 
 unknown:
@@ -550,8 +535,7 @@ unknown:
 duplicate:
 
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "duplicate parameter \"%V\" in \"%V\"",
-                       word, &value[0]);
+                       "duplicate parameter \"%V\" in \"%V\"", word, &value[0]);
     return NGX_ERROR;
 }
 
@@ -559,12 +543,12 @@ duplicate:
 /* what can stand in keys, headers, labels and logs as it is */
 
 static ngx_uint_t
-ngx_rl_name_valid(ngx_str_t *name)
+ngx_rl_resolve_valid(ngx_str_t *name)
 {
     u_char  c;
     size_t  i;
 
-    if (name->len == 0 || name->len > NGX_RL_NAME_MAX
+    if (name->len == 0 || name->len > NGX_RL_LIMIT_NAME_MAX
         || ngx_strcmp(name->data, "off") == 0)
     {
         return 0;

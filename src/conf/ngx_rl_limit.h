@@ -23,11 +23,11 @@
 /* a parameter: a number, parsed with the configuration, or a variable */
 
 typedef struct {
-    ngx_http_complex_value_t          *value;    /* NULL: not set */
-    unsigned                           dynamic:1;
+    ngx_http_complex_value_t  *value;  /* NULL: not set */
+    unsigned                   dynamic:1;
     union {
-        uint64_t                       number;   /* capacity, cost, us */
-        ngx_rl_rate_t      rate;
+        uint64_t       number;         /* capacity, cost, us */
+        ngx_rl_rate_t  rate;
     } u;
 } ngx_rl_param_t;
 
@@ -39,32 +39,32 @@ typedef enum {
     NGX_RL_RATE,
     NGX_RL_COST,
     NGX_RL_WINDOW,
-    NGX_RL_STEP
+    NGX_RL_INTERVAL
 } ngx_rl_param_e;
 
 
 /* what a limit is made of, whether by directives or by "ratelimit_limit" */
 
 typedef struct {
-    ngx_http_complex_value_t          *key;      /* NULL: the client
-                                                    and its network */
-    ngx_rl_param_t         capacity; /* not set: the rate's count */
-    ngx_rl_param_t         rate;
-    ngx_rl_param_t         window;
-    ngx_rl_param_t         step;
-    ngx_uint_t                         algorithm;
-} ngx_rl_terms_t;
+    ngx_http_complex_value_t  *key;       /* NULL: the client
+                                             and its network */
+    ngx_rl_param_t             capacity;  /* not set: the rate's count */
+    ngx_rl_param_t             rate;
+    ngx_rl_param_t             window;
+    ngx_rl_param_t             step;
+    ngx_uint_t                 algorithm;
+} ngx_rl_limit_params_t;
 
 
 typedef struct {
-    ngx_str_t                          name;
-    ngx_rl_terms_t         terms;
-    ngx_rl_param_t         cost;     /* not set: the location's */
-    ngx_rl_limit_stats_t  *stats;    /* shared memory */
-    ngx_rl_statement_t    *statement; /* while it is loaded */
-    unsigned                           named:1;  /* by "ratelimit_limit" */
-    unsigned                           used:1;   /* somewhere */
-    unsigned                           dry_run:1;
+    ngx_str_t              name;
+    ngx_rl_limit_params_t  terms;
+    ngx_rl_param_t         cost;       /* not set: the location's */
+    ngx_rl_limit_stats_t  *stats;      /* shared memory */
+    ngx_rl_statement_t    *statement;  /* while it is loaded */
+    unsigned               named:1;    /* by "ratelimit_limit" */
+    unsigned               used:1;     /* somewhere */
+    unsigned               dry_run:1;
 } ngx_rl_limit_t;
 
 
@@ -83,8 +83,7 @@ const char *ngx_rl_param_parse(ngx_rl_param_e what,
 extern ngx_conf_enum_t  ngx_rl_algorithms[];
 
 /* whether these are enough to limit anything */
-ngx_uint_t ngx_rl_terms_complete(
-    ngx_rl_terms_t *terms);
+ngx_uint_t ngx_rl_limit_params_complete(ngx_rl_limit_params_t *params);
 
 /*
  * Whether the numbers of a limit and a cost fit each other, as far as they are
@@ -102,8 +101,7 @@ const char *ngx_rl_bucket_check(ngx_uint_t algorithm,
 ngx_int_t ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
     ngx_str_t *name);
 
-ngx_rl_limit_t *ngx_rl_limit_find(ngx_array_t *limits,
-    ngx_str_t *name);
+ngx_rl_limit_t *ngx_rl_limit_find(ngx_array_t *limits, ngx_str_t *name);
 
 /* the directive "ratelimit_limit"; adds to "limits" (pointers) */
 char *ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits);

@@ -14,13 +14,13 @@ typedef ngx_uint_t (*ngx_rl_origin_pt)(
 typedef struct {
     ngx_rl_statement_t  *block;
     ngx_rl_origin_pt     handler;
-    ngx_uint_t                       number;    /* no statement is looked at
-                                                   twice */
-    unsigned                         sources:1; /* what a map chooses by counts
-                                                   too */
-    unsigned                         captures:1; /* or what its regex took of
-                                                    that */
-    unsigned                         set:1;     /* found: "set" was used */
+    ngx_uint_t           number;      /* no statement is looked at
+                                         twice */
+    unsigned             sources:1;   /* what a map chooses by counts
+                                         too */
+    unsigned             captures:1;  /* or what its regex took of
+                                          that */
+    unsigned             set:1;       /* found: "set" was used */
 } ngx_rl_search_t;
 
 
@@ -29,8 +29,7 @@ static ngx_uint_t ngx_rl_origin_uses(
     ngx_str_t *found);
 static ngx_uint_t ngx_rl_origin_made(
     ngx_rl_search_t *search, ngx_str_t *name, ngx_uint_t depth);
-static ngx_uint_t ngx_rl_origin_first(
-    ngx_rl_search_t *search,
+static ngx_uint_t ngx_rl_origin_first(ngx_rl_search_t *search,
     ngx_rl_statement_t *statement);
 static ngx_uint_t ngx_rl_origin_located(
     ngx_rl_statement_t *block, ngx_str_t *text, ngx_str_t *found);
@@ -42,8 +41,7 @@ static ngx_uint_t ngx_rl_origin_partial(
     ngx_rl_statement_t *block, ngx_str_t *name);
 static ngx_uint_t ngx_rl_origin_sent(
     ngx_rl_statement_t *block, ngx_str_t *name);
-static ngx_uint_t ngx_rl_origin_is(ngx_str_t *word,
-    ngx_str_t *name);
+static ngx_uint_t ngx_rl_origin_is(ngx_str_t *word, ngx_str_t *name);
 
 
 static ngx_uint_t  ngx_rl_origin_searches;
@@ -73,8 +71,7 @@ ngx_rl_origin_auth(ngx_rl_statement_t *block,
 
 
 ngx_uint_t
-ngx_rl_origin_map(ngx_rl_statement_t *block,
-    ngx_str_t *text, ngx_str_t *name)
+ngx_rl_origin_map(ngx_rl_statement_t *block, ngx_str_t *text, ngx_str_t *name)
 {
     ngx_rl_search_t  search;
 
@@ -108,8 +105,7 @@ ngx_rl_origin_client(ngx_rl_statement_t *block,
 /* those that a client may choose freely; a "_" at the end begins many names */
 
 static ngx_uint_t
-ngx_rl_origin_sent(ngx_rl_statement_t *block,
-    ngx_str_t *name)
+ngx_rl_origin_sent(ngx_rl_statement_t *block, ngx_str_t *name)
 {
     ngx_str_t  *sent;
 
@@ -155,8 +151,8 @@ static ngx_uint_t
 ngx_rl_origin_uses(ngx_rl_search_t *search,
     ngx_str_t *text, ngx_uint_t depth, ngx_str_t *found)
 {
-    u_char     *p;
-    ngx_str_t   name;
+    u_char    *p;
+    ngx_str_t  name;
 
     if (depth > NGX_RL_ORIGIN_DEPTH) {
         return 0;
@@ -182,8 +178,7 @@ ngx_rl_origin_uses(ngx_rl_search_t *search,
 
 
 static ngx_uint_t
-ngx_rl_origin_made(ngx_rl_search_t *search,
-    ngx_str_t *name, ngx_uint_t depth)
+ngx_rl_origin_made(ngx_rl_search_t *search, ngx_str_t *name, ngx_uint_t depth)
 {
     ngx_rl_statement_t  *b, *s, *entry;
 
@@ -194,8 +189,7 @@ ngx_rl_origin_made(ngx_rl_search_t *search,
             if (s->n == 3 && ngx_rl_statement_is(s, "set")
                 && ngx_rl_origin_is(&s->words[1], name)
                 && ngx_rl_origin_first(search, s)
-                && ngx_rl_origin_uses(search, &s->words[2], depth,
-                                                  NULL))
+                && ngx_rl_origin_uses(search, &s->words[2], depth, NULL))
             {
                 search->set = 1;
                 return 1;
@@ -213,26 +207,22 @@ ngx_rl_origin_made(ngx_rl_search_t *search,
         }
 
         if (search->sources
-            && ngx_rl_origin_uses(search, &s->words[1], depth,
-                                              NULL))
+            && ngx_rl_origin_uses(search, &s->words[1], depth, NULL))
         {
             return 1;
         }
 
         for (entry = s->child; entry; entry = entry->next) {
 
-            if (ngx_rl_origin_uses(search, &entry->words[1], depth,
-                                               NULL))
-            {
+            if (ngx_rl_origin_uses(search, &entry->words[1], depth, NULL)) {
                 return 1;
             }
 
             if (search->captures
                 && *entry->words[0].data == '~'
                 && ngx_rl_origin_captured(&entry->words[0],
-                                                      &entry->words[1], NULL)
-                && ngx_rl_origin_uses(search, &s->words[1], depth,
-                                                  NULL))
+                                          &entry->words[1], NULL)
+                && ngx_rl_origin_uses(search, &s->words[1], depth, NULL))
             {
                 return 1;
             }
@@ -246,8 +236,7 @@ ngx_rl_origin_made(ngx_rl_search_t *search,
 /* one that was found before has not been what is looked for */
 
 static ngx_uint_t
-ngx_rl_origin_first(ngx_rl_search_t *search,
-    ngx_rl_statement_t *statement)
+ngx_rl_origin_first(ngx_rl_search_t *search, ngx_rl_statement_t *statement)
 {
     if (statement->search == search->number) {
         return 0;
@@ -269,8 +258,7 @@ ngx_rl_origin_located(ngx_rl_statement_t *block,
 
         if (ngx_rl_statement_is(block, "location")
             && block->n > 1 && *block->words[1].data == '~'
-            && ngx_rl_origin_captured(&block->words[block->n - 1],
-                                                  text, found))
+            && ngx_rl_origin_captured(&block->words[block->n - 1], text, found))
         {
             return 1;
         }
@@ -283,11 +271,10 @@ ngx_rl_origin_located(ngx_rl_statement_t *block,
 /* $1 to $9, or a name that the regex gives to a part */
 
 static ngx_uint_t
-ngx_rl_origin_captured(ngx_str_t *regex, ngx_str_t *text,
-    ngx_str_t *found)
+ngx_rl_origin_captured(ngx_str_t *regex, ngx_str_t *text, ngx_str_t *found)
 {
-    u_char     *p, *q;
-    ngx_str_t   name;
+    u_char    *p, *q;
+    ngx_str_t  name;
 
     p = text->data;
 
@@ -365,8 +352,7 @@ ngx_rl_origin_next(u_char **pos, u_char *last, ngx_str_t *name)
 /* those that "auth_request" sets in this block */
 
 static ngx_uint_t
-ngx_rl_origin_authorized(ngx_rl_statement_t *block,
-    ngx_str_t *name)
+ngx_rl_origin_authorized(ngx_rl_statement_t *block, ngx_str_t *name)
 {
     ngx_rl_statement_t  *s;
 
@@ -396,11 +382,10 @@ ngx_rl_origin_authorized(ngx_rl_statement_t *block,
 /* those of a map, or a geo, that does not know every value */
 
 static ngx_uint_t
-ngx_rl_origin_partial(ngx_rl_statement_t *block,
-    ngx_str_t *name)
+ngx_rl_origin_partial(ngx_rl_statement_t *block, ngx_str_t *name)
 {
-    ngx_str_t                       *word;
-    ngx_uint_t                       geo, unknown;
+    ngx_str_t           *word;
+    ngx_uint_t           geo, unknown;
     ngx_rl_statement_t  *s, *entry;
 
     while (block->parent->parent) {
@@ -413,9 +398,7 @@ ngx_rl_origin_partial(ngx_rl_statement_t *block,
 
         geo = ngx_rl_statement_is(s, "geo");
 
-        if (s->n < 2
-            || !ngx_rl_origin_is(&s->words[s->n - 1], name))
-        {
+        if (s->n < 2 || !ngx_rl_origin_is(&s->words[s->n - 1], name)) {
             continue;
         }
 
@@ -427,7 +410,7 @@ ngx_rl_origin_partial(ngx_rl_statement_t *block,
 
             if ((ngx_strcmp(word->data, "default") == 0 && word[1].len)
                 || (geo ? ngx_strcmp(word->data, "include") == 0
-                        : ngx_rl_regex_any(word)))
+                    : ngx_rl_regex_any(word)))
             {
                 unknown = 0;
             }

@@ -36,8 +36,7 @@ ngx_uint_t ngx_rl_origin_client(
     ngx_rl_statement_t *block, ngx_str_t *text, ngx_str_t *name);
 
 /* the next variable of a text, and where to go on; 0: there is none */
-ngx_uint_t ngx_rl_origin_next(u_char **pos, u_char *last,
-    ngx_str_t *name);
+ngx_uint_t ngx_rl_origin_next(u_char **pos, u_char *last, ngx_str_t *name);
 
 /* a regex that is known to match anything; in a map, after "~" or "~*" */
 ngx_uint_t ngx_rl_regex_any(ngx_str_t *regex);

@@ -14,38 +14,30 @@
 
 
 typedef struct {
-    ngx_conf_t    *cf;
-    ngx_str_t      file;
-    u_char        *pos;
-    u_char        *last;
-    ngx_uint_t     line;
-    u_char         ended;                       /* the last word, or '\0' */
-    ngx_array_t    words;                       /* of the directive */
+    ngx_conf_t  *cf;
+    ngx_str_t    file;
+    u_char      *pos;
+    u_char      *last;
+    ngx_uint_t   line;
+    u_char       ended;  /* the last word, or '\0' */
+    ngx_array_t  words;  /* of the directive */
 } ngx_rl_source_t;
 
 
 static ngx_int_t ngx_rl_scan_file(ngx_conf_t *cf, ngx_str_t *file,
     ngx_rl_statement_t *block, ngx_uint_t depth);
-static ngx_int_t ngx_rl_scan_read(
-    ngx_rl_source_t *source);
-static ngx_int_t ngx_rl_scan_block(
-    ngx_rl_source_t *source,
+static ngx_int_t ngx_rl_scan_read(ngx_rl_source_t *source);
+static ngx_int_t ngx_rl_scan_block(ngx_rl_source_t *source,
     ngx_rl_statement_t *block, ngx_uint_t depth);
 static ngx_int_t ngx_rl_scan_include(ngx_conf_t *cf,
     ngx_str_t *word, ngx_rl_statement_t *block, ngx_uint_t depth);
-static ngx_int_t ngx_rl_scan_words(
-    ngx_rl_source_t *source);
-static ngx_int_t ngx_rl_scan_word(
-    ngx_rl_source_t *source);
-static ngx_int_t ngx_rl_scan_lua(
-    ngx_rl_source_t *source);
+static ngx_int_t ngx_rl_scan_words(ngx_rl_source_t *source);
+static ngx_int_t ngx_rl_scan_word(ngx_rl_source_t *source);
+static ngx_int_t ngx_rl_scan_lua(ngx_rl_source_t *source);
 static ngx_uint_t ngx_rl_scan_kept(
-    ngx_rl_statement_t *block, ngx_array_t *words,
-    ngx_uint_t opens);
-static ngx_uint_t ngx_rl_scan_among(ngx_str_t *word,
-    const char **names);
-static ngx_rl_statement_t *ngx_rl_scan_add(
-    ngx_rl_source_t *source,
+    ngx_rl_statement_t *block, ngx_array_t *words, ngx_uint_t opens);
+static ngx_uint_t ngx_rl_scan_among(ngx_str_t *word, const char **names);
+static ngx_rl_statement_t *ngx_rl_scan_add(ngx_rl_source_t *source,
     ngx_rl_statement_t *block);
 
 
@@ -73,9 +65,7 @@ ngx_rl_scan(ngx_conf_t *cf)
 
     root->last = &root->child;
 
-    if (ngx_rl_scan_file(cf, &cf->cycle->conf_file, root, 0)
-        != NGX_OK)
-    {
+    if (ngx_rl_scan_file(cf, &cf->cycle->conf_file, root, 0) != NGX_OK) {
         return NULL;
     }
 
@@ -87,7 +77,7 @@ static ngx_int_t
 ngx_rl_scan_file(ngx_conf_t *cf, ngx_str_t *file,
     ngx_rl_statement_t *block, ngx_uint_t depth)
 {
-    ngx_int_t                    rc;
+    ngx_int_t        rc;
     ngx_rl_source_t  source;
 
     source.cf = cf;
@@ -180,9 +170,9 @@ static ngx_int_t
 ngx_rl_scan_block(ngx_rl_source_t *source,
     ngx_rl_statement_t *block, ngx_uint_t depth)
 {
-    ngx_int_t                        rc;
-    ngx_str_t                       *word;
-    ngx_uint_t                       kept;
+    ngx_int_t            rc;
+    ngx_str_t           *word;
+    ngx_uint_t           kept;
     ngx_rl_statement_t  *statement;
 
     if (depth > NGX_RL_SCAN_DEPTH) {
@@ -192,9 +182,7 @@ ngx_rl_scan_block(ngx_rl_source_t *source,
     for ( ;; ) {
         rc = ngx_rl_scan_words(source);
 
-        if (rc != NGX_RL_SCAN_LINE
-            && rc != NGX_RL_SCAN_BLOCK)
-        {
+        if (rc != NGX_RL_SCAN_LINE && rc != NGX_RL_SCAN_BLOCK) {
             return rc;
         }
 
@@ -202,7 +190,7 @@ ngx_rl_scan_block(ngx_rl_source_t *source,
         statement = NULL;
 
         kept = block && ngx_rl_scan_kept(block, &source->words,
-                                        rc == NGX_RL_SCAN_BLOCK);
+                                         rc == NGX_RL_SCAN_BLOCK);
 
         if (kept) {
             statement = ngx_rl_scan_add(source, block);
@@ -215,7 +203,7 @@ ngx_rl_scan_block(ngx_rl_source_t *source,
 
             rc = (word->len > 13
                   && ngx_strcmp(word->data + word->len - 13, "_by_lua_block")
-                     == 0)
+                  == 0)
                  ? ngx_rl_scan_lua(source)
                  : ngx_rl_scan_block(source, statement, depth + 1);
 
@@ -226,8 +214,7 @@ ngx_rl_scan_block(ngx_rl_source_t *source,
         } else if (block && !kept && source->words.nelts == 2
                    && ngx_strcmp(word->data, "include") == 0)
         {
-            if (ngx_rl_scan_include(source->cf, &word[1], block,
-                                                depth + 1)
+            if (ngx_rl_scan_include(source->cf, &word[1], block, depth + 1)
                 != NGX_OK)
             {
                 return NGX_ERROR;
@@ -352,9 +339,9 @@ ngx_rl_scan_words(ngx_rl_source_t *source)
 static ngx_int_t
 ngx_rl_scan_word(ngx_rl_source_t *source)
 {
-    u_char      *p, *src, *dst, quote;
-    ngx_str_t   *word;
-    ngx_uint_t   variable;
+    u_char     *p, *src, *dst, quote;
+    ngx_str_t  *word;
+    ngx_uint_t  variable;
 
     p = source->pos;
 
@@ -374,8 +361,8 @@ ngx_rl_scan_word(ngx_rl_source_t *source)
             p++;
 
         } else if (quote ? *p == quote
-                         : (*p == ' ' || *p == '\t' || *p == CR || *p == LF
-                            || *p == ';' || *p == '{'))
+                   : (*p == ' ' || *p == '\t' || *p == CR || *p == LF
+                      || *p == ';' || *p == '{'))
         {
             break;
         }
@@ -445,8 +432,8 @@ ngx_rl_scan_word(ngx_rl_source_t *source)
 static ngx_int_t
 ngx_rl_scan_lua(ngx_rl_source_t *source)
 {
-    u_char      *p, *last, quote;
-    ngx_uint_t   depth;
+    u_char     *p, *last, quote;
+    ngx_uint_t  depth;
 
     depth = 1;
     last = source->last;
@@ -547,13 +534,11 @@ ngx_rl_scan_kept(ngx_rl_statement_t *block,
     }
 
     if (opens) {
-        return ngx_rl_scan_among(word,
-                                             ngx_rl_scan_blocks);
+        return ngx_rl_scan_among(word, ngx_rl_scan_blocks);
     }
 
     return ngx_strncmp(word->data, "ratelimit", 9) == 0
-           || ngx_rl_scan_among(word,
-                                            ngx_rl_scan_lines);
+           || ngx_rl_scan_among(word, ngx_rl_scan_lines);
 }
 
 
@@ -571,13 +556,11 @@ ngx_rl_scan_among(ngx_str_t *word, const char **names)
 
 
 static ngx_rl_statement_t *
-ngx_rl_scan_add(ngx_rl_source_t *source,
-    ngx_rl_statement_t *block)
+ngx_rl_scan_add(ngx_rl_source_t *source, ngx_rl_statement_t *block)
 {
     ngx_rl_statement_t  *statement;
 
-    statement = ngx_pcalloc(source->cf->temp_pool,
-                            sizeof(ngx_rl_statement_t));
+    statement = ngx_pcalloc(source->cf->temp_pool, sizeof(ngx_rl_statement_t));
     if (statement == NULL) {
         return NULL;
     }
@@ -616,8 +599,7 @@ ngx_rl_scan_add(ngx_rl_source_t *source,
 
 
 ngx_uint_t
-ngx_rl_statement_is(ngx_rl_statement_t *statement,
-    const char *name)
+ngx_rl_statement_is(ngx_rl_statement_t *statement, const char *name)
 {
     return statement->n && ngx_strcmp(statement->words[0].data, name) == 0;
 }
@@ -647,8 +629,7 @@ ngx_rl_statement_next(ngx_rl_statement_t *statement)
 
 
 ngx_rl_statement_t *
-ngx_rl_statement_find(ngx_rl_statement_t *block,
-    const char *name)
+ngx_rl_statement_find(ngx_rl_statement_t *block, const char *name)
 {
     ngx_rl_statement_t  *statement;
 

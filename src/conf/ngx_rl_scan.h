@@ -27,16 +27,16 @@ typedef struct ngx_rl_statement_s  ngx_rl_statement_t;
 /* a directive, and what is in its block */
 
 struct ngx_rl_statement_s {
-    ngx_rl_statement_t    *parent;
-    ngx_rl_statement_t    *next;     /* in the same block */
-    ngx_rl_statement_t    *child;    /* the first one */
-    ngx_rl_statement_t   **last;     /* where the next child goes */
-    ngx_str_t                         *words;    /* the first is its name */
-    ngx_uint_t                         n;
-    ngx_str_t                          file;
-    ngx_uint_t                         line;     /* of its ";" or "{" */
-    ngx_uint_t                         marks;    /* of whoever looks at it */
-    ngx_uint_t                         search;   /* the last one to see it */
+    ngx_rl_statement_t   *parent;
+    ngx_rl_statement_t   *next;    /* in the same block */
+    ngx_rl_statement_t   *child;   /* the first one */
+    ngx_rl_statement_t  **last;    /* where the next child goes */
+    ngx_str_t            *words;   /* the first is its name */
+    ngx_uint_t            n;
+    ngx_str_t             file;
+    ngx_uint_t            line;    /* of its ";" or "{" */
+    ngx_uint_t            marks;   /* of whoever looks at it */
+    ngx_uint_t            search;  /* the last one to see it */
 };
 
 
@@ -46,16 +46,13 @@ struct ngx_rl_statement_s {
  */
 ngx_rl_statement_t *ngx_rl_scan(ngx_conf_t *cf);
 
-ngx_uint_t ngx_rl_statement_is(
-    ngx_rl_statement_t *statement, const char *name);
+ngx_uint_t ngx_rl_statement_is(ngx_rl_statement_t *statement, const char *name);
 
 /* whether it is a "map" or a "geo"; these are the first ones of "http" */
-ngx_uint_t ngx_rl_statement_maps(
-    ngx_rl_statement_t *statement);
+ngx_uint_t ngx_rl_statement_maps(ngx_rl_statement_t *statement);
 
 /* the next one in the order of the text; NULL: that was the last one */
-ngx_rl_statement_t *ngx_rl_statement_next(
-    ngx_rl_statement_t *statement);
+ngx_rl_statement_t *ngx_rl_statement_next(ngx_rl_statement_t *statement);
 
 /* the first of that name in this block, or in the nearest one around it */
 ngx_rl_statement_t *ngx_rl_statement_find(

@@ -21,7 +21,7 @@
 #define NGX_RL_RELEASE  "0.5.0"
 
 #ifdef NGX_HTTP_RATELIMIT_BUILD
-#define NGX_RL_VERSION                                            \
+#define NGX_RL_VERSION                                                        \
     NGX_RL_RELEASE "+" ngx_value(NGX_HTTP_RATELIMIT_BUILD)
 #else
 #define NGX_RL_VERSION  NGX_RL_RELEASE

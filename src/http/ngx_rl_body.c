@@ -10,12 +10,11 @@ static ngx_int_t ngx_rl_body_problem(ngx_http_request_t *r,
 
 
 ngx_int_t
-ngx_rl_body_send(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx)
+ngx_rl_body_send(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 {
-    ngx_int_t                  rc;
-    ngx_str_t                 *type;
-    ngx_http_complex_value_t   body;
+    ngx_int_t                 rc;
+    ngx_str_t                *type;
+    ngx_http_complex_value_t  body;
 
     static ngx_str_t  json = ngx_string("application/json");
     static ngx_str_t  problem = ngx_string("application/problem+json");
@@ -56,11 +55,10 @@ ngx_rl_body_send(ngx_http_request_t *r,
 
 
 static ngx_int_t
-ngx_rl_body_json(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx, ngx_str_t *body)
+ngx_rl_body_json(ngx_http_request_t *r, ngx_rl_ctx_t *ctx, ngx_str_t *body)
 {
-    u_char                         *p;
-    ngx_str_t                      *name;
+    u_char             *p;
+    ngx_str_t          *name;
     ngx_rl_decision_t  *d;
 
     static const char  head[] = "{\"error\":\"rate_limit_exceeded\","
@@ -72,9 +70,9 @@ ngx_rl_body_json(ngx_http_request_t *r,
     name = &ctx->speaker->limit->name;
 
     p = ngx_pnalloc(r->pool, sizeof(head)
-                             + ngx_rl_quote_size(name->len)
-                             + sizeof(numbers) + 3 * NGX_INT64_LEN
-                             + sizeof("}"));
+                    + ngx_rl_quote_size(name->len)
+                    + sizeof(numbers) + 3 * NGX_INT64_LEN
+                    + sizeof("}"));
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -101,14 +99,13 @@ ngx_rl_body_json(ngx_http_request_t *r,
 /* the problem type of the IETF draft on rate limit headers */
 
 static ngx_int_t
-ngx_rl_body_problem(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx, ngx_str_t *body)
+ngx_rl_body_problem(ngx_http_request_t *r, ngx_rl_ctx_t *ctx, ngx_str_t *body)
 {
-    u_char                        *p;
-    size_t                         len;
-    ngx_str_t                     *name;
-    ngx_uint_t                     i;
-    ngx_rl_applied_t  *applied;
+    u_char               *p;
+    size_t                len;
+    ngx_str_t            *name;
+    ngx_uint_t            i;
+    ngx_rl_http_claim_t  *claims;
 
     static const char  head[] =
         "{\"type\":\"https://iana.org/assignments/http-problem-types"
@@ -117,11 +114,11 @@ ngx_rl_body_problem(ngx_http_request_t *r,
         "exceeded\","
         "\"status\":%ui,\"violated-policies\":[";
 
-    applied = ctx->applied;
+    claims = ctx->claims;
     len = sizeof(head) + NGX_INT_T_LEN + sizeof("]}");
 
     for (i = 0; i < ctx->conf->n; i++) {
-        len += ngx_rl_quote_size(applied[i].limit->name.len)
+        len += ngx_rl_quote_size(claims[i].limit->name.len)
                + sizeof(",");
     }
 
@@ -135,11 +132,11 @@ ngx_rl_body_problem(ngx_http_request_t *r,
 
     for (i = 0; i < ctx->conf->n; i++) {
 
-        if (applied[i].claim.decision.outcome != NGX_RL_REJECTED) {
+        if (claims[i].claim.decision.outcome != NGX_RL_REJECTED) {
             continue;
         }
 
-        name = &applied[i].limit->name;
+        name = &claims[i].limit->name;
 
         if (p[-1] != '[') {
             *p++ = ',';

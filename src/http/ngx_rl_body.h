@@ -16,8 +16,7 @@
 
 
 /* the whole answer; returns what a handler of a phase has to return */
-ngx_int_t ngx_rl_body_send(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx);
+ngx_int_t ngx_rl_body_send(ngx_http_request_t *r, ngx_rl_ctx_t *ctx);
 
 
 #endif /* _NGX_RL_BODY_H_INCLUDED_ */

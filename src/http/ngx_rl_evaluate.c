@@ -8,20 +8,18 @@
 #define NGX_RL_LOG_VALUE  64        /* bytes of a value, logged */
 
 
-static ngx_int_t ngx_rl_claim_key(ngx_http_request_t *r,
-    ngx_rl_guard_t *guard, ngx_rl_applied_t *applied);
-static ngx_uint_t ngx_rl_claim_braces(ngx_str_t *key);
-static ngx_int_t ngx_rl_claim_bucket(ngx_http_request_t *r,
-    ngx_rl_loc_conf_t *conf,
-    ngx_rl_applied_t *applied);
-static ngx_int_t ngx_rl_claim_param(ngx_http_request_t *r,
-    ngx_rl_applied_t *applied, ngx_rl_param_t *param,
+static ngx_int_t ngx_rl_evaluate_key(ngx_http_request_t *r,
+    ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *claims);
+static ngx_uint_t ngx_rl_evaluate_braces(ngx_str_t *key);
+static ngx_int_t ngx_rl_evaluate_bucket(ngx_http_request_t *r,
+    ngx_rl_loc_conf_t *conf, ngx_rl_http_claim_t *claims);
+static ngx_int_t ngx_rl_evaluate_param(ngx_http_request_t *r,
+    ngx_rl_http_claim_t *claims, ngx_rl_param_t *param,
     ngx_rl_param_e what, void *value);
-static ngx_int_t ngx_rl_claim_cost(ngx_http_request_t *r,
-    ngx_rl_loc_conf_t *conf,
-    ngx_rl_applied_t *applied);
-static void ngx_rl_claim_invalid(ngx_http_request_t *r,
-    ngx_rl_applied_t *applied, ngx_rl_param_e what,
+static ngx_int_t ngx_rl_evaluate_cost(ngx_http_request_t *r,
+    ngx_rl_loc_conf_t *conf, ngx_rl_http_claim_t *claims);
+static void ngx_rl_evaluate_invalid(ngx_http_request_t *r,
+    ngx_rl_http_claim_t *claims, ngx_rl_param_e what,
     ngx_str_t *value, const char *err);
 
 
@@ -35,27 +33,27 @@ static const char  *ngx_rl_param_names[] = {
 
 
 ngx_int_t
-ngx_rl_claim(ngx_http_request_t *r,
-    ngx_rl_loc_conf_t *conf, ngx_rl_guard_t *guard,
-    ngx_rl_applied_t *applied)
+ngx_rl_evaluate(ngx_http_request_t *r,
+    ngx_rl_loc_conf_t *conf, ngx_rl_location_limit_t *ll,
+    ngx_rl_http_claim_t *claims)
 {
-    ngx_int_t                     rc;
+    ngx_int_t         rc;
     ngx_rl_claim_t   *claim;
     ngx_rl_bucket_t  *bucket;
 
-    claim = &applied->claim;
+    claim = &claims->claim;
     bucket = &claim->bucket;
 
-    applied->limit = guard->limit;
-    claim->limit = (uintptr_t) guard->limit->stats;
-    claim->shadow = conf->dry_run || guard->limit->dry_run;
+    claims->limit = ll->limit;
+    claim->limit = (uintptr_t) ll->limit->stats;
+    claim->shadow = conf->dry_run || ll->limit->dry_run;
 
-    rc = ngx_rl_claim_key(r, guard, applied);
+    rc = ngx_rl_evaluate_key(r, ll, claims);
     if (rc != NGX_OK) {
         return rc;
     }
 
-    rc = ngx_rl_claim_bucket(r, conf, applied);
+    rc = ngx_rl_evaluate_bucket(r, conf, claims);
     if (rc != NGX_OK) {
         return rc;
     }
@@ -64,11 +62,11 @@ ngx_rl_claim(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    if (ngx_rl_stats_once(&guard->limit->stats->told_cost)) {
+    if (ngx_rl_stats_once(&ll->limit->stats->told_cost)) {
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                       "cost %uL is above capacity %uL of limit \"%V\": "
                       "this request can never pass",
-                      bucket->cost, bucket->capacity, &guard->limit->name);
+                      bucket->cost, bucket->capacity, &ll->limit->name);
     }
 
     /* nobody was asked: as far as is known, all of it is there */
@@ -86,30 +84,28 @@ ngx_rl_claim(ngx_http_request_t *r,
 
 
 static ngx_int_t
-ngx_rl_claim_key(ngx_http_request_t *r,
-    ngx_rl_guard_t *guard, ngx_rl_applied_t *applied)
+ngx_rl_evaluate_key(ngx_http_request_t *r,
+    ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *claims)
 {
-    u_char      *p;
-    ngx_str_t   *key, *prefix;
-    ngx_uint_t   hashed;
+    u_char     *p;
+    ngx_str_t  *key, *prefix;
+    ngx_uint_t  hashed;
 
-    key = &applied->key;
-    prefix = &guard->key_prefix;
+    key = &claims->key;
+    prefix = &ll->key_prefix;
 
-    if (guard->limit->terms.key == NULL) {
+    if (ll->limit->terms.key == NULL) {
 
         if (ngx_rl_client_net(r, key) != NGX_OK) {
             return NGX_ERROR;
         }
 
-    } else if (ngx_http_complex_value(r, guard->limit->terms.key, key)
-               != NGX_OK)
-    {
+    } else if (ngx_http_complex_value(r, ll->limit->terms.key, key) != NGX_OK) {
         return NGX_ERROR;
     }
 
     if (key->len == 0) {
-        applied->claim.decision.outcome = NGX_RL_SKIPPED;
+        claims->claim.decision.outcome = NGX_RL_SKIPPED;
         return NGX_DECLINED;
     }
 
@@ -117,17 +113,17 @@ ngx_rl_claim_key(ngx_http_request_t *r,
 
     hashed = key->len > NGX_RL_KEY_MAX
              || ngx_rl_digested(key)
-             || (guard->braces && ngx_rl_claim_braces(key));
+             || (ll->braces && ngx_rl_evaluate_braces(key));
 
     p = ngx_pnalloc(r->pool, prefix->len
-                             + (hashed ? NGX_RL_DIGEST_LEN
-                                       : key->len)
-                             + 1);
+                    + (hashed ? NGX_RL_DIGEST_LEN
+                       : key->len)
+                    + 1);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    applied->claim.key = (char *) p;
+    claims->claim.key = (char *) p;
 
     p = ngx_cpymem(p, prefix->data, prefix->len);
 
@@ -145,7 +141,7 @@ ngx_rl_claim_key(ngx_http_request_t *r,
 
     *p++ = '}';
 
-    applied->claim.len = (char *) p - applied->claim.key;
+    claims->claim.len = (char *) p - claims->claim.key;
 
     return NGX_OK;
 }
@@ -155,10 +151,10 @@ ngx_int_t
 ngx_rl_client_net(ngx_http_request_t *r, ngx_str_t *net)
 {
 #if (NGX_HAVE_INET6)
-    u_char                         *p;
-    ngx_uint_t                      i, bits;
-    struct sockaddr_in6            *sin6, masked;
-    ngx_rl_loc_conf_t  *rlcf;
+    u_char               *p;
+    ngx_uint_t            i, bits;
+    ngx_rl_loc_conf_t    *rlcf;
+    struct sockaddr_in6  *sin6, masked;
 
     if (r->connection->sockaddr->sa_family == AF_INET6) {
 
@@ -208,7 +204,7 @@ ngx_rl_client_net(ngx_http_request_t *r, ngx_str_t *net)
 /* a client that could choose where its key lives could overload a node */
 
 static ngx_uint_t
-ngx_rl_claim_braces(ngx_str_t *key)
+ngx_rl_evaluate_braces(ngx_str_t *key)
 {
     size_t  i;
 
@@ -223,44 +219,40 @@ ngx_rl_claim_braces(ngx_str_t *key)
 
 
 static ngx_int_t
-ngx_rl_claim_bucket(ngx_http_request_t *r,
-    ngx_rl_loc_conf_t *conf,
-    ngx_rl_applied_t *applied)
+ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
+    ngx_rl_http_claim_t *claims)
 {
-    ngx_int_t                     rc;
-    ngx_str_t                     text;
-    const char                   *err;
-    ngx_http_complex_value_t     *value;
-    ngx_rl_param_e    what;
-    ngx_rl_terms_t   *terms;
-    ngx_rl_bucket_t  *bucket;
+    ngx_int_t                  rc;
+    ngx_str_t                  text;
+    const char                *err;
+    ngx_rl_param_e             what;
+    ngx_rl_bucket_t           *bucket;
+    ngx_rl_limit_params_t     *params;
+    ngx_http_complex_value_t  *value;
 
-    terms = &applied->limit->terms;
-    bucket = &applied->claim.bucket;
+    params = &claims->limit->terms;
+    bucket = &claims->claim.bucket;
 
-    bucket->algorithm = terms->algorithm;
+    bucket->algorithm = params->algorithm;
     bucket->window = NGX_RL_WINDOW_DEFAULT;
 
     /* what the algorithm has no use for may be inherited, and anything */
 
     if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-        rc = ngx_rl_claim_param(r, applied, &terms->window,
-                                            NGX_RL_WINDOW,
-                                            &bucket->window);
+        rc = ngx_rl_evaluate_param(r, claims, &params->window, NGX_RL_WINDOW,
+                                   &bucket->window);
 
     } else {
         rc = NGX_OK;
 
         if (bucket->algorithm == NGX_RL_TOKEN_BUCKET) {
-            rc = ngx_rl_claim_param(r, applied, &terms->step,
-                                                NGX_RL_STEP,
-                                                &bucket->step);
+            rc = ngx_rl_evaluate_param(r, claims, &params->step,
+                                       NGX_RL_INTERVAL, &bucket->step);
         }
 
         if (rc == NGX_OK) {
-            rc = ngx_rl_claim_param(r, applied, &terms->rate,
-                                                NGX_RL_RATE,
-                                                &bucket->rate);
+            rc = ngx_rl_evaluate_param(r, claims, &params->rate, NGX_RL_RATE,
+                                       &bucket->rate);
         }
     }
 
@@ -272,20 +264,19 @@ ngx_rl_claim_bucket(ngx_http_request_t *r,
 
     bucket->capacity = bucket->rate.count;
 
-    rc = ngx_rl_claim_param(r, applied, &terms->capacity,
-                                        NGX_RL_CAPACITY,
-                                        &bucket->capacity);
+    rc = ngx_rl_evaluate_param(r, claims, &params->capacity, NGX_RL_CAPACITY,
+                               &bucket->capacity);
     if (rc != NGX_OK) {
         return rc;
     }
 
-    if (ngx_rl_claim_cost(r, conf, applied) != NGX_OK) {
+    if (ngx_rl_evaluate_cost(r, conf, claims) != NGX_OK) {
         return NGX_ERROR;
     }
 
     /* what was static has been checked with the configuration */
 
-    if (!terms->rate.dynamic && !terms->capacity.dynamic) {
+    if (!params->rate.dynamic && !params->capacity.dynamic) {
         return NGX_OK;
     }
 
@@ -297,26 +288,25 @@ ngx_rl_claim_bucket(ngx_http_request_t *r,
         err = "it never refills and needs a capacity";
 
     } else if (bucket->algorithm != NGX_RL_SLIDING_WINDOW_LOG) {
-        err = ngx_rl_bucket_check(bucket->algorithm,
-                                              &bucket->rate,
-                                              bucket->capacity);
+        err = ngx_rl_bucket_check(bucket->algorithm, &bucket->rate,
+                                  bucket->capacity);
     }
 
     if (err == NULL) {
         return NGX_OK;
     }
 
-    what = terms->capacity.dynamic ? NGX_RL_CAPACITY
+    what = params->capacity.dynamic ? NGX_RL_CAPACITY
                                    : NGX_RL_RATE;
-    value = terms->capacity.dynamic ? terms->capacity.value
-                                    : terms->rate.value;
+    value = params->capacity.dynamic ? params->capacity.value
+                                    : params->rate.value;
 
     if (ngx_http_complex_value(r, value, &text) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    applied->failure = NGX_RL_CONFIG;
-    ngx_rl_claim_invalid(r, applied, what, &text, err);
+    claims->failure = NGX_RL_CONFIG;
+    ngx_rl_evaluate_invalid(r, claims, what, &text, err);
 
     return NGX_DECLINED;
 }
@@ -328,17 +318,16 @@ ngx_rl_claim_bucket(ngx_http_request_t *r,
  */
 
 static ngx_int_t
-ngx_rl_claim_cost(ngx_http_request_t *r,
-    ngx_rl_loc_conf_t *conf,
-    ngx_rl_applied_t *applied)
+ngx_rl_evaluate_cost(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
+    ngx_rl_http_claim_t *claims)
 {
-    ngx_str_t                     text;
-    const char                   *err;
+    ngx_str_t         text;
+    const char       *err;
     ngx_rl_param_t   *cost;
     ngx_rl_bucket_t  *bucket;
 
-    bucket = &applied->claim.bucket;
-    cost = applied->limit->cost.value ? &applied->limit->cost : &conf->cost;
+    bucket = &claims->claim.bucket;
+    cost = claims->limit->cost.value ? &claims->limit->cost : &conf->cost;
 
     if (!cost->dynamic) {
         bucket->cost = cost->value ? cost->u.number : 1;
@@ -352,8 +341,7 @@ ngx_rl_claim_cost(ngx_http_request_t *r,
     err = ngx_rl_cost_bound(text.data, text.len, &bucket->cost);
 
     if (err) {
-        ngx_rl_claim_invalid(r, applied, NGX_RL_COST,
-                                         &text, err);
+        ngx_rl_evaluate_invalid(r, claims, NGX_RL_COST, &text, err);
     }
 
     return NGX_OK;
@@ -363,8 +351,8 @@ ngx_rl_claim_cost(ngx_http_request_t *r,
 /* leaves the value as it is if the parameter is not set */
 
 static ngx_int_t
-ngx_rl_claim_param(ngx_http_request_t *r,
-    ngx_rl_applied_t *applied, ngx_rl_param_t *param,
+ngx_rl_evaluate_param(ngx_http_request_t *r,
+    ngx_rl_http_claim_t *claims, ngx_rl_param_t *param,
     ngx_rl_param_e what, void *value)
 {
     ngx_str_t    text;
@@ -398,8 +386,8 @@ ngx_rl_claim_param(ngx_http_request_t *r,
 
     /* the failure policy decides */
 
-    applied->failure = NGX_RL_CONFIG;
-    ngx_rl_claim_invalid(r, applied, what, &text, err);
+    claims->failure = NGX_RL_CONFIG;
+    ngx_rl_evaluate_invalid(r, claims, what, &text, err);
 
     return NGX_DECLINED;
 }
@@ -408,8 +396,8 @@ ngx_rl_claim_param(ngx_http_request_t *r,
 /* a variable gave no legal value */
 
 static void
-ngx_rl_claim_invalid(ngx_http_request_t *r,
-    ngx_rl_applied_t *applied, ngx_rl_param_e what,
+ngx_rl_evaluate_invalid(ngx_http_request_t *r,
+    ngx_rl_http_claim_t *claims, ngx_rl_param_e what,
     ngx_str_t *value, const char *err)
 {
     size_t                             len;
@@ -417,17 +405,16 @@ ngx_rl_claim_invalid(ngx_http_request_t *r,
                                                 NGX_RL_LOG_VALUE)];
     ngx_rl_limit_stats_t  *stats;
 
-    stats = applied->limit->stats;
+    stats = claims->limit->stats;
 
     if (ngx_rl_stats_once(&stats->told_invalid)) {
-        len = ngx_rl_escape(text, value->data,
-                                        ngx_min(value->len,
-                                              NGX_RL_LOG_VALUE));
+        len = ngx_rl_escape(text, value->data, ngx_min(value->len,
+                                                       NGX_RL_LOG_VALUE));
 
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "invalid value \"%*s\" of \"%s\" for limit \"%V\": %s",
                       len, text, ngx_rl_param_names[what],
-                      &applied->limit->name, err);
+                      &claims->limit->name, err);
     }
 
     ngx_rl_count(stats->invalid);

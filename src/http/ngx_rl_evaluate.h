@@ -18,13 +18,13 @@
 
 
 typedef struct {
-    ngx_rl_limit_t     *limit;
-    ngx_str_t                       key;      /* the client's */
-    ngx_rl_claim_t      claim;    /* with the decision */
-    ngx_rl_failure_e    failure;  /* why there is none */
-    unsigned                        claimed:1;    /* and nobody answered */
-    unsigned                        asked:1;      /* at a place before */
-} ngx_rl_applied_t;
+    ngx_rl_limit_t   *limit;
+    ngx_str_t         key;        /* the client's */
+    ngx_rl_claim_t    claim;      /* with the decision */
+    ngx_rl_failure_e  failure;    /* why there is none */
+    unsigned          claimed:1;  /* and nobody answered */
+    unsigned          asked:1;    /* at a place before */
+} ngx_rl_http_claim_t;
 
 
 /*
@@ -32,9 +32,9 @@ typedef struct {
  * NGX_DECLINED: it can't, and the outcome or the failure says why;
  * NGX_ERROR: no memory
  */
-ngx_int_t ngx_rl_claim(ngx_http_request_t *r,
-    ngx_rl_loc_conf_t *conf, ngx_rl_guard_t *guard,
-    ngx_rl_applied_t *applied);
+ngx_int_t ngx_rl_evaluate(ngx_http_request_t *r,
+    ngx_rl_loc_conf_t *conf, ngx_rl_location_limit_t *ll,
+    ngx_rl_http_claim_t *claims);
 
 /*
  * The client's address as a limit should see it: of IPv6 only the network,

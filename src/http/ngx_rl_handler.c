@@ -43,45 +43,34 @@
 #define NGX_RL_LOG_HASH  16     /* digits of its digest */
 
 
-static ngx_int_t ngx_rl_handler(ngx_http_request_t *r,
-    ngx_uint_t phase);
-static ngx_rl_ctx_t *ngx_rl_create_ctx(
-    ngx_http_request_t *r);
-static ngx_int_t ngx_rl_ask(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx);
-static ngx_int_t ngx_rl_asked(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *applied);
-static ngx_int_t ngx_rl_known(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *applied);
+static ngx_int_t ngx_rl_handler(ngx_http_request_t *r, ngx_uint_t phase);
+static ngx_rl_ctx_t *ngx_rl_ctx_create(ngx_http_request_t *r);
+static ngx_int_t ngx_rl_ask(ngx_http_request_t *r, ngx_rl_ctx_t *ctx);
+static ngx_int_t ngx_rl_asked(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *claims);
+static ngx_int_t ngx_rl_known(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *claims);
 static ngx_int_t ngx_rl_park(ngx_http_request_t *r);
 static void ngx_rl_answer(ngx_rl_take_t *take);
 static void ngx_rl_decided(ngx_rl_ctx_t *ctx);
-static void ngx_rl_learn(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *applied);
+static void ngx_rl_learn(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *claims);
 static void ngx_rl_decide_here(ngx_rl_ctx_t *ctx);
-static void ngx_rl_outcome(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *applied);
-static ngx_rl_applied_t *ngx_rl_blocker(
+static void ngx_rl_outcome(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *claims);
+static ngx_rl_http_claim_t *ngx_rl_blocker(
     ngx_rl_ctx_t *ctx, ngx_uint_t shadow);
-static ngx_rl_applied_t *ngx_rl_tightest(
+static ngx_rl_http_claim_t *ngx_rl_tightest(
     ngx_rl_ctx_t *ctx, ngx_uint_t shadow);
-static ngx_rl_applied_t *ngx_rl_failed(
-    ngx_rl_ctx_t *ctx);
-static ngx_uint_t ngx_rl_closed(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *failed);
-static ngx_int_t ngx_rl_verdict(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx);
-static ngx_uint_t ngx_rl_counts(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *applied);
+static ngx_rl_http_claim_t *ngx_rl_failed(ngx_rl_ctx_t *ctx);
+static ngx_uint_t ngx_rl_closed(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *failed);
+static ngx_int_t ngx_rl_verdict(ngx_http_request_t *r, ngx_rl_ctx_t *ctx);
+static ngx_uint_t ngx_rl_counts(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *claims);
 static ngx_uint_t ngx_rl_final(ngx_rl_ctx_t *ctx);
 static void ngx_rl_step_back(ngx_rl_ctx_t *ctx);
 static void ngx_rl_count_request(ngx_rl_ctx_t *ctx);
 static void ngx_rl_count_limits(ngx_rl_ctx_t *ctx);
 static void ngx_rl_count_previews(ngx_rl_ctx_t *ctx);
 static void ngx_rl_log(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx, ngx_rl_applied_t *applied);
+    ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *claims);
 static size_t ngx_rl_log_key(u_char *buf,
-    ngx_rl_guard_t *guard, ngx_str_t *key);
+    ngx_rl_location_limit_t *ll, ngx_str_t *key);
 static void ngx_rl_cleanup(void *data);
 
 
@@ -102,7 +91,7 @@ ngx_rl_precontent_handler(ngx_http_request_t *r)
 static ngx_int_t
 ngx_rl_handler(ngx_http_request_t *r, ngx_uint_t phase)
 {
-    ngx_int_t                       rc;
+    ngx_int_t           rc;
     ngx_rl_ctx_t       *ctx, *before;
     ngx_rl_loc_conf_t  *rlcf;
 
@@ -110,7 +99,7 @@ ngx_rl_handler(ngx_http_request_t *r, ngx_uint_t phase)
         return NGX_DECLINED;
     }
 
-    ctx = ngx_rl_get_ctx(r);
+    ctx = ngx_rl_ctx_get(r);
 
     if (ctx && ctx->conf) {
 
@@ -143,7 +132,7 @@ ngx_rl_handler(ngx_http_request_t *r, ngx_uint_t phase)
     }
 
     if (ctx == NULL) {
-        ctx = ngx_rl_create_ctx(r);
+        ctx = ngx_rl_ctx_create(r);
         if (ctx == NULL) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
@@ -171,7 +160,7 @@ ngx_rl_handler(ngx_http_request_t *r, ngx_uint_t phase)
 
     ctx->request = r;
     ctx->conf = rlcf;
-    ctx->start = ngx_rl_local_clock();
+    ctx->start = ngx_rl_clock_us();
 
     rc = ngx_rl_ask(r, ctx);
 
@@ -192,10 +181,10 @@ ngx_rl_handler(ngx_http_request_t *r, ngx_uint_t phase)
 
 
 ngx_rl_ctx_t *
-ngx_rl_get_ctx(ngx_http_request_t *r)
+ngx_rl_ctx_get(ngx_http_request_t *r)
 {
-    ngx_pool_cleanup_t        *cln;
-    ngx_rl_ctx_t  *ctx;
+    ngx_rl_ctx_t        *ctx;
+    ngx_pool_cleanup_t  *cln;
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_ratelimit_module);
 
@@ -216,10 +205,10 @@ ngx_rl_get_ctx(ngx_http_request_t *r)
 
 
 static ngx_rl_ctx_t *
-ngx_rl_create_ctx(ngx_http_request_t *r)
+ngx_rl_ctx_create(ngx_http_request_t *r)
 {
-    ngx_pool_cleanup_t        *cln;
-    ngx_rl_ctx_t  *ctx;
+    ngx_rl_ctx_t        *ctx;
+    ngx_pool_cleanup_t  *cln;
 
     cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_rl_ctx_t));
     if (cln == NULL) {
@@ -242,13 +231,13 @@ ngx_rl_create_ctx(ngx_http_request_t *r)
 static ngx_int_t
 ngx_rl_ask(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 {
-    ngx_int_t                        rc;
-    ngx_uint_t                       i;
-    ngx_rl_peer_t       *peer;
-    ngx_rl_take_t       *take;
-    ngx_rl_applied_t    *applied;
-    ngx_rl_loc_conf_t   *conf;
-    ngx_rl_main_conf_t  *rmcf;
+    ngx_int_t              rc;
+    ngx_uint_t             i;
+    ngx_rl_take_t         *take;
+    ngx_rl_loc_conf_t     *conf;
+    ngx_rl_main_conf_t    *rmcf;
+    ngx_rl_http_claim_t   *claims;
+    ngx_rl_server_conf_t  *peer;
 
     conf = ctx->conf;
     take = &ctx->take;
@@ -264,21 +253,20 @@ ngx_rl_ask(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
     take->handler = ngx_rl_answer;
     take->data = ctx;
 
-    applied = ngx_pcalloc(r->pool,
-                          conf->n * sizeof(ngx_rl_applied_t));
-    if (applied == NULL) {
+    claims = ngx_pcalloc(r->pool, conf->n * sizeof(ngx_rl_http_claim_t));
+    if (claims == NULL) {
         return NGX_ERROR;
     }
 
-    ctx->applied = applied;
+    ctx->claims = claims;
 
-    if (ngx_rl_store_begin(take) != NGX_OK) {
+    if (ngx_rl_take_begin(take) != NGX_OK) {
         return NGX_ERROR;
     }
 
     for (i = 0; i < conf->n; i++) {
 
-        rc = ngx_rl_claim(r, conf, &conf->guards[i], &applied[i]);
+        rc = ngx_rl_evaluate(r, conf, &conf->guards[i], &claims[i]);
 
         if (rc == NGX_ERROR) {
             return NGX_ERROR;
@@ -288,31 +276,26 @@ ngx_rl_ask(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
             continue;
         }
 
-        if (ctx->before
-            && ngx_rl_asked(ctx, &applied[i]) == NGX_OK)
-        {
+        if (ctx->before && ngx_rl_asked(ctx, &claims[i]) == NGX_OK) {
             continue;
         }
 
         if (conf->shards == NULL) {
-            applied[i].claimed = 1;
+            claims[i].claimed = 1;
             continue;
         }
 
-        peer = ngx_rl_shards_find(conf->shards, &applied[i].key);
+        peer = ngx_rl_shards_find(conf->shards, &claims[i].key);
 
-        ngx_rl_local_hash(rmcf->zone, &applied[i].claim,
-                                      peer->hash);
+        ngx_rl_local_hash(rmcf->zone, &claims[i].claim, peer->hash);
 
-        if (ngx_rl_known(ctx, &applied[i]) == NGX_OK) {
+        if (ngx_rl_known(ctx, &claims[i]) == NGX_OK) {
             continue;
         }
 
-        applied[i].claimed = 1;
+        claims[i].claimed = 1;
 
-        if (ngx_rl_store_add(take, &applied[i].claim, peer)
-            != NGX_OK)
-        {
+        if (ngx_rl_take_add(take, &claims[i].claim, peer) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -327,7 +310,7 @@ ngx_rl_ask(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
         return NGX_OK;
     }
 
-    return ngx_rl_store_send(take);
+    return ngx_rl_take_send(take);
 }
 
 
@@ -337,18 +320,17 @@ ngx_rl_ask(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
  */
 
 static ngx_int_t
-ngx_rl_asked(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *applied)
+ngx_rl_asked(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *claims)
 {
-    ngx_str_t                      *key;
-    ngx_uint_t                      i;
-    ngx_rl_ctx_t       *before;
-    ngx_rl_claim_t     *claim, *told;
-    ngx_rl_applied_t   *other;
-    ngx_rl_loc_conf_t  *here, *there;
+    ngx_str_t            *key;
+    ngx_uint_t            i;
+    ngx_rl_ctx_t         *before;
+    ngx_rl_claim_t       *claim, *told;
+    ngx_rl_loc_conf_t    *here, *there;
+    ngx_rl_http_claim_t  *other;
 
-    key = &applied->key;
-    claim = &applied->claim;
+    key = &claims->key;
+    claim = &claims->claim;
     here = ctx->conf;
 
     for (before = ctx->before; before; before = before->before) {
@@ -357,19 +339,19 @@ ngx_rl_asked(ngx_rl_ctx_t *ctx,
         if (there->preview || !here->shards != !there->shards
             || (here->shards
                 && ngx_rl_shards_find(here->shards, key)
-                   != ngx_rl_shards_find(there->shards, key)))
+                != ngx_rl_shards_find(there->shards, key)))
         {
             continue;
         }
 
         for (i = 0; i < there->n; i++) {
-            other = &before->applied[i];
+            other = &before->claims[i];
             told = &other->claim;
 
             if (told->decision.limit == 0
                 || ngx_memcmp(&told->bucket, &claim->bucket,
                               sizeof(ngx_rl_bucket_t))
-                   != 0
+                != 0
                 || told->len != claim->len
                 || ngx_memcmp(told->key, claim->key, claim->len) != 0)
             {
@@ -381,8 +363,8 @@ ngx_rl_asked(ngx_rl_ctx_t *ctx,
                 (told->decision.outcome == NGX_RL_REJECTED_DRY_RUN)
                 ? NGX_RL_REJECTED : NGX_RL_PASSED;
 
-            applied->failure = other->failure;
-            applied->asked = 1;
+            claims->failure = other->failure;
+            claims->asked = 1;
 
             return NGX_OK;
         }
@@ -399,8 +381,7 @@ ngx_rl_asked(ngx_rl_ctx_t *ctx,
  */
 
 static ngx_int_t
-ngx_rl_known(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *applied)
+ngx_rl_known(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *claims)
 {
     ngx_rl_take_t       *take;
     ngx_rl_claim_t      *claim;
@@ -409,7 +390,7 @@ ngx_rl_known(ngx_rl_ctx_t *ctx,
 
     conf = ctx->conf;
     take = &ctx->take;
-    claim = &applied->claim;
+    claim = &claims->claim;
 
     rmcf = ngx_http_get_module_main_conf(ctx->request,
                                          ngx_http_ratelimit_module);
@@ -417,15 +398,13 @@ ngx_rl_known(ngx_rl_ctx_t *ctx,
     if (conf->preview) {
 
         if (conf->preview_cache == 0
-            || ngx_rl_local_recall(rmcf->zone, claim,
-                                               conf->preview_cache)
-               != NGX_OK)
+            || ngx_rl_known_preview(rmcf->zone, claim, conf->preview_cache)
+            != NGX_OK)
         {
             return NGX_DECLINED;
         }
 
-        ngx_rl_decide(&claim->decision, &claim->bucket,
-                                  claim->state);
+        ngx_rl_decide(&claim->decision, &claim->bucket, claim->state);
         claim->decision.source = NGX_RL_SOURCE_CACHE;
 
         return NGX_OK;
@@ -449,8 +428,7 @@ ngx_rl_known(ngx_rl_ctx_t *ctx,
         return NGX_DECLINED;
     }
 
-    return ngx_rl_local_know(rmcf->zone, claim, &take->trust,
-                                         ctx->start);
+    return ngx_rl_known_decide(rmcf->zone, claim, &take->trust, ctx->start);
 }
 
 
@@ -477,8 +455,8 @@ ngx_rl_park(ngx_http_request_t *r)
 static void
 ngx_rl_answer(ngx_rl_take_t *take)
 {
-    ngx_connection_t          *c;
-    ngx_rl_ctx_t  *ctx;
+    ngx_rl_ctx_t      *ctx;
+    ngx_connection_t  *c;
 
     ctx = take->data;
 
@@ -495,23 +473,23 @@ ngx_rl_answer(ngx_rl_take_t *take)
 static void
 ngx_rl_decided(ngx_rl_ctx_t *ctx)
 {
-    ngx_uint_t                      i;
-    ngx_rl_call_t      *call;
-    ngx_rl_applied_t   *failed, *speaker;
-    ngx_rl_decision_t  *d;
+    ngx_uint_t            i;
+    ngx_rl_decision_t    *d;
+    ngx_rl_take_call_t   *call;
+    ngx_rl_http_claim_t  *failed, *speaker;
 
     ctx->done = 1;
     ctx->time = ngx_time();
     ctx->latency = ctx->take.ended ? ctx->take.ended - ctx->start : 0;
 
     for (i = 0; i < ctx->conf->n; i++) {
-        ngx_rl_learn(ctx, &ctx->applied[i]);
+        ngx_rl_learn(ctx, &ctx->claims[i]);
     }
 
     ngx_rl_decide_here(ctx);
 
     for (i = 0; i < ctx->conf->n; i++) {
-        ngx_rl_outcome(ctx, &ctx->applied[i]);
+        ngx_rl_outcome(ctx, &ctx->claims[i]);
     }
 
     d = &ctx->decision;
@@ -540,7 +518,7 @@ ngx_rl_decided(ngx_rl_ctx_t *ctx)
     if (failed && d->outcome != NGX_RL_REJECTED) {
 
         if (ngx_rl_closed(ctx, failed)) {
-            ngx_rl_store_refund(&ctx->take);
+            ngx_rl_take_refund(&ctx->take);
 
             ngx_memzero(d, sizeof(ngx_rl_decision_t));
             failed->claim.decision.source = NGX_RL_SOURCE_CLOSED;
@@ -562,37 +540,36 @@ ngx_rl_decided(ngx_rl_ctx_t *ctx)
         }
     }
 
-    ctx->speaker = speaker ? speaker : &ctx->applied[0];
+    ctx->speaker = speaker ? speaker : &ctx->claims[0];
 
-    call = ngx_rl_store_find(&ctx->take, &ctx->speaker->claim);
-    ctx->peer = call ? ngx_rl_link_peer(call->link) : NULL;
+    call = ngx_rl_take_find(&ctx->take, &ctx->speaker->claim);
+    ctx->peer = call ? ngx_rl_server_get_conf(call->server) : NULL;
 }
 
 
 /* what came of one claim that was sent */
 
 static void
-ngx_rl_learn(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *applied)
+ngx_rl_learn(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *claims)
 {
-    ngx_rl_call_t       *call;
+    ngx_rl_take_call_t  *call;
     ngx_rl_main_conf_t  *rmcf;
 
-    call = ngx_rl_store_find(&ctx->take, &applied->claim);
+    call = ngx_rl_take_find(&ctx->take, &claims->claim);
 
     if (call == NULL) {
         return;
     }
 
-    applied->failure = call->failure;
-    applied->claimed = (call->failure != NGX_RL_OK);
+    claims->failure = call->failure;
+    claims->claimed = (call->failure != NGX_RL_OK);
 
-    if (!applied->claimed && ctx->conf->preview && ctx->conf->preview_cache) {
+    if (!claims->claimed && ctx->conf->preview && ctx->conf->preview_cache) {
         rmcf = ngx_http_get_module_main_conf(ctx->request,
                                              ngx_http_ratelimit_module);
 
-        ngx_rl_local_remember(rmcf->zone, &applied->claim,
-                                          ctx->conf->preview_cache);
+        ngx_rl_known_preview_save(rmcf->zone, &claims->claim,
+                                  ctx->conf->preview_cache);
     }
 }
 
@@ -606,14 +583,14 @@ ngx_rl_learn(ngx_rl_ctx_t *ctx,
 static void
 ngx_rl_decide_here(ngx_rl_ctx_t *ctx)
 {
-    ngx_uint_t                       i, n;
-    ngx_rl_claim_t      *claims[NGX_RL_CLAIMS];
-    ngx_rl_applied_t    *applied;
-    ngx_rl_loc_conf_t   *conf;
-    ngx_rl_main_conf_t  *rmcf;
+    ngx_uint_t            i, n;
+    ngx_rl_claim_t       *claims[NGX_RL_CLAIMS];
+    ngx_rl_loc_conf_t    *conf;
+    ngx_rl_main_conf_t   *rmcf;
+    ngx_rl_http_claim_t  *applied;
 
     conf = ctx->conf;
-    applied = ctx->applied;
+    applied = ctx->claims;
 
     if ((conf->shards && conf->on_error != NGX_RL_ON_ERROR_LOCAL)
         || (!conf->preview && ngx_rl_blocker(ctx, 0))
@@ -638,14 +615,12 @@ ngx_rl_decide_here(ngx_rl_ctx_t *ctx)
                                          ngx_http_ratelimit_module);
 
     if (ngx_rl_local_take(rmcf->zone, claims, n,
-                                      conf->shards ? &conf->local_share : NULL,
-                                      conf->preview, ctx->start)
+                          conf->shards ? &conf->local_share : NULL,
+                          conf->preview, ctx->start)
         != NGX_OK)
     {
         for (i = 0; i < conf->n; i++) {
-            if (applied[i].claimed
-                && applied[i].failure == NGX_RL_OK)
-            {
+            if (applied[i].claimed && applied[i].failure == NGX_RL_OK) {
                 applied[i].failure = NGX_RL_OVERLOAD;
             }
         }
@@ -654,7 +629,7 @@ ngx_rl_decide_here(ngx_rl_ctx_t *ctx)
     }
 
     if (!conf->preview && ngx_rl_blocker(ctx, 0)) {
-        ngx_rl_store_refund(&ctx->take);
+        ngx_rl_take_refund(&ctx->take);
     }
 }
 
@@ -662,27 +637,26 @@ ngx_rl_decide_here(ngx_rl_ctx_t *ctx)
 /* what that means for the request */
 
 static void
-ngx_rl_outcome(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *applied)
+ngx_rl_outcome(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *claims)
 {
     ngx_rl_decision_t  *d;
 
-    d = &applied->claim.decision;
+    d = &claims->claim.decision;
 
     if (ctx->conf->preview && d->outcome == NGX_RL_REJECTED) {
         d->outcome = NGX_RL_PASSED;
         d->retry_after = 0;
     }
 
-    if (d->outcome == NGX_RL_REJECTED && applied->claim.shadow) {
+    if (d->outcome == NGX_RL_REJECTED && claims->claim.shadow) {
         d->outcome = NGX_RL_REJECTED_DRY_RUN;
     }
 
-    if (applied->failure == NGX_RL_OK) {
+    if (claims->failure == NGX_RL_OK) {
         return;
     }
 
-    d->failure = applied->failure;
+    d->failure = claims->failure;
 
     if (d->source == NGX_RL_SOURCE_NONE) {
         d->source = NGX_RL_SOURCE_OPEN;
@@ -696,19 +670,19 @@ ngx_rl_outcome(ngx_rl_ctx_t *ctx,
 
 /* of the limits that reject, or would, the one with the longest wait */
 
-static ngx_rl_applied_t *
+static ngx_rl_http_claim_t *
 ngx_rl_blocker(ngx_rl_ctx_t *ctx, ngx_uint_t shadow)
 {
-    ngx_uint_t                      i;
-    ngx_rl_applied_t   *blocker;
-    ngx_rl_decision_t  *d;
+    ngx_uint_t            i;
+    ngx_rl_decision_t    *d;
+    ngx_rl_http_claim_t  *blocker;
 
     blocker = NULL;
 
     for (i = 0; i < ctx->conf->n; i++) {
-        d = &ctx->applied[i].claim.decision;
+        d = &ctx->claims[i].claim.decision;
 
-        if (ctx->applied[i].claim.shadow != shadow
+        if (ctx->claims[i].claim.shadow != shadow
             || (d->outcome != NGX_RL_REJECTED
                 && d->outcome != NGX_RL_REJECTED_DRY_RUN))
         {
@@ -718,7 +692,7 @@ ngx_rl_blocker(ngx_rl_ctx_t *ctx, ngx_uint_t shadow)
         if (blocker == NULL
             || d->retry_after > blocker->claim.decision.retry_after)
         {
-            blocker = &ctx->applied[i];
+            blocker = &ctx->claims[i];
         }
     }
 
@@ -728,26 +702,24 @@ ngx_rl_blocker(ngx_rl_ctx_t *ctx, ngx_uint_t shadow)
 
 /* of the limits that were decided, the one with the least left */
 
-static ngx_rl_applied_t *
+static ngx_rl_http_claim_t *
 ngx_rl_tightest(ngx_rl_ctx_t *ctx, ngx_uint_t shadow)
 {
-    ngx_uint_t                      i;
-    ngx_rl_applied_t   *tightest;
-    ngx_rl_decision_t  *d;
+    ngx_uint_t            i;
+    ngx_rl_decision_t    *d;
+    ngx_rl_http_claim_t  *tightest;
 
     tightest = NULL;
 
     for (i = 0; i < ctx->conf->n; i++) {
-        d = &ctx->applied[i].claim.decision;
+        d = &ctx->claims[i].claim.decision;
 
-        if (d->limit == 0 || ctx->applied[i].claim.shadow != shadow) {
+        if (d->limit == 0 || ctx->claims[i].claim.shadow != shadow) {
             continue;
         }
 
-        if (tightest == NULL
-            || ngx_rl_tighter(d, &tightest->claim.decision))
-        {
-            tightest = &ctx->applied[i];
+        if (tightest == NULL || ngx_rl_tighter(d, &tightest->claim.decision)) {
+            tightest = &ctx->claims[i];
         }
     }
 
@@ -761,37 +733,36 @@ ngx_rl_tightest(ngx_rl_ctx_t *ctx, ngx_uint_t shadow)
  * enforced
  */
 
-static ngx_rl_applied_t *
+static ngx_rl_http_claim_t *
 ngx_rl_failed(ngx_rl_ctx_t *ctx)
 {
-    ngx_uint_t                     i, shadow;
-    ngx_rl_applied_t  *applied, *failed;
+    ngx_uint_t            i, shadow;
+    ngx_rl_http_claim_t  *claims, *failed;
 
-    applied = ctx->applied;
+    claims = ctx->claims;
     failed = NULL;
     shadow = 1;
 
     for (i = 0; i < ctx->conf->n; i++) {
-        if (applied[i].key.len) {
-            shadow &= applied[i].claim.shadow;
+        if (claims[i].key.len) {
+            shadow &= claims[i].claim.shadow;
         }
     }
 
     for (i = 0; i < ctx->conf->n; i++) {
 
-        if (applied[i].failure == NGX_RL_OK
-            || applied[i].claim.shadow != shadow)
+        if (claims[i].failure == NGX_RL_OK || claims[i].claim.shadow != shadow)
         {
             continue;
         }
 
         if (failed == NULL
-            || (applied[i].claim.decision.source
+            || (claims[i].claim.decision.source
                 != NGX_RL_SOURCE_LOCAL
                 && failed->claim.decision.source
-                   == NGX_RL_SOURCE_LOCAL))
+                == NGX_RL_SOURCE_LOCAL))
         {
-            failed = &applied[i];
+            failed = &claims[i];
         }
     }
 
@@ -802,8 +773,7 @@ ngx_rl_failed(ngx_rl_ctx_t *ctx)
 /* whether such a failure ends the request */
 
 static ngx_uint_t
-ngx_rl_closed(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *failed)
+ngx_rl_closed(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *failed)
 {
     return failed && !failed->claim.shadow && !ctx->conf->preview
            && ctx->conf->on_error == NGX_RL_ON_ERROR_CLOSED;
@@ -811,8 +781,7 @@ ngx_rl_closed(ngx_rl_ctx_t *ctx,
 
 
 static ngx_int_t
-ngx_rl_verdict(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx)
+ngx_rl_verdict(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 {
     ngx_uint_t  i;
 
@@ -830,8 +799,8 @@ ngx_rl_verdict(ngx_http_request_t *r,
     }
 
     for (i = 0; i < ctx->conf->n; i++) {
-        if (ngx_rl_counts(ctx, &ctx->applied[i])) {
-            ngx_rl_log(r, ctx, &ctx->applied[i]);
+        if (ngx_rl_counts(ctx, &ctx->claims[i])) {
+            ngx_rl_log(r, ctx, &ctx->claims[i]);
         }
     }
 
@@ -868,7 +837,7 @@ ngx_rl_final(ngx_rl_ctx_t *ctx)
     }
 
     for (i = 0; i < ctx->conf->n; i++) {
-        if (ctx->applied[i].key.len && !ctx->applied[i].claim.shadow) {
+        if (ctx->claims[i].key.len && !ctx->claims[i].claim.shadow) {
             return 1;
         }
     }
@@ -901,28 +870,27 @@ ngx_rl_step_back(ngx_rl_ctx_t *ctx)
  */
 
 static ngx_uint_t
-ngx_rl_counts(ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *applied)
+ngx_rl_counts(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *claims)
 {
     ngx_rl_decision_t  *d;
 
-    d = &applied->claim.decision;
+    d = &claims->claim.decision;
 
-    if (applied->asked && d->outcome != NGX_RL_REJECTED) {
+    if (claims->asked && d->outcome != NGX_RL_REJECTED) {
         return 0;
     }
 
     switch (d->outcome) {
 
     case NGX_RL_SKIPPED:
-        return applied->key.len == 0;
+        return claims->key.len == 0;
 
     case NGX_RL_PASSED:
     case NGX_RL_DEGRADED:
         return d->source == NGX_RL_SOURCE_CLOSED
                || (ctx->decision.outcome != NGX_RL_REJECTED
                    && ctx->decision.source
-                      != NGX_RL_SOURCE_CLOSED);
+                   != NGX_RL_SOURCE_CLOSED);
 
     default:
         return 1;
@@ -951,7 +919,7 @@ ngx_rl_count_request(ngx_rl_ctx_t *ctx)
 
     if (d->failure != NGX_RL_OK) {
         ngx_rl_count(rmcf->stats->fallback[d->source]
-                            [ngx_rl_failure_reason(d->failure)]);
+                     [ngx_rl_failure_reason(d->failure)]);
     }
 }
 
@@ -959,8 +927,8 @@ ngx_rl_count_request(ngx_rl_ctx_t *ctx)
 static void
 ngx_rl_count_limits(ngx_rl_ctx_t *ctx)
 {
-    ngx_uint_t                     i;
-    ngx_rl_applied_t  *applied;
+    ngx_uint_t            i;
+    ngx_rl_http_claim_t  *claims;
 
     if (ctx->conf->preview) {
         ngx_rl_count_previews(ctx);
@@ -968,14 +936,13 @@ ngx_rl_count_limits(ngx_rl_ctx_t *ctx)
     }
 
     for (i = 0; i < ctx->conf->n; i++) {
-        applied = &ctx->applied[i];
+        claims = &ctx->claims[i];
 
-        if (ngx_rl_counts(ctx, applied)) {
-            ngx_rl_stats_decision(applied->limit->stats->requests,
-                                              &applied->claim.decision);
-            ngx_rl_stats_taken(applied->limit->stats,
-                                           &applied->claim.decision,
-                                           applied->claim.bucket.cost);
+        if (ngx_rl_counts(ctx, claims)) {
+            ngx_rl_stats_decision(claims->limit->stats->requests,
+                                  &claims->claim.decision);
+            ngx_rl_stats_taken(claims->limit->stats, &claims->claim.decision,
+                               claims->claim.bucket.cost);
         }
     }
 }
@@ -984,17 +951,17 @@ ngx_rl_count_limits(ngx_rl_ctx_t *ctx)
 static void
 ngx_rl_count_previews(ngx_rl_ctx_t *ctx)
 {
-    ngx_uint_t                     i;
-    ngx_rl_source_e    source;
-    ngx_rl_applied_t  *applied;
+    ngx_uint_t            i;
+    ngx_rl_source_e       source;
+    ngx_rl_http_claim_t  *claims;
 
-    applied = ctx->applied;
+    claims = ctx->claims;
 
     for (i = 0; i < ctx->conf->n; i++) {
-        source = applied[i].claim.decision.source;
+        source = claims[i].claim.decision.source;
 
         if (source != NGX_RL_SOURCE_NONE) {
-            ngx_rl_count(applied[i].limit->stats->previews[source]);
+            ngx_rl_count(claims[i].limit->stats->previews[source]);
         }
     }
 }
@@ -1002,16 +969,15 @@ ngx_rl_count_previews(ngx_rl_ctx_t *ctx)
 
 static void
 ngx_rl_log(ngx_http_request_t *r, ngx_rl_ctx_t *ctx,
-    ngx_rl_applied_t *applied)
+    ngx_rl_http_claim_t *claims)
 {
     size_t                          len;
     u_char                          key[sizeof(", key: \"\"")
-                                        + ngx_rl_escape_size(
-                                            NGX_RL_LOG_KEY)];
+                                        + ngx_rl_escape_size(NGX_RL_LOG_KEY)];
     ngx_uint_t                      level;
     ngx_rl_decision_t  *d;
 
-    d = &applied->claim.decision;
+    d = &claims->claim.decision;
 
     level = (d->outcome == NGX_RL_REJECTED
              || d->outcome == NGX_RL_REJECTED_DRY_RUN)
@@ -1021,24 +987,21 @@ ngx_rl_log(ngx_http_request_t *r, ngx_rl_ctx_t *ctx,
         return;
     }
 
-    len = ngx_rl_log_key(key,
-                                     &ctx->conf->guards[applied
-                                                        - ctx->applied],
-                                     &applied->key);
+    len = ngx_rl_log_key(key, &ctx->conf->guards[claims
+                         - ctx->claims], &claims->key);
 
     switch (d->outcome) {
 
     case NGX_RL_SKIPPED:
         ngx_log_error(level, r->connection->log, 0,
                       "ratelimit SKIPPED, limit: \"%V\", the key is empty",
-                      &applied->limit->name);
+                      &claims->limit->name);
         break;
 
     case NGX_RL_DEGRADED:
         ngx_log_error(level, r->connection->log, 0,
                       "ratelimit DEGRADED, limit: \"%V\"%*s, "
-                      "source: %s, failure: %s",
-                      &applied->limit->name, len, key,
+                      "source: %s, failure: %s", &claims->limit->name, len, key,
                       ngx_rl_source_name(d->source),
                       ngx_rl_failure_name(d->failure));
         break;
@@ -1048,8 +1011,8 @@ ngx_rl_log(ngx_http_request_t *r, ngx_rl_ctx_t *ctx,
                       "ratelimit %s, limit: \"%V\"%*s, cost: %uL, "
                       "remaining: %uL of %uL, retry after: %L, source: %s%s%s",
                       ngx_rl_outcome_name(d->outcome),
-                      &applied->limit->name, len, key,
-                      applied->claim.bucket.cost, d->remaining, d->limit,
+                      &claims->limit->name, len, key,
+                      claims->claim.bucket.cost, d->remaining, d->limit,
                       /* -1: never */
                       (int64_t) d->retry_after,
                       ngx_rl_source_name(d->source),
@@ -1064,17 +1027,16 @@ ngx_rl_log(ngx_http_request_t *r, ngx_rl_ctx_t *ctx,
 /* the key as the log may show it, or nothing */
 
 static size_t
-ngx_rl_log_key(u_char *buf, ngx_rl_guard_t *guard,
-    ngx_str_t *key)
+ngx_rl_log_key(u_char *buf, ngx_rl_location_limit_t *ll, ngx_str_t *key)
 {
-    u_char     *p;
-    u_char      digest[NGX_RL_DIGEST_LEN];
-    ngx_str_t   text;
+    u_char    *p;
+    u_char     digest[NGX_RL_DIGEST_LEN];
+    ngx_str_t  text;
 
     text = *key;
     p = ngx_cpymem(buf, ", key: \"", sizeof(", key: \"") - 1);
 
-    switch (guard->log_key) {
+    switch (ll->log_key) {
 
     case NGX_RL_KEY_OFF:
         return 0;
@@ -1111,9 +1073,7 @@ ngx_rl_log_key(u_char *buf, ngx_rl_guard_t *guard,
         break;
     }
 
-    p += ngx_rl_escape(p, text.data,
-                                   ngx_min(text.len,
-                                           NGX_RL_LOG_KEY));
+    p += ngx_rl_escape(p, text.data, ngx_min(text.len, NGX_RL_LOG_KEY));
     *p++ = '"';
 
     return p - buf;
@@ -1123,9 +1083,9 @@ ngx_rl_log_key(u_char *buf, ngx_rl_guard_t *guard,
 static void
 ngx_rl_cleanup(void *data)
 {
-    ngx_rl_ctx_t *ctx = data;
+    ngx_rl_ctx_t  *ctx = data;
 
-    ngx_rl_store_cancel(&ctx->take);
+    ngx_rl_take_cancel(&ctx->take);
 
     if (!ctx->told || ctx->final) {
         return;

@@ -36,18 +36,18 @@ typedef enum {
 
 /* the headers of a family, as a mask of the above */
 
-#define NGX_RL_MASK_LEGACY                                        \
-    (1 << NGX_RL_H_LIMIT                                          \
-     |1 << NGX_RL_H_REMAINING                                     \
-     |1 << NGX_RL_H_RESET                                         \
+#define NGX_RL_MASK_LEGACY                                                    \
+    (1 << NGX_RL_H_LIMIT                                                      \
+     |1 << NGX_RL_H_REMAINING                                                 \
+     |1 << NGX_RL_H_RESET                                                     \
      |1 << NGX_RL_H_RETRY)
 
-#define NGX_RL_MASK_DRAFT_8                                       \
-    (1 << NGX_RL_H_POLICY                                         \
+#define NGX_RL_MASK_DRAFT_8                                                   \
+    (1 << NGX_RL_H_POLICY                                                     \
      |1 << NGX_RL_H_RATELIMIT)
 
-#define NGX_RL_MASK_DEGRADED                                      \
-    (1 << NGX_RL_H_DEGRADED                                       \
+#define NGX_RL_MASK_DEGRADED                                                  \
+    (1 << NGX_RL_H_DEGRADED                                                   \
      |1 << NGX_RL_H_REASON)
 
 
@@ -58,10 +58,8 @@ static ngx_int_t ngx_rl_headers_draft_8(ngx_http_request_t *r,
     ngx_rl_ctx_t *ctx);
 static ngx_int_t ngx_rl_headers_common(ngx_http_request_t *r,
     ngx_rl_ctx_t *ctx);
-static ngx_uint_t ngx_rl_headers_wait(
-    ngx_rl_decision_t *d);
-static void ngx_rl_headers_remove(ngx_http_request_t *r,
-    ngx_uint_t mask);
+static ngx_uint_t ngx_rl_headers_wait(ngx_rl_decision_t *d);
+static void ngx_rl_headers_remove(ngx_http_request_t *r, ngx_uint_t mask);
 static ngx_int_t ngx_rl_header_number(ngx_http_request_t *r,
     ngx_rl_header_e name, uint64_t number);
 static ngx_int_t ngx_rl_header_set(ngx_http_request_t *r,
@@ -110,14 +108,14 @@ ngx_rl_headers_init(void)
 static ngx_int_t
 ngx_rl_header_filter(ngx_http_request_t *r)
 {
-    ngx_uint_t                 legacy, draft_8, mask;
+    ngx_uint_t     legacy, draft_8, mask;
     ngx_rl_ctx_t  *ctx;
 
     if (r != r->main) {
         return ngx_http_next_header_filter(r);
     }
 
-    ctx = ngx_rl_get_ctx(r);
+    ctx = ngx_rl_ctx_get(r);
 
     if (ctx == NULL || !ctx->done
         || ctx->decision.outcome == NGX_RL_SKIPPED
@@ -159,8 +157,7 @@ ngx_rl_header_filter(ngx_http_request_t *r)
 
 
 static ngx_int_t
-ngx_rl_headers_legacy(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx)
+ngx_rl_headers_legacy(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 {
     ngx_rl_decision_t  *d;
 
@@ -168,21 +165,17 @@ ngx_rl_headers_legacy(ngx_http_request_t *r,
 
     if (d->limit) {
 
-        if (ngx_rl_header_number(r, NGX_RL_H_LIMIT,
-                                             d->limit)
+        if (ngx_rl_header_number(r, NGX_RL_H_LIMIT, d->limit)
             != NGX_OK
-            || ngx_rl_header_number(r,
-                                  NGX_RL_H_REMAINING,
-                                  d->remaining)
-               != NGX_OK)
+            || ngx_rl_header_number(r, NGX_RL_H_REMAINING, d->remaining)
+            != NGX_OK)
         {
             return NGX_ERROR;
         }
 
         if (d->reset != NGX_RL_NEVER
-            && ngx_rl_header_number(r, NGX_RL_H_RESET,
-                                                ctx->time + d->reset)
-               != NGX_OK)
+            && ngx_rl_header_number(r, NGX_RL_H_RESET, ctx->time + d->reset)
+            != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -192,8 +185,7 @@ ngx_rl_headers_legacy(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    return ngx_rl_header_number(r, NGX_RL_H_RETRY,
-                                            d->retry_after);
+    return ngx_rl_header_number(r, NGX_RL_H_RETRY, d->retry_after);
 }
 
 
@@ -205,22 +197,21 @@ ngx_rl_headers_legacy(ngx_http_request_t *r,
  */
 
 static ngx_int_t
-ngx_rl_headers_draft_8(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx)
+ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 {
-    u_char                         *p;
-    size_t                          len;
-    uint64_t                        t;
-    ngx_str_t                       value, *name;
-    ngx_uint_t                      i;
-    ngx_rl_applied_t   *applied;
-    ngx_rl_decision_t  *d;
+    u_char               *p;
+    size_t                len;
+    uint64_t              t;
+    ngx_str_t             value, *name;
+    ngx_uint_t            i;
+    ngx_rl_decision_t    *d;
+    ngx_rl_http_claim_t  *claims;
 
-    applied = ctx->applied;
+    claims = ctx->claims;
     len = 0;
 
     for (i = 0; i < ctx->conf->n; i++) {
-        len += ngx_rl_quote_size(applied[i].limit->name.len)
+        len += ngx_rl_quote_size(claims[i].limit->name.len)
                + sizeof(";q=;w=, ") + 2 * NGX_INT64_LEN;
     }
 
@@ -235,9 +226,9 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r,
 
         /* neither skipped, nor invalid, nor only tried out */
 
-        if (applied[i].failure == NGX_RL_CONFIG
-            || applied[i].key.len == 0
-            || (applied[i].claim.shadow && &applied[i] != ctx->speaker))
+        if (claims[i].failure == NGX_RL_CONFIG
+            || claims[i].key.len == 0
+            || (claims[i].claim.shadow && &claims[i] != ctx->speaker))
         {
             continue;
         }
@@ -247,17 +238,17 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r,
             *p++ = ' ';
         }
 
-        name = &applied[i].limit->name;
+        name = &claims[i].limit->name;
 
         p = ngx_rl_quote(p, name->data, name->len);
 
         /* what applies here and now may be a share of it */
 
-        p = ngx_sprintf(p, ";q=%uL", applied[i].claim.decision.limit
-                                     ? applied[i].claim.decision.limit
-                                     : applied[i].claim.bucket.capacity);
+        p = ngx_sprintf(p, ";q=%uL", claims[i].claim.decision.limit
+                        ? claims[i].claim.decision.limit
+                        : claims[i].claim.bucket.capacity);
 
-        t = ngx_rl_span(&applied[i].claim.bucket);
+        t = ngx_rl_span(&claims[i].claim.bucket);
 
         if (t != NGX_RL_NEVER) {
             p = ngx_sprintf(p, ";w=%uL", t);
@@ -267,9 +258,8 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r,
     value.len = p - value.data;
 
     if (value.len
-        && ngx_rl_header_set(r, NGX_RL_H_POLICY,
-                                         (char *) value.data, value.len)
-           != NGX_OK)
+        && ngx_rl_header_set(r, NGX_RL_H_POLICY, (char *) value.data, value.len)
+        != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -301,17 +291,16 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r,
     value.len = p - value.data;
 
     return ngx_rl_header_set(r, NGX_RL_H_RATELIMIT,
-                                         (char *) value.data, value.len);
+                             (char *) value.data, value.len);
 }
 
 
 /* whichever the family */
 
 static ngx_int_t
-ngx_rl_headers_common(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx)
+ngx_rl_headers_common(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 {
-    const char                     *reason;
+    const char         *reason;
     ngx_rl_decision_t  *d;
 
     d = &ctx->decision;
@@ -319,15 +308,13 @@ ngx_rl_headers_common(ngx_http_request_t *r,
     if (d->failure != NGX_RL_OK
         && !(ctx->conf->headers & NGX_RL_HEADERS_HEALTHY))
     {
-        reason = ngx_rl_reason_name(
-                     ngx_rl_failure_reason(d->failure));
+        reason = ngx_rl_reason_name(ngx_rl_failure_reason(d->failure));
 
         if (ngx_rl_header_set(r, NGX_RL_H_DEGRADED,
-                                          "true", sizeof("true") - 1)
+                              "true", sizeof("true") - 1)
             != NGX_OK
-            || ngx_rl_header_set(r, NGX_RL_H_REASON,
-                                             reason, ngx_strlen(reason))
-               != NGX_OK)
+            || ngx_rl_header_set(r, NGX_RL_H_REASON, reason, ngx_strlen(reason))
+            != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -337,9 +324,7 @@ ngx_rl_headers_common(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    return ngx_rl_header_number(r,
-                                            NGX_RL_H_RETRY_AFTER,
-                                            d->retry_after);
+    return ngx_rl_header_number(r, NGX_RL_H_RETRY_AFTER, d->retry_after);
 }
 
 
@@ -383,7 +368,7 @@ ngx_rl_headers_remove(ngx_http_request_t *r, ngx_uint_t mask)
         for (k = 0; k < NGX_RL_H_ALL; k++) {
             if ((mask & 1 << k) && h[i].key.len == name[k].len
                 && ngx_strncasecmp(h[i].key.data, name[k].data, name[k].len)
-                   == 0)
+                == 0)
             {
                 h[i].hash = 0;
                 break;

@@ -21,27 +21,27 @@
 #define NGX_RL_METRICS_BLOCK   16384
 #define NGX_RL_METRICS_SAMPLE  256     /* without its labels */
 
-#define ngx_rl_labels(labels)                                     \
+#define ngx_rl_labels(labels)                                                 \
     labels, sizeof(labels) / sizeof(labels[0])
 
-#define ngx_rl_family(name, help)                                 \
+#define ngx_rl_family(name, help)                                             \
     { name, name "_bucket", name "_sum", name "_count", help }
 
 
 typedef struct {
-    const char                      *name;
-    ngx_str_t                        value;
+    const char  *name;
+    ngx_str_t    value;
 } ngx_rl_label_t;
 
 
 /* the names of a histogram's samples */
 
 typedef struct {
-    const char                      *name;
-    const char                      *bucket;
-    const char                      *sum;
-    const char                      *count;
-    const char                      *help;
+    const char  *name;
+    const char  *bucket;
+    const char  *sum;
+    const char  *count;
+    const char  *help;
 } ngx_rl_family_t;
 
 
@@ -56,76 +56,63 @@ typedef struct {
 /* a server, whoever knows about it */
 
 typedef struct {
-    ngx_str_t                          label;
-    ngx_rl_shard_stats_t  *stats;
-} ngx_rl_server_t;
+    ngx_str_t         label;
+    ngx_rl_record_t  *stats;
+} ngx_rl_metrics_server_t;
 
 
 typedef struct {
-    ngx_http_request_t              *request;
+    ngx_http_request_t  *request;
     ngx_rl_main_conf_t  *rmcf;
-    ngx_array_t                      servers;  /* keep limits */
-    ngx_array_t                      guides;   /* know where those are */
-    ngx_array_t                      clusters; /* that those are nodes of */
-    ngx_chain_t                     *out;
-    ngx_chain_t                    **last;
-    ngx_buf_t                       *buf;
-    const char                      *family;   /* of JSON, being written */
-    off_t                            length;
-    unsigned                         json:1;
-    unsigned                         failed:1; /* no memory */
+    ngx_array_t          servers;   /* keep limits */
+    ngx_array_t          guides;    /* know where those are */
+    ngx_array_t          clusters;  /* that those are nodes of */
+    ngx_chain_t         *out;
+    ngx_chain_t        **last;
+    ngx_buf_t           *buf;
+    const char          *family;    /* of JSON, being written */
+    off_t                length;
+    unsigned             json:1;
+    unsigned             failed:1;  /* no memory */
 } ngx_rl_metrics_t;
 
 
 static ngx_int_t ngx_rl_metrics_handler(ngx_http_request_t *r);
 static ngx_int_t ngx_rl_metrics_send(ngx_http_request_t *r,
     ngx_rl_metrics_t *m);
-static void ngx_rl_metrics_requests(
-    ngx_rl_metrics_t *m);
+static void ngx_rl_metrics_requests(ngx_rl_metrics_t *m);
 static void ngx_rl_metrics_decisions(
     ngx_rl_metrics_t *m, const char *family, ngx_str_t *limit,
     ngx_rl_decisions_t counters);
 static ngx_uint_t ngx_rl_metrics_expected(
     ngx_rl_metrics_t *m, ngx_uint_t decision, ngx_uint_t source);
-static void ngx_rl_metrics_fallback(
-    ngx_rl_metrics_t *m);
-static void ngx_rl_metrics_shards(
-    ngx_rl_metrics_t *m);
-static void ngx_rl_metrics_latency(
-    ngx_rl_metrics_t *m);
+static void ngx_rl_metrics_fallback(ngx_rl_metrics_t *m);
+static void ngx_rl_metrics_shards(ngx_rl_metrics_t *m);
+static void ngx_rl_metrics_latency(ngx_rl_metrics_t *m);
 static void ngx_rl_metrics_histogram(
     ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
     ngx_rl_series_t *series, ngx_uint_t n);
-static void ngx_rl_metrics_bound(ngx_str_t *value, u_char *le,
-    ngx_uint_t k);
-static void ngx_rl_metrics_breakers(
-    ngx_rl_metrics_t *m);
+static void ngx_rl_metrics_bound(ngx_str_t *value, u_char *le, ngx_uint_t k);
+static void ngx_rl_metrics_breakers(ngx_rl_metrics_t *m);
 static void ngx_rl_metrics_zone(ngx_rl_metrics_t *m);
-static void ngx_rl_metrics_topology(
-    ngx_rl_metrics_t *m);
+static void ngx_rl_metrics_topology(ngx_rl_metrics_t *m);
 static void ngx_rl_metrics_find(ngx_rl_metrics_t *m);
 static void ngx_rl_metrics_nodes(ngx_rl_metrics_t *m,
-    ngx_rl_peer_t *cluster);
+    ngx_rl_server_conf_t *cluster);
 static void ngx_rl_metrics_add(ngx_rl_metrics_t *m,
-    ngx_array_t *servers, ngx_str_t *label,
-    ngx_rl_shard_stats_t *stats);
-static ngx_rl_server_t *ngx_rl_metrics_next(
+    ngx_array_t *servers, ngx_str_t *label, ngx_rl_record_t *record);
+static ngx_rl_metrics_server_t *ngx_rl_metrics_next(
     ngx_array_t *servers, ngx_uint_t *i);
 static void ngx_rl_metrics_family(ngx_rl_metrics_t *m,
     const char *name, const char *type, const char *help);
 static void ngx_rl_metrics_sample(ngx_rl_metrics_t *m,
-    const char *name, ngx_rl_label_t *labels, ngx_uint_t n,
-    uint64_t value);
+    const char *name, ngx_rl_label_t *labels, ngx_uint_t n, uint64_t value);
 static void ngx_rl_metrics_micro(ngx_rl_metrics_t *m,
-    const char *name, ngx_rl_label_t *labels, ngx_uint_t n,
-    uint64_t value);
-static u_char *ngx_rl_metrics_open(
-    ngx_rl_metrics_t *m, const char *name,
+    const char *name, ngx_rl_label_t *labels, ngx_uint_t n, uint64_t value);
+static u_char *ngx_rl_metrics_open(ngx_rl_metrics_t *m, const char *name,
     ngx_rl_label_t *labels, ngx_uint_t n);
-static void ngx_rl_metrics_close(ngx_rl_metrics_t *m,
-    u_char *p);
-static u_char *ngx_rl_metrics_room(
-    ngx_rl_metrics_t *m, size_t size);
+static void ngx_rl_metrics_close(ngx_rl_metrics_t *m, u_char *p);
+static u_char *ngx_rl_metrics_room(ngx_rl_metrics_t *m, size_t size);
 static void ngx_rl_metrics_set(ngx_rl_label_t *label,
     const char *name, const char *value);
 
@@ -133,8 +120,8 @@ static void ngx_rl_metrics_set(ngx_rl_label_t *label,
 char *
 ngx_rl_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_http_core_loc_conf_t        *clcf;
-    ngx_rl_main_conf_t  *rmcf;
+    ngx_rl_main_conf_t        *rmcf;
+    ngx_http_core_loc_conf_t  *clcf;
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 
@@ -158,8 +145,8 @@ ngx_rl_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 static ngx_int_t
 ngx_rl_metrics_handler(ngx_http_request_t *r)
 {
-    ngx_int_t                     rc;
-    ngx_str_t                     format;
+    ngx_int_t         rc;
+    ngx_str_t         format;
     ngx_rl_label_t    labels[2];
     ngx_rl_metrics_t  m;
 
@@ -180,14 +167,13 @@ ngx_rl_metrics_handler(ngx_http_request_t *r)
     m.json = ngx_http_arg(r, (u_char *) "format", 6, &format) == NGX_OK
              && format.len == 4 && ngx_strncmp(format.data, "json", 4) == 0;
 
-    ngx_rl_metrics_set(&labels[0], "version",
-                                   NGX_RL_VERSION);
+    ngx_rl_metrics_set(&labels[0], "version", NGX_RL_VERSION);
     ngx_rl_metrics_set(&labels[1], "nginx", NGINX_VERSION);
 
     ngx_rl_metrics_family(&m, "nginx_ratelimit_build_info",
-                            "gauge", "The module, and the nginx it is in.");
+                          "gauge", "The module, and the nginx it is in.");
     ngx_rl_metrics_sample(&m, "nginx_ratelimit_build_info",
-                                      ngx_rl_labels(labels), 1);
+                          ngx_rl_labels(labels), 1);
 
     ngx_rl_metrics_find(&m);
     ngx_rl_metrics_requests(&m);
@@ -203,8 +189,7 @@ ngx_rl_metrics_handler(ngx_http_request_t *r)
 
 
 static ngx_int_t
-ngx_rl_metrics_send(ngx_http_request_t *r,
-    ngx_rl_metrics_t *m)
+ngx_rl_metrics_send(ngx_http_request_t *r, ngx_rl_metrics_t *m)
 {
     u_char       *p;
     ngx_int_t     rc;
@@ -255,8 +240,8 @@ ngx_rl_metrics_send(ngx_http_request_t *r,
 static void
 ngx_rl_metrics_requests(ngx_rl_metrics_t *m)
 {
-    ngx_uint_t                    i, k;
-    ngx_atomic_t                 *counter;
+    ngx_uint_t        i, k;
+    ngx_atomic_t     *counter;
     ngx_rl_label_t    labels[2];
     ngx_rl_limit_t  **limit;
 
@@ -282,31 +267,30 @@ ngx_rl_metrics_requests(ngx_rl_metrics_t *m)
     limit = m->rmcf->limits.elts;
 
     ngx_rl_metrics_family(m, "nginx_ratelimit_decisions_total",
-                            "counter",
-                            "Requests to limited places, each counted once.");
+                          "counter",
+                          "Requests to limited places, each counted once.");
 
     ngx_rl_metrics_decisions(m, "nginx_ratelimit_decisions_total",
-                                         NULL, m->rmcf->stats->decisions);
+                             NULL, m->rmcf->stats->decisions);
 
     if (m->rmcf->limits.nelts == 0) {
         return;
     }
 
     ngx_rl_metrics_family(m, "nginx_ratelimit_requests_total",
-                            "counter",
-                            "What each limit decided about requests.");
+                          "counter",
+                          "What each limit decided about requests.");
 
     for (i = 0; i < m->rmcf->limits.nelts; i++) {
         ngx_rl_metrics_decisions(m,
-                                             "nginx_ratelimit_requests_total",
-                                             &limit[i]->name,
-                                             limit[i]->stats->requests);
+                                 "nginx_ratelimit_requests_total",
+                                 &limit[i]->name, limit[i]->stats->requests);
     }
 
     labels[0].name = "limit";
 
     ngx_rl_metrics_family(m, "nginx_ratelimit_previews_total",
-                            "counter", "Looks at each limit.");
+                          "counter", "Looks at each limit.");
 
     for (i = 0; i < m->rmcf->limits.nelts; i++) {
         labels[0].value = limit[i]->name;
@@ -322,27 +306,24 @@ ngx_rl_metrics_requests(ngx_rl_metrics_t *m)
                 continue;
             }
 
-            ngx_rl_metrics_set(&labels[1], "source",
-                                     ngx_rl_source_name(k));
+            ngx_rl_metrics_set(&labels[1], "source", ngx_rl_source_name(k));
             ngx_rl_metrics_sample(m,
-                                     "nginx_ratelimit_previews_total",
-                                     ngx_rl_labels(labels),
-                                     limit[i]->stats->previews[k]);
+                                  "nginx_ratelimit_previews_total",
+                                  ngx_rl_labels(labels),
+                                  limit[i]->stats->previews[k]);
         }
     }
 
     for (k = 0; k < sizeof(counters) / sizeof(counters[0]); k++) {
 
-        ngx_rl_metrics_family(m, counters[k].name, "counter",
-                                          counters[k].help);
+        ngx_rl_metrics_family(m, counters[k].name, "counter", counters[k].help);
 
         for (i = 0; i < m->rmcf->limits.nelts; i++) {
             labels[0].value = limit[i]->name;
             counter = (ngx_atomic_t *) ((u_char *) limit[i]->stats
                                         + counters[k].offset);
 
-            ngx_rl_metrics_sample(m, counters[k].name, labels, 1,
-                                              *counter);
+            ngx_rl_metrics_sample(m, counters[k].name, labels, 1, *counter);
         }
     }
 }
@@ -350,10 +331,9 @@ ngx_rl_metrics_requests(ngx_rl_metrics_t *m)
 
 static void
 ngx_rl_metrics_decisions(ngx_rl_metrics_t *m,
-    const char *family, ngx_str_t *limit,
-    ngx_rl_decisions_t counters)
+    const char *family, ngx_str_t *limit, ngx_rl_decisions_t counters)
 {
-    ngx_uint_t                  i, k, n;
+    ngx_uint_t      i, k, n;
     ngx_rl_label_t  labels[3];
 
     n = 0;
@@ -366,19 +346,14 @@ ngx_rl_metrics_decisions(ngx_rl_metrics_t *m,
     for (i = 0; i < NGX_RL_DECISIONS; i++) {
         for (k = 0; k < NGX_RL_SOURCES; k++) {
 
-            if (counters[i][k] == 0
-                && !ngx_rl_metrics_expected(m, i, k))
-            {
+            if (counters[i][k] == 0 && !ngx_rl_metrics_expected(m, i, k)) {
                 continue;
             }
 
-            ngx_rl_metrics_set(&labels[n], "decision",
-                                     ngx_rl_decision_name(i));
-            ngx_rl_metrics_set(&labels[n + 1], "source",
-                                     ngx_rl_source_name(k));
+            ngx_rl_metrics_set(&labels[n], "decision", ngx_rl_decision_name(i));
+            ngx_rl_metrics_set(&labels[n + 1], "source", ngx_rl_source_name(k));
 
-            ngx_rl_metrics_sample(m, family, labels, n + 2,
-                                              counters[i][k]);
+            ngx_rl_metrics_sample(m, family, labels, n + 2, counters[i][k]);
         }
     }
 }
@@ -425,7 +400,7 @@ ngx_rl_metrics_expected(ngx_rl_metrics_t *m,
 static void
 ngx_rl_metrics_fallback(ngx_rl_metrics_t *m)
 {
-    ngx_uint_t                  i, k;
+    ngx_uint_t      i, k;
     ngx_rl_label_t  labels[2];
 
     static ngx_rl_source_e  policies[] = {
@@ -435,21 +410,20 @@ ngx_rl_metrics_fallback(ngx_rl_metrics_t *m)
     };
 
     ngx_rl_metrics_family(m,
-                        "nginx_ratelimit_fallback_decisions_total", "counter",
-                        "Requests decided without an answer from Redis.");
+                          "nginx_ratelimit_fallback_decisions_total", "counter",
+                          "Requests decided without an answer from Redis.");
 
     for (i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
         for (k = 0; k < NGX_RL_REASONS; k++) {
 
             ngx_rl_metrics_set(&labels[0], "policy",
                                ngx_rl_source_name(policies[i]));
-            ngx_rl_metrics_set(&labels[1], "reason",
-                               ngx_rl_reason_name(k));
+            ngx_rl_metrics_set(&labels[1], "reason", ngx_rl_reason_name(k));
 
             ngx_rl_metrics_sample(m,
-                               "nginx_ratelimit_fallback_decisions_total",
-                               ngx_rl_labels(labels),
-                               m->rmcf->stats->fallback[policies[i]][k]);
+                                  "nginx_ratelimit_fallback_decisions_total",
+                                  ngx_rl_labels(labels),
+                                  m->rmcf->stats->fallback[policies[i]][k]);
         }
     }
 }
@@ -458,21 +432,21 @@ ngx_rl_metrics_fallback(ngx_rl_metrics_t *m)
 static void
 ngx_rl_metrics_find(ngx_rl_metrics_t *m)
 {
-    ngx_uint_t                       i;
-    ngx_rl_peer_t      **peer;
-    ngx_rl_sentinels_t  *sentinels;
+    ngx_uint_t                i;
+    ngx_rl_server_conf_t    **conf;
+    ngx_rl_sentinels_conf_t  *sentinels;
 
-    peer = m->rmcf->peers.elts;
+    conf = m->rmcf->peers.elts;
 
     if (ngx_array_init(&m->servers, m->request->pool, m->rmcf->peers.nelts + 1,
-                       sizeof(ngx_rl_server_t))
+                       sizeof(ngx_rl_metrics_server_t))
         != NGX_OK
         || ngx_array_init(&m->guides, m->request->pool, 1,
-                          sizeof(ngx_rl_server_t))
-           != NGX_OK
+                          sizeof(ngx_rl_metrics_server_t))
+        != NGX_OK
         || ngx_array_init(&m->clusters, m->request->pool, 1,
-                          sizeof(ngx_rl_server_t))
-           != NGX_OK)
+                          sizeof(ngx_rl_metrics_server_t))
+        != NGX_OK)
     {
         m->failed = 1;
         return;
@@ -480,22 +454,20 @@ ngx_rl_metrics_find(ngx_rl_metrics_t *m)
 
     for (i = 0; i < m->rmcf->peers.nelts; i++) {
 
-        if (peer[i]->kind == NGX_RL_CLUSTER) {
-            ngx_rl_metrics_nodes(m, peer[i]);
-            ngx_rl_metrics_add(m, &m->clusters, &peer[i]->label,
-                                           peer[i]->stats);
+        if (conf[i]->kind == NGX_RL_CLUSTER) {
+            ngx_rl_metrics_nodes(m, conf[i]);
+            ngx_rl_metrics_add(m, &m->clusters, &conf[i]->label,
+                               conf[i]->stats);
             continue;
         }
 
-        ngx_rl_metrics_add(m, &m->servers, &peer[i]->label,
-                                       peer[i]->stats);
+        ngx_rl_metrics_add(m, &m->servers, &conf[i]->label, conf[i]->stats);
 
-        sentinels = peer[i]->sentinels;
+        sentinels = conf[i]->sentinels;
 
         if (sentinels) {
-            ngx_rl_metrics_add(m, &m->guides,
-                                           &sentinels->peer->label,
-                                           sentinels->peer->stats);
+            ngx_rl_metrics_add(m, &m->guides, &sentinels->peer->label,
+                               sentinels->peer->stats);
         }
     }
 }
@@ -504,20 +476,19 @@ ngx_rl_metrics_find(ngx_rl_metrics_t *m)
 /* those that a worker has found in the map when it last looked */
 
 static void
-ngx_rl_metrics_nodes(ngx_rl_metrics_t *m,
-    ngx_rl_peer_t *cluster)
+ngx_rl_metrics_nodes(ngx_rl_metrics_t *m, ngx_rl_server_conf_t *cluster)
 {
-    size_t                             room;
-    ngx_str_t                          name;
-    ngx_rl_shard_stats_t  *stats;
+    size_t            room;
+    ngx_str_t         name;
+    ngx_rl_record_t  *record;
 
-    stats = NULL;
+    record = NULL;
     room = 0;
 
     for ( ;; ) {
 
         if (room == 0) {
-            room = cluster->user.len + NGX_RL_PEER_NAME;
+            room = cluster->user.len + NGX_RL_SERVER_NAME;
 
             name.data = ngx_pnalloc(m->request->pool, room);
             if (name.data == NULL) {
@@ -526,19 +497,18 @@ ngx_rl_metrics_nodes(ngx_rl_metrics_t *m,
             }
         }
 
-        stats = ngx_rl_stats_next(m->rmcf->zone, stats, &name,
-                                              room);
-        if (stats == NULL) {
+        record = ngx_rl_stats_next(m->rmcf->zone, record, &name, room);
+        if (record == NULL) {
             return;
         }
 
         /* a process that has ended since may have been the last to see it */
 
-        if (stats->role == NGX_RL_ROLE_NODE && stats->mapped
-            && stats->set == cluster->hash
-            && ngx_rl_stats_used(m->rmcf->stats, stats))
+        if (record->role == NGX_RL_ROLE_NODE && record->mapped
+            && record->set == cluster->hash
+            && ngx_rl_stats_used(m->rmcf->stats, record))
         {
-            ngx_rl_metrics_add(m, &m->servers, &name, stats);
+            ngx_rl_metrics_add(m, &m->servers, &name, record);
             room = 0;
         }
     }
@@ -548,17 +518,16 @@ ngx_rl_metrics_nodes(ngx_rl_metrics_t *m,
 /* peers may share their counters */
 
 static void
-ngx_rl_metrics_add(ngx_rl_metrics_t *m,
-    ngx_array_t *servers, ngx_str_t *label,
-    ngx_rl_shard_stats_t *stats)
+ngx_rl_metrics_add(ngx_rl_metrics_t *m, ngx_array_t *servers, ngx_str_t *label,
+    ngx_rl_record_t *record)
 {
-    ngx_uint_t                    i;
-    ngx_rl_server_t  *server;
+    ngx_uint_t                i;
+    ngx_rl_metrics_server_t  *server;
 
     server = servers->elts;
 
     for (i = 0; i < servers->nelts; i++) {
-        if (server[i].stats == stats) {
+        if (server[i].stats == record) {
             return;
         }
     }
@@ -570,14 +539,14 @@ ngx_rl_metrics_add(ngx_rl_metrics_t *m,
     }
 
     server->label = *label;
-    server->stats = stats;
+    server->stats = record;
 }
 
 
-static ngx_rl_server_t *
+static ngx_rl_metrics_server_t *
 ngx_rl_metrics_next(ngx_array_t *servers, ngx_uint_t *i)
 {
-    ngx_rl_server_t  *server;
+    ngx_rl_metrics_server_t  *server;
 
     server = servers->elts;
 
@@ -588,11 +557,11 @@ ngx_rl_metrics_next(ngx_array_t *servers, ngx_uint_t *i)
 static void
 ngx_rl_metrics_shards(ngx_rl_metrics_t *m)
 {
-    ngx_uint_t                    i, k;
-    ngx_atomic_t                 *counter;
-    ngx_rl_label_t    labels[2];
-    ngx_rl_gauges_t   sum;
-    ngx_rl_server_t  *server;
+    ngx_uint_t                i, k;
+    ngx_atomic_t             *counter;
+    ngx_rl_label_t            labels[2];
+    ngx_rl_gauges_t           sum;
+    ngx_rl_metrics_server_t  *server;
 
     static struct {
         const char  *name;
@@ -601,31 +570,31 @@ ngx_rl_metrics_shards(ngx_rl_metrics_t *m)
     }  counters[] = {
 
         { "nginx_ratelimit_redis_calls_total",
-          offsetof(ngx_rl_shard_stats_t, calls),
+          offsetof(ngx_rl_record_t, calls),
           "Script calls sent to Redis." },
 
         { "nginx_ratelimit_redis_reconnects_total",
-          offsetof(ngx_rl_shard_stats_t, reconnects),
+          offsetof(ngx_rl_record_t, reconnects),
           "Connections to Redis made in place of lost ones." },
 
         { "nginx_ratelimit_redis_script_reloads_total",
-          offsetof(ngx_rl_shard_stats_t, script_reloads),
+          offsetof(ngx_rl_record_t, script_reloads),
           "Calls sent again with the text of a script that Redis had lost." },
 
         { "nginx_ratelimit_redis_refunds_total",
-          offsetof(ngx_rl_shard_stats_t, refunds),
+          offsetof(ngx_rl_record_t, refunds),
           "Calls that gave back what other limits' denials made useless." },
 
         { "nginx_ratelimit_redis_refunds_lost_total",
-          offsetof(ngx_rl_shard_stats_t, refunds_lost),
+          offsetof(ngx_rl_record_t, refunds_lost),
           "Refunds that did not arrive, as far as nginx knows." },
 
         { "nginx_ratelimit_redis_sent_bytes_total",
-          offsetof(ngx_rl_shard_stats_t, sent),
+          offsetof(ngx_rl_record_t, sent),
           "Bytes sent to Redis." },
 
         { "nginx_ratelimit_redis_received_bytes_total",
-          offsetof(ngx_rl_shard_stats_t, received),
+          offsetof(ngx_rl_record_t, received),
           "Bytes received from Redis." }
     };
 
@@ -641,8 +610,7 @@ ngx_rl_metrics_shards(ngx_rl_metrics_t *m)
 
     for (k = 0; k < sizeof(counters) / sizeof(counters[0]); k++) {
 
-        ngx_rl_metrics_family(m, counters[k].name, "counter",
-                                          counters[k].help);
+        ngx_rl_metrics_family(m, counters[k].name, "counter", counters[k].help);
 
         i = 0;
 
@@ -651,13 +619,12 @@ ngx_rl_metrics_shards(ngx_rl_metrics_t *m)
             counter = (ngx_atomic_t *) ((u_char *) server->stats
                                         + counters[k].offset);
 
-            ngx_rl_metrics_sample(m, counters[k].name, labels, 1,
-                                              *counter);
+            ngx_rl_metrics_sample(m, counters[k].name, labels, 1, *counter);
         }
     }
 
     ngx_rl_metrics_family(m, in_flight, "gauge",
-                              "Calls to Redis that wait for their replies.");
+                          "Calls to Redis that wait for their replies.");
 
     i = 0;
 
@@ -668,19 +635,18 @@ ngx_rl_metrics_shards(ngx_rl_metrics_t *m)
     }
 
     ngx_rl_metrics_family(m, connections, "gauge",
-                              "Connections to Redis that are ready.");
+                          "Connections to Redis that are ready.");
 
     i = 0;
 
     while ((server = ngx_rl_metrics_next(&m->servers, &i))) {
         labels[0].value = server->label;
         ngx_rl_stats_sum(m->rmcf->stats, server->stats, &sum);
-        ngx_rl_metrics_sample(m, connections, labels, 1,
-                                          sum.connections);
+        ngx_rl_metrics_sample(m, connections, labels, 1, sum.connections);
     }
 
     ngx_rl_metrics_family(m, failures, "counter",
-                              "Calls and connections that failed.");
+                          "Calls and connections that failed.");
 
     i = 0;
 
@@ -688,14 +654,10 @@ ngx_rl_metrics_shards(ngx_rl_metrics_t *m)
 
         labels[0].value = server->label;
 
-        for (k = NGX_RL_OK + 1;
-             k < NGX_RL_CIRCUIT;
-             k++)
-        {
-            ngx_rl_metrics_set(&labels[1], "class",
-                                       ngx_rl_failure_name(k));
+        for (k = NGX_RL_OK + 1; k < NGX_RL_CIRCUIT; k++) {
+            ngx_rl_metrics_set(&labels[1], "class", ngx_rl_failure_name(k));
             ngx_rl_metrics_sample(m, failures, labels, 2,
-                                              server->stats->failures[k]);
+                                  server->stats->failures[k]);
         }
     }
 }
@@ -704,17 +666,17 @@ ngx_rl_metrics_shards(ngx_rl_metrics_t *m)
 static void
 ngx_rl_metrics_latency(ngx_rl_metrics_t *m)
 {
-    ngx_uint_t                    i, n;
-    ngx_rl_series_t  *series, all;
-    ngx_rl_server_t  *server;
+    ngx_uint_t                i, n;
+    ngx_rl_series_t          *series, all;
+    ngx_rl_metrics_server_t  *server;
 
     static const ngx_rl_family_t  decision =
         ngx_rl_family("nginx_ratelimit_decision_seconds",
-                                  "Time that a decision took.");
+                      "Time that a decision took.");
 
     static const ngx_rl_family_t  redis =
         ngx_rl_family("nginx_ratelimit_redis_latency_seconds",
-                                  "Time from a call to its reply.");
+                      "Time from a call to its reply.");
 
     ngx_memzero(&all, sizeof(ngx_rl_series_t));
     all.histogram = &m->rmcf->stats->latency;
@@ -725,8 +687,7 @@ ngx_rl_metrics_latency(ngx_rl_metrics_t *m)
         return;
     }
 
-    series = ngx_pcalloc(m->request->pool,
-                         ngx_max(m->servers.nelts, 1)
+    series = ngx_pcalloc(m->request->pool, ngx_max(m->servers.nelts, 1)
                          * sizeof(ngx_rl_series_t));
     if (series == NULL) {
         m->failed = 1;
@@ -749,18 +710,16 @@ ngx_rl_metrics_latency(ngx_rl_metrics_t *m)
 /* as JSON has it, all samples of one name stand together */
 
 static void
-ngx_rl_metrics_histogram(ngx_rl_metrics_t *m,
-    const ngx_rl_family_t *family,
+ngx_rl_metrics_histogram(ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
     ngx_rl_series_t *series, ngx_uint_t n)
 {
-    u_char                           le[NGX_INT64_LEN + sizeof(".000000")];
-    uint64_t                         count;
-    ngx_uint_t                       i, k, labelled;
+    u_char               le[NGX_INT64_LEN + sizeof(".000000")];
+    uint64_t             count;
+    ngx_uint_t           i, k, labelled;
     ngx_rl_label_t       labels[2];
     ngx_rl_histogram_t  *histogram;
 
-    ngx_rl_metrics_family(m, family->name, "histogram",
-                                      family->help);
+    ngx_rl_metrics_family(m, family->name, "histogram", family->help);
 
     for (i = 0; i < n; i++) {
 
@@ -775,14 +734,14 @@ ngx_rl_metrics_histogram(ngx_rl_metrics_t *m,
             ngx_rl_metrics_bound(&labels[labelled].value, le, k);
 
             ngx_rl_metrics_sample(m, family->bucket, labels,
-                                              labelled + 1, count);
+                                  labelled + 1, count);
         }
     }
 
     for (i = 0; i < n; i++) {
         ngx_rl_metrics_micro(m, family->sum, &series[i].label,
-                                         series[i].label.name != NULL,
-                                         series[i].histogram->sum);
+                             series[i].label.name != NULL,
+                             series[i].histogram->sum);
     }
 
     for (i = 0; i < n; i++) {
@@ -793,7 +752,7 @@ ngx_rl_metrics_histogram(ngx_rl_metrics_t *m,
         }
 
         ngx_rl_metrics_sample(m, family->count, &series[i].label,
-                                          series[i].label.name != NULL, count);
+                              series[i].label.name != NULL, count);
     }
 }
 
@@ -803,8 +762,8 @@ ngx_rl_metrics_histogram(ngx_rl_metrics_t *m,
 static void
 ngx_rl_metrics_bound(ngx_str_t *value, u_char *le, ngx_uint_t k)
 {
-    u_char    *p;
-    uint32_t   us;
+    u_char   *p;
+    uint32_t  us;
 
     if (k == NGX_RL_LATENCIES) {
         ngx_str_set(value, "+Inf");
@@ -813,8 +772,7 @@ ngx_rl_metrics_bound(ngx_str_t *value, u_char *le, ngx_uint_t k)
 
     us = ngx_rl_latency_bounds[k];
 
-    p = ngx_sprintf(le, "%uD.%06uD", us / NGX_RL_MICRO,
-                    us % NGX_RL_MICRO);
+    p = ngx_sprintf(le, "%uD.%06uD", us / NGX_RL_MICRO, us % NGX_RL_MICRO);
 
     while (p[-1] == '0') {
         p--;
@@ -832,9 +790,9 @@ ngx_rl_metrics_bound(ngx_str_t *value, u_char *le, ngx_uint_t k)
 static void
 ngx_rl_metrics_breakers(ngx_rl_metrics_t *m)
 {
-    ngx_uint_t                    i, k;
-    ngx_rl_label_t    labels[2];
-    ngx_rl_server_t  *server;
+    ngx_uint_t                i, k;
+    ngx_rl_label_t            labels[2];
+    ngx_rl_metrics_server_t  *server;
 
     static const char  state[] = "nginx_ratelimit_breaker_state";
     static const char  changes[] = "nginx_ratelimit_breaker_transitions_total";
@@ -846,7 +804,7 @@ ngx_rl_metrics_breakers(ngx_rl_metrics_t *m)
     labels[0].name = "shard";
 
     ngx_rl_metrics_family(m, state, "gauge",
-                               "The state that a shard is in has the value 1.");
+                          "The state that a shard is in has the value 1.");
 
     i = 0;
 
@@ -855,15 +813,14 @@ ngx_rl_metrics_breakers(ngx_rl_metrics_t *m)
         labels[0].value = server->label;
 
         for (k = 0; k < NGX_RL_BREAKER_STATES; k++) {
-            ngx_rl_metrics_set(&labels[1], "state",
-                                       ngx_rl_breaker_name(k));
+            ngx_rl_metrics_set(&labels[1], "state", ngx_rl_breaker_name(k));
             ngx_rl_metrics_sample(m, state, labels, 2,
-                                         server->stats->breaker.state == k);
+                                  server->stats->breaker.state == k);
         }
     }
 
     ngx_rl_metrics_family(m, changes, "counter",
-                               "Changes of a shard to a state.");
+                          "Changes of a shard to a state.");
 
     i = 0;
 
@@ -872,10 +829,9 @@ ngx_rl_metrics_breakers(ngx_rl_metrics_t *m)
         labels[0].value = server->label;
 
         for (k = 0; k < NGX_RL_BREAKER_STATES; k++) {
-            ngx_rl_metrics_set(&labels[1], "to",
-                                       ngx_rl_breaker_name(k));
+            ngx_rl_metrics_set(&labels[1], "to", ngx_rl_breaker_name(k));
             ngx_rl_metrics_sample(m, changes, labels, 2,
-                                         server->stats->transitions[k]);
+                                  server->stats->transitions[k]);
         }
     }
 }
@@ -886,11 +842,11 @@ ngx_rl_metrics_breakers(ngx_rl_metrics_t *m)
 static void
 ngx_rl_metrics_topology(ngx_rl_metrics_t *m)
 {
-    u_char                        text[NGX_SOCKADDR_STRLEN];
-    ngx_uint_t                    i, k, n;
-    ngx_array_t                  *all[2];
-    ngx_rl_label_t    labels[3];
-    ngx_rl_server_t  *server;
+    u_char                    text[NGX_SOCKADDR_STRLEN];
+    ngx_uint_t                i, k, n;
+    ngx_array_t              *all[2];
+    ngx_rl_label_t            labels[3];
+    ngx_rl_metrics_server_t  *server;
 
     static const char  node[] = "nginx_ratelimit_shard_node";
     static const char  events[] = "nginx_ratelimit_topology_events_total";
@@ -905,7 +861,7 @@ ngx_rl_metrics_topology(ngx_rl_metrics_t *m)
     labels[0].name = "shard";
 
     ngx_rl_metrics_family(m, node, "gauge",
-                               "The address that a shard was last found at.");
+                          "The address that a shard was last found at.");
 
     for (n = 0; n < 2; n++) {
 
@@ -913,13 +869,13 @@ ngx_rl_metrics_topology(ngx_rl_metrics_t *m)
 
         while ((server = ngx_rl_metrics_next(all[n], &i))) {
 
-            ngx_rl_zone_hold(m->rmcf->zone);
+            ngx_rl_zone_lock(m->rmcf->zone);
 
             labels[1].value.len = ngx_min(server->stats->node_len,
                                           NGX_SOCKADDR_STRLEN);
             ngx_memcpy(text, server->stats->node, labels[1].value.len);
 
-            ngx_rl_zone_release(m->rmcf->zone);
+            ngx_rl_zone_unlock(m->rmcf->zone);
 
             if (labels[1].value.len == 0) {
                 continue;
@@ -929,14 +885,14 @@ ngx_rl_metrics_topology(ngx_rl_metrics_t *m)
             labels[1].name = "node";
             labels[1].value.data = text;
             ngx_rl_metrics_set(&labels[2], "role",
-                           ngx_rl_role_name(server->stats->role));
+                               ngx_rl_role_name(server->stats->role));
 
             ngx_rl_metrics_sample(m, node, labels, 3, 1);
         }
     }
 
     ngx_rl_metrics_family(m, events, "counter",
-                               "What became of the places of shards.");
+                          "What became of the places of shards.");
 
     i = 0;
 
@@ -945,10 +901,9 @@ ngx_rl_metrics_topology(ngx_rl_metrics_t *m)
         labels[0].value = server->label;
 
         for (k = 0; k < NGX_RL_EVENTS; k++) {
-            ngx_rl_metrics_set(&labels[1], "event",
-                                       ngx_rl_event_name(k));
+            ngx_rl_metrics_set(&labels[1], "event", ngx_rl_event_name(k));
             ngx_rl_metrics_sample(m, events, labels, 2,
-                                              server->stats->events[k]);
+                                  server->stats->events[k]);
         }
     }
 
@@ -960,10 +915,8 @@ ngx_rl_metrics_topology(ngx_rl_metrics_t *m)
     while ((server = ngx_rl_metrics_next(&m->clusters, &i))) {
 
         labels[0].value = server->label;
-        ngx_rl_metrics_set(&labels[1], "event",
-                                       ngx_rl_event_name(k));
-        ngx_rl_metrics_sample(m, events, labels, 2,
-                                          server->stats->events[k]);
+        ngx_rl_metrics_set(&labels[1], "event", ngx_rl_event_name(k));
+        ngx_rl_metrics_sample(m, events, labels, 2, server->stats->events[k]);
     }
 }
 
@@ -971,7 +924,7 @@ ngx_rl_metrics_topology(ngx_rl_metrics_t *m)
 static void
 ngx_rl_metrics_zone(ngx_rl_metrics_t *m)
 {
-    ngx_uint_t                       i;
+    ngx_uint_t           i;
     ngx_rl_label_t       label;
     ngx_rl_zone_usage_t  usage;
 
@@ -1010,20 +963,17 @@ ngx_rl_metrics_zone(ngx_rl_metrics_t *m)
 
     for (i = 0; i < sizeof(samples) / sizeof(samples[0]); i++) {
         ngx_rl_metrics_family(m, samples[i].name, samples[i].type,
-                                          samples[i].help);
-        ngx_rl_metrics_sample(m, samples[i].name, NULL, 0,
-                                          samples[i].value);
+                              samples[i].help);
+        ngx_rl_metrics_sample(m, samples[i].name, NULL, 0, samples[i].value);
     }
 
     ngx_rl_metrics_family(m, evictions, "counter",
-                                      "Keys forgotten to make room for "
-                                      "others, by what they held.");
+                          "Keys forgotten to make room for "
+                          "others, by what they held.");
 
     for (i = 0; i < NGX_RL_HELDS; i++) {
-        ngx_rl_metrics_set(&label, "held",
-                                       ngx_rl_held_name(i));
-        ngx_rl_metrics_sample(m, evictions, &label, 1,
-                                          usage.evictions[i]);
+        ngx_rl_metrics_set(&label, "held", ngx_rl_held_name(i));
+        ngx_rl_metrics_sample(m, evictions, &label, 1, usage.evictions[i]);
     }
 }
 
@@ -1039,9 +989,9 @@ ngx_rl_metrics_family(ngx_rl_metrics_t *m,
     }
 
     p = ngx_rl_metrics_room(m, 2 * ngx_strlen(name)
-                                           + ngx_strlen(type)
-                                           + ngx_strlen(help)
-                                           + sizeof("# HELP  \n# TYPE  \n"));
+                            + ngx_strlen(type)
+                            + ngx_strlen(help)
+                            + sizeof("# HELP  \n# TYPE  \n"));
 
     if (p) {
         ngx_rl_metrics_close(m,
@@ -1053,8 +1003,7 @@ ngx_rl_metrics_family(ngx_rl_metrics_t *m,
 
 static void
 ngx_rl_metrics_sample(ngx_rl_metrics_t *m,
-    const char *name, ngx_rl_label_t *labels, ngx_uint_t n,
-    uint64_t value)
+    const char *name, ngx_rl_label_t *labels, ngx_uint_t n, uint64_t value)
 {
     u_char  *p;
 
@@ -1071,8 +1020,7 @@ ngx_rl_metrics_sample(ngx_rl_metrics_t *m,
 
 static void
 ngx_rl_metrics_micro(ngx_rl_metrics_t *m,
-    const char *name, ngx_rl_label_t *labels, ngx_uint_t n,
-    uint64_t value)
+    const char *name, ngx_rl_label_t *labels, ngx_uint_t n, uint64_t value)
 {
     u_char  *p;
 
@@ -1080,8 +1028,7 @@ ngx_rl_metrics_micro(ngx_rl_metrics_t *m,
 
     if (p) {
         p = ngx_sprintf(p, m->json ? "%uL.%06uL}" : "%uL.%06uL\n",
-                        value / NGX_RL_MICRO,
-                        value % NGX_RL_MICRO);
+                        value / NGX_RL_MICRO, value % NGX_RL_MICRO);
         ngx_rl_metrics_close(m, p);
     }
 }
@@ -1130,8 +1077,7 @@ ngx_rl_metrics_open(ngx_rl_metrics_t *m,
     for (i = 0; i < n; i++) {
         p = ngx_sprintf(p, m->json ? "\"%s\": " : i ? ",%s=" : "%s=",
                         labels[i].name);
-        p = ngx_rl_quote(p, labels[i].value.data,
-                                     labels[i].value.len);
+        p = ngx_rl_quote(p, labels[i].value.data, labels[i].value.len);
 
         if (m->json) {
             *p++ = ',';
@@ -1193,8 +1139,7 @@ ngx_rl_metrics_room(ngx_rl_metrics_t *m, size_t size)
 
 
 static void
-ngx_rl_metrics_set(ngx_rl_label_t *label,
-    const char *name, const char *value)
+ngx_rl_metrics_set(ngx_rl_label_t *label, const char *name, const char *value)
 {
     label->name = name;
     label->value.data = (u_char *) value;

@@ -14,8 +14,7 @@
 
 
 /* the handler of the directive */
-char *ngx_rl_metrics(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
+char *ngx_rl_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 
 #endif /* _NGX_RL_METRICS_H_INCLUDED_ */

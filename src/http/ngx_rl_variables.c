@@ -17,8 +17,7 @@ typedef enum {
 } ngx_rl_variable_e;
 
 
-static ngx_rl_ctx_t *ngx_rl_variable_ctx(
-    ngx_http_request_t *r);
+static ngx_rl_ctx_t *ngx_rl_variable_ctx(ngx_http_request_t *r);
 static ngx_int_t ngx_rl_variable_status(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_rl_variable_name(ngx_http_request_t *r,
@@ -109,7 +108,7 @@ ngx_rl_variable_ctx(ngx_http_request_t *r)
 {
     ngx_rl_ctx_t  *ctx;
 
-    ctx = ngx_rl_get_ctx(r->main);
+    ctx = ngx_rl_ctx_get(r->main);
 
     return (ctx && ctx->done) ? ctx : NULL;
 }
@@ -119,7 +118,7 @@ static ngx_int_t
 ngx_rl_variable_status(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-    const char                *name;
+    const char    *name;
     ngx_rl_ctx_t  *ctx;
 
     ctx = ngx_rl_variable_ctx(r);
@@ -140,7 +139,7 @@ static ngx_int_t
 ngx_rl_variable_name(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-    ngx_str_t                 *name;
+    ngx_str_t     *name;
     ngx_rl_ctx_t  *ctx;
 
     ctx = ngx_rl_variable_ctx(r);
@@ -161,8 +160,8 @@ static ngx_int_t
 ngx_rl_variable_number(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-    u_char                         *p;
-    uint64_t                        n;
+    u_char             *p;
+    uint64_t            n;
     ngx_rl_ctx_t       *ctx;
     ngx_rl_decision_t  *d;
 
@@ -218,14 +217,12 @@ static ngx_int_t
 ngx_rl_variable_source(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-    const char                *name;
+    const char    *name;
     ngx_rl_ctx_t  *ctx;
 
     ctx = ngx_rl_variable_ctx(r);
 
-    if (ctx == NULL
-        || ctx->decision.source == NGX_RL_SOURCE_NONE)
-    {
+    if (ctx == NULL || ctx->decision.source == NGX_RL_SOURCE_NONE) {
         v->not_found = 1;
         return NGX_OK;
     }
@@ -241,7 +238,7 @@ static ngx_int_t
 ngx_rl_variable_shard(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-    ngx_str_t                 *name;
+    ngx_str_t     *name;
     ngx_rl_ctx_t  *ctx;
 
     ctx = ngx_rl_variable_ctx(r);
@@ -264,7 +261,7 @@ static ngx_int_t
 ngx_rl_variable_latency(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-    u_char                    *p;
+    u_char        *p;
     ngx_rl_ctx_t  *ctx;
 
     ctx = ngx_rl_variable_ctx(r);
@@ -279,11 +276,10 @@ ngx_rl_variable_latency(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    ngx_rl_variable_set(v, p,
-                    ngx_sprintf(p, "%uL.%06uL",
-                                ctx->latency / NGX_RL_MICRO,
-                                ctx->latency % NGX_RL_MICRO)
-                    - p);
+    ngx_rl_variable_set(v, p, ngx_sprintf(p, "%uL.%06uL",
+                                          ctx->latency / NGX_RL_MICRO,
+                                          ctx->latency % NGX_RL_MICRO)
+                        - p);
 
     return NGX_OK;
 }
@@ -306,8 +302,7 @@ ngx_rl_variable_client_net(ngx_http_request_t *r,
 
 
 static void
-ngx_rl_variable_set(ngx_http_variable_value_t *v,
-    const void *data, size_t len)
+ngx_rl_variable_set(ngx_http_variable_value_t *v, const void *data, size_t len)
 {
     v->data = (u_char *) data;
     v->len = len;

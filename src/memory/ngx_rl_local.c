@@ -24,40 +24,34 @@
 
 typedef struct {
     ngx_rl_cell_key_t   key;
-    ngx_rl_keep_e       keep;
-    ngx_rl_node_t      *node;      /* NULL: nothing is known */
-    ngx_rl_bucket_t     bucket;    /* this machine's share */
-    ngx_rl_level_t      level;     /* where there is no node */
-    ngx_rl_log_t        log;       /* of a window */
-    unsigned                        fits:1;
+    ngx_rl_cell_kind_e  keep;
+    ngx_rl_cell_t      *node;    /* NULL: nothing is known */
+    ngx_rl_bucket_t     bucket;  /* this machine's share */
+    ngx_rl_level_t      level;   /* where there is no node */
+    ngx_rl_log_t        log;     /* of a window */
+    unsigned            fits:1;
 } ngx_rl_look_t;
 
 
 static void ngx_rl_local_look(ngx_rl_zone_t *zone,
     ngx_rl_look_t *look, int64_t *state, uint64_t now);
-static ngx_int_t ngx_rl_local_make(
-    ngx_rl_zone_t *zone, ngx_rl_look_t *look,
+static ngx_int_t ngx_rl_local_make(ngx_rl_zone_t *zone, ngx_rl_look_t *look,
     uint64_t limit, uint64_t now);
 static void ngx_rl_local_taken(ngx_rl_zone_t *zone,
     ngx_rl_look_t *look, int64_t *state, uint64_t now);
 static void ngx_rl_local_key(ngx_rl_claim_t *claim,
-    ngx_rl_keep_e keep, ngx_rl_cell_key_t *key);
-static void ngx_rl_local_preview(ngx_rl_claim_t *claim,
+    ngx_rl_cell_kind_e keep, ngx_rl_cell_key_t *key);
+static void ngx_rl_known_preview_cell(ngx_rl_claim_t *claim,
     ngx_msec_t age, ngx_rl_cell_key_t *key);
-static void ngx_rl_local_bound(ngx_rl_claim_t *claim,
-    ngx_rl_cell_key_t *key);
-static ngx_int_t ngx_rl_local_know_bucket(
-    ngx_rl_node_t *node, ngx_rl_claim_t *claim,
-    ngx_rl_trust_t *trust, uint64_t now);
-static ngx_int_t ngx_rl_local_know_window(
-    ngx_rl_node_t *node, ngx_rl_claim_t *claim,
-    ngx_rl_trust_t *trust, uint64_t now);
-static ngx_uint_t ngx_rl_local_denies(
-    ngx_rl_node_t *node, ngx_rl_claim_t *claim,
-    uint64_t now);
-static ngx_uint_t ngx_rl_local_stale(
-    ngx_rl_node_t *node, ngx_rl_trust_t *trust,
-    uint64_t now);
+static void ngx_rl_known_cell(ngx_rl_claim_t *claim, ngx_rl_cell_key_t *key);
+static ngx_int_t ngx_rl_known_bucket(ngx_rl_cell_t *cell, ngx_rl_claim_t *claim,
+    ngx_rl_known_ttl_t *ttl, uint64_t now);
+static ngx_int_t ngx_rl_known_window(ngx_rl_cell_t *cell, ngx_rl_claim_t *claim,
+    ngx_rl_known_ttl_t *ttl, uint64_t now);
+static ngx_uint_t ngx_rl_known_denies(
+    ngx_rl_cell_t *cell, ngx_rl_claim_t *claim, uint64_t now);
+static ngx_uint_t ngx_rl_known_stale(
+    ngx_rl_cell_t *cell, ngx_rl_known_ttl_t *ttl, uint64_t now);
 
 
 /* too large for the stack, and only one request at a time is looked at */
@@ -66,13 +60,13 @@ static ngx_rl_look_t
 
 
 /* whether what a shard said is of no use any more */
-#define ngx_rl_local_over(node, now)                              \
-    (ngx_rl_bound_age(node, now)                                  \
-     >= ngx_rl_bound_lasts(node))
+#define ngx_rl_known_over(node, now)                                          \
+    (ngx_rl_known_age(node, now)                                              \
+     >= ngx_rl_known_lasts(node))
 
 
 uint64_t
-ngx_rl_local_clock(void)
+ngx_rl_clock_us(void)
 {
     struct timespec  ts;
 
@@ -85,12 +79,11 @@ ngx_rl_local_clock(void)
 
 
 ngx_int_t
-ngx_rl_local_take(ngx_rl_zone_t *zone,
-    ngx_rl_claim_t **claims, ngx_uint_t n,
+ngx_rl_local_take(ngx_rl_zone_t *zone, ngx_rl_claim_t **claims, ngx_uint_t n,
     const ngx_rl_share_t *share, ngx_uint_t preview, uint64_t now)
 {
-    ngx_int_t                       rc;
-    ngx_uint_t                      i, denied;
+    ngx_int_t           rc;
+    ngx_uint_t          i, denied;
     ngx_rl_look_t      *look;
     ngx_rl_decision_t  *d;
 
@@ -100,11 +93,11 @@ ngx_rl_local_take(ngx_rl_zone_t *zone,
 
         look[i].keep = (claims[i]->bucket.algorithm
                         == NGX_RL_SLIDING_WINDOW_LOG)
-                       ? NGX_RL_KEEP_LOG
-                       : NGX_RL_KEEP_LEVEL;
+                       ? NGX_RL_CELL_LOG
+                       : NGX_RL_CELL_LEVEL;
 
         ngx_rl_zone_key(zone, look[i].keep, claims[i]->key,
-                                    claims[i]->len, &look[i].key);
+                        claims[i]->len, &look[i].key);
 
         look[i].bucket = claims[i]->bucket;
 
@@ -116,12 +109,11 @@ ngx_rl_local_take(ngx_rl_zone_t *zone,
     rc = NGX_OK;
     denied = 0;
 
-    ngx_rl_zone_lock(zone);
+    ngx_rl_cells_lock(zone);
 
     for (i = 0; i < n; i++) {
 
-        look[i].node = ngx_rl_cells_find(zone->cells,
-                                                     &look[i].key);
+        look[i].node = ngx_rl_cells_find(zone->cells, &look[i].key);
 
         ngx_rl_local_look(zone, &look[i], claims[i]->state, now);
 
@@ -138,9 +130,8 @@ ngx_rl_local_take(ngx_rl_zone_t *zone,
 
     for (i = 0; i < n; i++) {
         if (look[i].fits
-            && ngx_rl_local_make(zone, &look[i], claims[i]->limit,
-                                             now)
-               != NGX_OK)
+            && ngx_rl_local_make(zone, &look[i], claims[i]->limit, now)
+            != NGX_OK)
         {
             rc = NGX_DECLINED;
             goto done;
@@ -149,14 +140,13 @@ ngx_rl_local_take(ngx_rl_zone_t *zone,
 
     for (i = 0; i < n; i++) {
         if (look[i].fits) {
-            ngx_rl_local_taken(zone, &look[i], claims[i]->state,
-                                           now);
+            ngx_rl_local_taken(zone, &look[i], claims[i]->state, now);
         }
     }
 
 done:
 
-    ngx_rl_zone_unlock(zone);
+    ngx_rl_cells_unlock(zone);
 
     if (rc != NGX_OK) {
         return rc;
@@ -186,18 +176,16 @@ ngx_rl_local_look(ngx_rl_zone_t *zone,
 {
     ngx_rl_level_t  *level;
 
-    if (look->keep == NGX_RL_KEEP_LOG) {
+    if (look->keep == NGX_RL_CELL_LOG) {
 
         if (look->node) {
-            ngx_rl_cells_load(zone->cells, look->node,
-                                          &look->log);
+            ngx_rl_cells_load(zone->cells, look->node, &look->log);
 
         } else {
             look->log.n = 0;
         }
 
-        look->fits = ngx_rl_log_look(&look->log, &look->bucket,
-                                                 now, state);
+        look->fits = ngx_rl_log_look(&look->log, &look->bucket, now, state);
         return;
     }
 
@@ -209,8 +197,7 @@ ngx_rl_local_look(ngx_rl_zone_t *zone,
         ngx_memzero(level, sizeof(ngx_rl_level_t));
     }
 
-    look->fits = ngx_rl_level_look(level, &look->bucket, now,
-                                               state);
+    look->fits = ngx_rl_level_look(level, &look->bucket, now, state);
 }
 
 
@@ -223,13 +210,13 @@ ngx_rl_local_make(ngx_rl_zone_t *zone,
     }
 
     look->node = ngx_rl_cells_make(zone->cells, &look->key, limit,
-                                               look->keep, now);
+                                   look->keep, now);
 
     if (look->node == NULL) {
         return NGX_DECLINED;
     }
 
-    if (look->keep == NGX_RL_KEEP_LEVEL) {
+    if (look->keep == NGX_RL_CELL_LEVEL) {
         look->node->u.state.level = look->level;
     }
 
@@ -241,13 +228,12 @@ static void
 ngx_rl_local_taken(ngx_rl_zone_t *zone,
     ngx_rl_look_t *look, int64_t *state, uint64_t now)
 {
-    uint64_t                     until;
+    uint64_t         until;
     ngx_rl_level_t  *level;
 
-    if (look->keep == NGX_RL_KEEP_LOG) {
+    if (look->keep == NGX_RL_CELL_LOG) {
         ngx_rl_log_take(&look->log, &look->bucket, now, state);
-        ngx_rl_cells_save(zone->cells, look->node, &look->log,
-                                      now);
+        ngx_rl_cells_save(zone->cells, look->node, &look->log, now);
         until = ngx_rl_log_until(&look->log, &look->bucket);
 
     } else {
@@ -257,14 +243,12 @@ ngx_rl_local_taken(ngx_rl_zone_t *zone,
     }
 
     ngx_rl_cells_taken(zone->cells, look->node,
-                         ngx_rl_level_much(&look->bucket, state),
-                         until);
+                       ngx_rl_level_much(&look->bucket, state), until);
 }
 
 
 void
-ngx_rl_local_hash(ngx_rl_zone_t *zone,
-    ngx_rl_claim_t *claim, uint64_t shard)
+ngx_rl_local_hash(ngx_rl_zone_t *zone, ngx_rl_claim_t *claim, uint64_t shard)
 {
     ngx_rl_cell_key_t  key;
 
@@ -277,7 +261,7 @@ ngx_rl_local_hash(ngx_rl_zone_t *zone,
 
 static void
 ngx_rl_local_key(ngx_rl_claim_t *claim,
-    ngx_rl_keep_e keep, ngx_rl_cell_key_t *key)
+    ngx_rl_cell_kind_e keep, ngx_rl_cell_key_t *key)
 {
     key->hash[0] = claim->hash[0];
     key->hash[1] = claim->hash[1] ^ keep;
@@ -287,10 +271,10 @@ ngx_rl_local_key(ngx_rl_claim_t *claim,
 /* a place that believes it for longer keeps its own */
 
 static void
-ngx_rl_local_preview(ngx_rl_claim_t *claim,
+ngx_rl_known_preview_cell(ngx_rl_claim_t *claim,
     ngx_msec_t age, ngx_rl_cell_key_t *key)
 {
-    ngx_rl_local_key(claim, NGX_RL_KEEP_PREVIEW, key);
+    ngx_rl_local_key(claim, NGX_RL_CELL_PREVIEW, key);
 
     /* the lowest byte tells what is kept */
 
@@ -299,57 +283,56 @@ ngx_rl_local_preview(ngx_rl_claim_t *claim,
 
 
 ngx_int_t
-ngx_rl_local_recall(ngx_rl_zone_t *zone,
-    ngx_rl_claim_t *claim, ngx_msec_t age)
+ngx_rl_known_preview(ngx_rl_zone_t *zone, ngx_rl_claim_t *claim, ngx_msec_t age)
 {
-    uint64_t                        now;
-    ngx_int_t                       rc;
-    ngx_rl_node_t      *node;
-    ngx_rl_cell_key_t   key;
+    uint64_t           now;
+    ngx_int_t          rc;
+    ngx_rl_cell_t     *cell;
+    ngx_rl_cell_key_t  key;
 
-    ngx_rl_local_preview(claim, age, &key);
+    ngx_rl_known_preview_cell(claim, age, &key);
 
     rc = NGX_DECLINED;
-    now = ngx_rl_local_clock() / 1000;
+    now = ngx_rl_clock_us() / 1000;
 
-    ngx_rl_zone_lock(zone);
+    ngx_rl_cells_lock(zone);
 
-    node = ngx_rl_cells_find(zone->cells, &key);
+    cell = ngx_rl_cells_find(zone->cells, &key);
 
-    if (node && node->u.preview.until > now) {
-        ngx_memcpy(claim->state, node->u.preview.state, sizeof(claim->state));
+    if (cell && cell->u.preview.until > now) {
+        ngx_memcpy(claim->state, cell->u.preview.state, sizeof(claim->state));
         rc = NGX_OK;
     }
 
-    ngx_rl_zone_unlock(zone);
+    ngx_rl_cells_unlock(zone);
 
     return rc;
 }
 
 
 void
-ngx_rl_local_remember(ngx_rl_zone_t *zone,
+ngx_rl_known_preview_save(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, ngx_msec_t age)
 {
-    uint64_t                        now;
-    ngx_rl_node_t      *node;
-    ngx_rl_cell_key_t   key;
+    uint64_t           now;
+    ngx_rl_cell_t     *cell;
+    ngx_rl_cell_key_t  key;
 
-    ngx_rl_local_preview(claim, age, &key);
+    ngx_rl_known_preview_cell(claim, age, &key);
 
-    now = ngx_rl_local_clock();
+    now = ngx_rl_clock_us();
 
-    ngx_rl_zone_lock(zone);
+    ngx_rl_cells_lock(zone);
 
-    node = ngx_rl_cells_make(zone->cells, &key, claim->limit,
-                                         NGX_RL_KEEP_PREVIEW, now);
+    cell = ngx_rl_cells_make(zone->cells, &key, claim->limit,
+                             NGX_RL_CELL_PREVIEW, now);
 
-    if (node) {
-        node->u.preview.until = now / 1000 + age;
-        ngx_memcpy(node->u.preview.state, claim->state, sizeof(claim->state));
+    if (cell) {
+        cell->u.preview.until = now / 1000 + age;
+        ngx_memcpy(cell->u.preview.state, claim->state, sizeof(claim->state));
     }
 
-    ngx_rl_zone_unlock(zone);
+    ngx_rl_cells_unlock(zone);
 }
 
 
@@ -368,39 +351,36 @@ ngx_rl_local_remember(ngx_rl_zone_t *zone,
  */
 
 ngx_int_t
-ngx_rl_local_know(ngx_rl_zone_t *zone,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
-    uint64_t now)
+ngx_rl_known_decide(ngx_rl_zone_t *zone,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl, uint64_t now)
 {
-    ngx_int_t                       rc;
-    ngx_rl_node_t      *node;
-    ngx_rl_cell_key_t   key;
+    ngx_int_t          rc;
+    ngx_rl_cell_t     *cell;
+    ngx_rl_cell_key_t  key;
 
     if (!ngx_rl_zone_knows(zone, now)) {
         return NGX_DECLINED;
     }
 
-    ngx_rl_local_bound(claim, &key);
+    ngx_rl_known_cell(claim, &key);
 
     rc = NGX_DECLINED;
 
-    ngx_rl_zone_lock(zone);
+    ngx_rl_cells_lock(zone);
 
-    node = ngx_rl_cells_find(zone->cells, &key);
+    cell = ngx_rl_cells_find(zone->cells, &key);
 
-    if (node == NULL) {
+    if (cell == NULL) {
         /* void */
 
-    } else if (claim->bucket.algorithm
-               == NGX_RL_SLIDING_WINDOW_LOG)
-    {
-        rc = ngx_rl_local_know_window(node, claim, trust, now);
+    } else if (claim->bucket.algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+        rc = ngx_rl_known_window(cell, claim, ttl, now);
 
     } else {
-        rc = ngx_rl_local_know_bucket(node, claim, trust, now);
+        rc = ngx_rl_known_bucket(cell, claim, ttl, now);
     }
 
-    ngx_rl_zone_unlock(zone);
+    ngx_rl_cells_unlock(zone);
 
     if (rc != NGX_OK) {
         return rc;
@@ -417,33 +397,31 @@ ngx_rl_local_know(ngx_rl_zone_t *zone,
 
 
 static ngx_int_t
-ngx_rl_local_know_bucket(ngx_rl_node_t *node,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
-    uint64_t now)
+ngx_rl_known_bucket(ngx_rl_cell_t *cell,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl, uint64_t now)
 {
-    int                          fits;
-    int64_t                      full;
-    uint32_t                     cost;
-    ngx_rl_level_t   level;
+    int             fits;
+    int64_t         full;
+    uint32_t        cost;
+    ngx_rl_level_t  level;
 
-    level.tokens = node->u.bound.tokens;
-    level.last = node->u.bound.last;
+    level.tokens = cell->u.bound.tokens;
+    level.last = cell->u.bound.last;
     cost = (uint32_t) claim->bucket.cost;
 
-    fits = ngx_rl_level_look(&level, &claim->bucket, now,
-                                         claim->state);
+    fits = ngx_rl_level_look(&level, &claim->bucket, now, claim->state);
 
-    if (trust->lease && node->u.bound.held >= cost
-        && !ngx_rl_local_stale(node, trust, now))
+    if (ttl->lease && cell->u.bound.held >= cost
+        && !ngx_rl_known_stale(cell, ttl, now))
     {
-        node->u.bound.held -= cost;
-        node->u.bound.gone += cost;
+        cell->u.bound.held -= cost;
+        cell->u.bound.gone += cost;
 
         full = claim->bucket.capacity * NGX_RL_MICRO;
 
         claim->state[0] = ngx_min(full, level.tokens
-                                        + (int64_t) node->u.bound.held
-                                          * NGX_RL_MICRO);
+                                  + (int64_t) cell->u.bound.held
+                                  * NGX_RL_MICRO);
 
         return NGX_OK;
     }
@@ -451,30 +429,29 @@ ngx_rl_local_know_bucket(ngx_rl_node_t *node,
     /* another place may believe it for longer */
 
     return (fits
-            || ngx_rl_bound_age(node, now) >= trust->deny
-            || ngx_rl_local_over(node, now))
+            || ngx_rl_known_age(cell, now) >= ttl->deny
+            || ngx_rl_known_over(cell, now))
            ? NGX_DECLINED : NGX_OK;
 }
 
 
 static ngx_int_t
-ngx_rl_local_know_window(ngx_rl_node_t *node,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
-    uint64_t now)
+ngx_rl_known_window(ngx_rl_cell_t *cell,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl, uint64_t now)
 {
     uint64_t  oldest, fits;
 
-    fits = node->u.bound.last;
-    oldest = (uint64_t) node->u.bound.tokens;
+    fits = cell->u.bound.last;
+    oldest = (uint64_t) cell->u.bound.tokens;
 
-    if (ngx_rl_bound_age(node, now) >= trust->deny
-        || ngx_rl_local_over(node, now)
-        || now >= fits || claim->bucket.cost < node->u.bound.wanted)
+    if (ngx_rl_known_age(cell, now) >= ttl->deny
+        || ngx_rl_known_over(cell, now)
+        || now >= fits || claim->bucket.cost < cell->u.bound.wanted)
     {
         return NGX_DECLINED;
     }
 
-    claim->state[0] = -1 - (int64_t) node->u.bound.held;
+    claim->state[0] = -1 - (int64_t) cell->u.bound.held;
     claim->state[1] = (oldest > now) ? oldest - now : 0;
     claim->state[2] = fits - now;
 
@@ -485,177 +462,171 @@ ngx_rl_local_know_window(ngx_rl_node_t *node,
 /* whether leases have ended long ago, so whoever had them is no more */
 
 static ngx_uint_t
-ngx_rl_local_stale(ngx_rl_node_t *node,
-    ngx_rl_trust_t *trust, uint64_t now)
+ngx_rl_known_stale(ngx_rl_cell_t *cell, ngx_rl_known_ttl_t *ttl, uint64_t now)
 {
-    return ngx_rl_bound_age(node, now)
-           > ngx_rl_bound_lasts(node)
-             + NGX_RL_LOCAL_STALE + trust->lease / 32;
+    return ngx_rl_known_age(cell, now)
+           > ngx_rl_known_lasts(cell)
+             + NGX_RL_LOCAL_STALE + ttl->lease / 32;
 }
 
 
 ngx_int_t
-ngx_rl_local_learn(ngx_rl_zone_t *zone,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
+ngx_rl_known_learn(ngx_rl_zone_t *zone,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl,
     uint64_t sent, uint64_t held, uint32_t *mark)
 {
-    int32_t                         lasts;
-    int64_t                         left;
-    uint64_t                        until;
-    ngx_rl_node_t      *node;
-    ngx_rl_cell_key_t   key;
+    int32_t            lasts;
+    int64_t            left;
+    uint64_t           until;
+    ngx_rl_cell_t     *cell;
+    ngx_rl_cell_key_t  key;
 
-    ngx_rl_local_bound(claim, &key);
+    ngx_rl_known_cell(claim, &key);
 
     left = (claim->state[0] < 0) ? -1 - claim->state[0] : claim->state[0];
 
     /* a reply may have taken longer than a lease: that begins now */
 
-    until = held ? ngx_rl_local_clock() / 1000 + trust->lease
-                 : sent / 1000 + ngx_max(trust->deny, trust->lease);
+    until = held ? ngx_rl_clock_us() / 1000 + ttl->lease
+                 : sent / 1000 + ngx_max(ttl->deny, ttl->lease);
 
-    ngx_rl_zone_lock(zone);
+    ngx_rl_cells_lock(zone);
 
-    node = ngx_rl_cells_make(zone->cells, &key, claim->limit,
-                                         NGX_RL_KEEP_BOUND, sent);
+    cell = ngx_rl_cells_make(zone->cells, &key, claim->limit,
+                             NGX_RL_CELL_KNOWN, sent);
 
-    if (node == NULL) {
+    if (cell == NULL) {
         goto done;
     }
 
-    ngx_rl_zone_learned(zone,
-               (until + NGX_RL_LOCAL_STALE + trust->lease) * 1000);
+    ngx_rl_zone_learned(zone, (until + NGX_RL_LOCAL_STALE + ttl->lease) * 1000);
 
     if (claim->bucket.algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-        ngx_rl_bound_learned(node, sent / 1000, until);
-        node->u.bound.tokens = sent + claim->state[1];
-        node->u.bound.last = sent + claim->state[2];
-        node->u.bound.held = (uint32_t) left;
-        node->u.bound.wanted = (uint32_t) claim->bucket.cost;
+        ngx_rl_known_learned(cell, sent / 1000, until);
+        cell->u.bound.tokens = sent + claim->state[1];
+        cell->u.bound.last = sent + claim->state[2];
+        cell->u.bound.held = (uint32_t) left;
+        cell->u.bound.wanted = (uint32_t) claim->bucket.cost;
 
         goto done;
     }
 
-    if (ngx_rl_local_stale(node, trust, sent)) {
-        node->u.bound.gone += node->u.bound.held;
-        node->u.bound.held = 0;
+    if (ngx_rl_known_stale(cell, ttl, sent)) {
+        cell->u.bound.gone += cell->u.bound.held;
+        cell->u.bound.held = 0;
     }
 
     /* not before the end of other leases */
 
-    if (node->u.bound.held) {
-        lasts = (int32_t) (node->u.bound.learned
-                           + ngx_rl_bound_lasts(node)
+    if (cell->u.bound.held) {
+        lasts = (int32_t) (cell->u.bound.learned
+                           + ngx_rl_known_lasts(cell)
                            - (uint32_t) (sent / 1000));
 
         until = ngx_max((int64_t) until, (int64_t) (sent / 1000) + lasts);
     }
 
-    ngx_rl_bound_learned(node, sent / 1000, until);
+    ngx_rl_known_learned(cell, sent / 1000, until);
 
-    node->u.bound.tokens = left;
-    node->u.bound.last = sent;
+    cell->u.bound.tokens = left;
+    cell->u.bound.last = sent;
 
     if (claim->bucket.step) {
-        node->u.bound.last -= ngx_min(claim->state[1], (int64_t) sent - 1);
+        cell->u.bound.last -= ngx_min(claim->state[1], (int64_t) sent - 1);
     }
 
-    node->u.bound.held += (uint32_t) held;
+    cell->u.bound.held += (uint32_t) held;
 
     if (mark) {
-        *mark = node->u.bound.gone + node->u.bound.held;
+        *mark = cell->u.bound.gone + cell->u.bound.held;
     }
 
 done:
 
-    ngx_rl_zone_unlock(zone);
+    ngx_rl_cells_unlock(zone);
 
-    return node ? NGX_OK : NGX_DECLINED;
+    return cell ? NGX_OK : NGX_DECLINED;
 }
 
 
 void
-ngx_rl_local_suspect(ngx_rl_zone_t *zone,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
-    uint64_t sent)
+ngx_rl_known_suspect(ngx_rl_zone_t *zone,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl, uint64_t sent)
 {
-    ngx_uint_t                      known, believed;
-    ngx_rl_node_t      *node;
-    ngx_rl_trust_t      brief;
+    ngx_uint_t          known, believed;
+    ngx_rl_cell_t      *cell;
     ngx_rl_cell_key_t   key;
+    ngx_rl_known_ttl_t  brief;
 
-    ngx_rl_local_bound(claim, &key);
+    ngx_rl_known_cell(claim, &key);
 
-    ngx_rl_zone_lock(zone);
+    ngx_rl_cells_lock(zone);
 
-    node = ngx_rl_cells_find(zone->cells, &key);
+    cell = ngx_rl_cells_find(zone->cells, &key);
 
-    known = node && ngx_rl_local_denies(node, claim, sent);
-    believed = known && !ngx_rl_local_over(node, sent);
+    known = cell && ngx_rl_known_denies(cell, claim, sent);
+    believed = known && !ngx_rl_known_over(cell, sent);
 
-    ngx_rl_zone_unlock(zone);
+    ngx_rl_cells_unlock(zone);
 
     if (believed) {
         return;
     }
 
-    brief = *trust;
+    brief = *ttl;
 
     if (!known) {
         brief.deny = ngx_min(brief.deny, NGX_RL_LOCAL_MOMENT);
     }
 
-    (void) ngx_rl_local_learn(zone, claim, &brief, sent, 0, NULL);
+    (void) ngx_rl_known_learn(zone, claim, &brief, sent, 0, NULL);
 }
 
 
 /* by what was learned, however long ago that was */
 
 static ngx_uint_t
-ngx_rl_local_denies(ngx_rl_node_t *node,
-    ngx_rl_claim_t *claim, uint64_t now)
+ngx_rl_known_denies(ngx_rl_cell_t *cell, ngx_rl_claim_t *claim, uint64_t now)
 {
-    int64_t                     state[NGX_RL_STATES];
+    int64_t         state[NGX_RL_STATES];
     ngx_rl_level_t  level;
 
     if (claim->bucket.algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-        return now < node->u.bound.last
-               && claim->bucket.cost >= node->u.bound.wanted;
+        return now < cell->u.bound.last
+               && claim->bucket.cost >= cell->u.bound.wanted;
     }
 
-    level.tokens = node->u.bound.tokens;
-    level.last = node->u.bound.last;
+    level.tokens = cell->u.bound.tokens;
+    level.last = cell->u.bound.last;
 
     return !ngx_rl_level_look(&level, &claim->bucket, now, state);
 }
 
 
 void
-ngx_rl_local_returned(ngx_rl_zone_t *zone,
+ngx_rl_known_lease_returned(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, uint64_t tokens)
 {
-    ngx_rl_node_t      *node;
-    ngx_rl_cell_key_t   key;
+    ngx_rl_cell_t     *cell;
+    ngx_rl_cell_key_t  key;
 
-    ngx_rl_local_bound(claim, &key);
+    ngx_rl_known_cell(claim, &key);
 
-    ngx_rl_zone_lock(zone);
+    ngx_rl_cells_lock(zone);
 
-    node = ngx_rl_cells_find(zone->cells, &key);
+    cell = ngx_rl_cells_find(zone->cells, &key);
 
-    if (node == NULL) {
+    if (cell == NULL) {
         /* void */
 
-    } else if (claim->bucket.algorithm
-               == NGX_RL_SLIDING_WINDOW_LOG)
-    {
-        node->u.bound.last = 0;
+    } else if (claim->bucket.algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+        cell->u.bound.last = 0;
 
     } else {
-        node->u.bound.tokens += tokens * NGX_RL_MICRO;
+        cell->u.bound.tokens += tokens * NGX_RL_MICRO;
     }
 
-    ngx_rl_zone_unlock(zone);
+    ngx_rl_cells_unlock(zone);
 }
 
 
@@ -668,32 +639,32 @@ ngx_rl_local_returned(ngx_rl_zone_t *zone,
  */
 
 uint64_t
-ngx_rl_local_wanted(ngx_rl_zone_t *zone,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
+ngx_rl_known_lease_size(ngx_rl_zone_t *zone,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *trust,
     uint64_t max, uint64_t now)
 {
-    int64_t                         age, ttl;
-    uint64_t                        wanted, used, demand;
-    ngx_rl_node_t      *node;
-    ngx_rl_cell_key_t   key;
+    int64_t            age, ttl;
+    uint64_t           wanted, used, demand;
+    ngx_rl_cell_t     *cell;
+    ngx_rl_cell_key_t  key;
 
-    ngx_rl_local_bound(claim, &key);
+    ngx_rl_known_cell(claim, &key);
 
     wanted = 0;
     ttl = trust->lease;
 
-    ngx_rl_zone_lock(zone);
+    ngx_rl_cells_lock(zone);
 
-    node = ngx_rl_cells_find(zone->cells, &key);
+    cell = ngx_rl_cells_find(zone->cells, &key);
 
-    if (node) {
-        wanted = node->u.bound.wanted;
-        used = wanted - ngx_min(wanted, node->u.bound.held)
+    if (cell) {
+        wanted = cell->u.bound.wanted;
+        used = wanted - ngx_min(wanted, cell->u.bound.held)
                + claim->bucket.cost;
 
         /* ms since the last call */
 
-        age = ngx_rl_bound_age(node, now);
+        age = ngx_rl_known_age(cell, now);
 
         if (age <= ttl) {
             demand = used * ttl * 7 / (8 * ngx_max(age, 1));
@@ -706,76 +677,76 @@ ngx_rl_local_wanted(ngx_rl_zone_t *zone,
         }
 
         wanted = ngx_min(wanted, max);
-        node->u.bound.wanted = (uint32_t) wanted;
+        cell->u.bound.wanted = (uint32_t) wanted;
 
         /* what is there for too large a cost is there */
 
-        wanted -= ngx_min(wanted, node->u.bound.held);
+        wanted -= ngx_min(wanted, cell->u.bound.held);
     }
 
-    ngx_rl_zone_unlock(zone);
+    ngx_rl_cells_unlock(zone);
 
     return wanted;
 }
 
 
 ngx_uint_t
-ngx_rl_local_spent(ngx_rl_zone_t *zone,
+ngx_rl_known_lease_spent(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, uint32_t mark)
 {
-    ngx_uint_t                      spent;
-    ngx_rl_node_t      *node;
-    ngx_rl_cell_key_t   key;
+    ngx_uint_t         spent;
+    ngx_rl_cell_t     *cell;
+    ngx_rl_cell_key_t  key;
 
-    ngx_rl_local_bound(claim, &key);
+    ngx_rl_known_cell(claim, &key);
 
-    ngx_rl_zone_lock(zone);
+    ngx_rl_cells_lock(zone);
 
-    node = ngx_rl_cells_find(zone->cells, &key);
+    cell = ngx_rl_cells_find(zone->cells, &key);
 
-    spent = node == NULL || (int32_t) (mark - node->u.bound.gone) <= 0;
+    spent = cell == NULL || (int32_t) (mark - cell->u.bound.gone) <= 0;
 
-    ngx_rl_zone_unlock(zone);
+    ngx_rl_cells_unlock(zone);
 
     return spent;
 }
 
 
 uint64_t
-ngx_rl_local_end(ngx_rl_zone_t *zone,
+ngx_rl_known_lease_end(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, uint32_t mark)
 {
-    int32_t                         left;
-    uint32_t                        rest;
-    ngx_rl_node_t      *node;
-    ngx_rl_cell_key_t   key;
+    int32_t            left;
+    uint32_t           rest;
+    ngx_rl_cell_t     *cell;
+    ngx_rl_cell_key_t  key;
 
-    ngx_rl_local_bound(claim, &key);
+    ngx_rl_known_cell(claim, &key);
 
     rest = 0;
 
-    ngx_rl_zone_lock(zone);
+    ngx_rl_cells_lock(zone);
 
-    node = ngx_rl_cells_find(zone->cells, &key);
+    cell = ngx_rl_cells_find(zone->cells, &key);
 
-    left = node ? (int32_t) (mark - node->u.bound.gone) : 0;
+    left = cell ? (int32_t) (mark - cell->u.bound.gone) : 0;
 
     if (left > 0) {
-        rest = ngx_min((uint32_t) left, node->u.bound.held);
+        rest = ngx_min((uint32_t) left, cell->u.bound.held);
 
-        node->u.bound.held -= rest;
-        node->u.bound.gone += rest;
+        cell->u.bound.held -= rest;
+        cell->u.bound.gone += rest;
 
         /* the shard will have it again */
 
-        node->u.bound.tokens += (int64_t) rest * NGX_RL_MICRO;
+        cell->u.bound.tokens += (int64_t) rest * NGX_RL_MICRO;
 
         /* so much was of use, and no more */
 
-        node->u.bound.wanted -= ngx_min(rest, node->u.bound.wanted);
+        cell->u.bound.wanted -= ngx_min(rest, cell->u.bound.wanted);
     }
 
-    ngx_rl_zone_unlock(zone);
+    ngx_rl_cells_unlock(zone);
 
     return rest;
 }
@@ -784,10 +755,9 @@ ngx_rl_local_end(ngx_rl_zone_t *zone,
 /* where the bound is kept: with other parameters it is another one */
 
 static void
-ngx_rl_local_bound(ngx_rl_claim_t *claim,
-    ngx_rl_cell_key_t *key)
+ngx_rl_known_cell(ngx_rl_claim_t *claim, ngx_rl_cell_key_t *key)
 {
-    uint64_t                      h;
+    uint64_t          h;
     ngx_rl_bucket_t  *bucket;
 
     bucket = &claim->bucket;
@@ -800,7 +770,7 @@ ngx_rl_local_bound(ngx_rl_claim_t *claim,
     h = h * 0x9e3779b97f4a7c15ULL + bucket->window;
     h *= 0x9e3779b97f4a7c15ULL;
 
-    ngx_rl_local_key(claim, NGX_RL_KEEP_BOUND, key);
+    ngx_rl_local_key(claim, NGX_RL_CELL_KNOWN, key);
 
     /* the lowest byte tells what is kept */
 

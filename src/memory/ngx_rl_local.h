@@ -19,7 +19,7 @@
 
 
 /* the clock of all that happens on this machine: us, never steps back */
-uint64_t ngx_rl_local_clock(void);
+uint64_t ngx_rl_clock_us(void);
 
 /*
  * Takes the claims' costs, all or nothing, as the scripts do, and fills in
@@ -38,9 +38,9 @@ void ngx_rl_local_hash(ngx_rl_zone_t *zone,
  * What a preview was told about a claim, if that is younger than "age", ms:
  * NGX_OK, the state is filled in; NGX_DECLINED
  */
-ngx_int_t ngx_rl_local_recall(ngx_rl_zone_t *zone,
+ngx_int_t ngx_rl_known_preview(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, ngx_msec_t age);
-void ngx_rl_local_remember(ngx_rl_zone_t *zone,
+void ngx_rl_known_preview_save(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, ngx_msec_t age);
 
 /*
@@ -49,26 +49,25 @@ void ngx_rl_local_remember(ngx_rl_zone_t *zone,
  */
 
 typedef struct {
-    ngx_msec_t                      deny;      /* 0: not at all */
-    ngx_msec_t                      lease;
-} ngx_rl_trust_t;
+    ngx_msec_t  deny;  /* 0: not at all */
+    ngx_msec_t  lease;
+} ngx_rl_known_ttl_t;
 
 
 /*
  * What can be decided without asking, as the bucket is known to be empty or
  * tokens of it are held here.  NGX_OK: the claim is decided; NGX_DECLINED
  */
-ngx_int_t ngx_rl_local_know(ngx_rl_zone_t *zone,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
-    uint64_t now);
+ngx_int_t ngx_rl_known_decide(ngx_rl_zone_t *zone,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl, uint64_t now);
 
 /*
  * A shard was asked at "sent", and the claim's state is what was left; "held"
  * more tokens were taken, by a lease that has to be ended with the mark that it
  * gets.  NGX_DECLINED: there is no room to know that
  */
-ngx_int_t ngx_rl_local_learn(ngx_rl_zone_t *zone,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
+ngx_int_t ngx_rl_known_learn(ngx_rl_zone_t *zone,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl,
     uint64_t sent, uint64_t held, uint32_t *mark);
 
 /*
@@ -76,25 +75,23 @@ ngx_int_t ngx_rl_local_learn(ngx_rl_zone_t *zone,
  * held by a request that another shard denies, and come back in a moment: so it
  * is believed for a moment, and in full if a later answer says the same.
  */
-void ngx_rl_local_suspect(ngx_rl_zone_t *zone,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
-    uint64_t sent);
+void ngx_rl_known_suspect(ngx_rl_zone_t *zone,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl, uint64_t sent);
 
 /* so much has been given back: what was learned before holds no more */
-void ngx_rl_local_returned(ngx_rl_zone_t *zone,
+void ngx_rl_known_lease_returned(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, uint64_t tokens);
 
 /* how many tokens to take in advance, at most "max", for the demand there is */
-uint64_t ngx_rl_local_wanted(ngx_rl_zone_t *zone,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
-    uint64_t max, uint64_t now);
+uint64_t ngx_rl_known_lease_size(ngx_rl_zone_t *zone,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl, uint64_t max, uint64_t now);
 
 /* whether nothing is left of a lease, and of all before it */
-ngx_uint_t ngx_rl_local_spent(ngx_rl_zone_t *zone,
+ngx_uint_t ngx_rl_known_lease_spent(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, uint32_t mark);
 
 /* a lease is over: takes back what is left of it, and says how much it was */
-uint64_t ngx_rl_local_end(ngx_rl_zone_t *zone,
+uint64_t ngx_rl_known_lease_end(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, uint32_t mark);
 
 

@@ -14,12 +14,10 @@
 #define NGX_RL_STATS_LINES   10         /* logged in that time */
 
 
-static void ngx_rl_stats_mark(
-    ngx_rl_shard_stats_t *shard, ngx_uint_t used);
+static void ngx_rl_stats_mark(ngx_rl_record_t *shard, ngx_uint_t used);
 static void ngx_rl_stats_ask(ngx_rl_zone_ask_t *ask,
     ngx_str_t *name, ngx_rl_users_t living);
-static void ngx_rl_stats_living(ngx_rl_stats_t *stats,
-    ngx_rl_users_t living);
+static void ngx_rl_stats_living(ngx_rl_stats_t *stats, ngx_rl_users_t living);
 static ngx_uint_t ngx_rl_stats_unused(void *record, void *data);
 static ngx_uint_t ngx_rl_stats_alive(ngx_atomic_uint_t pid);
 
@@ -89,10 +87,10 @@ static const uint32_t  ngx_rl_stats_fields[] = {
     ngx_rl_zone_field(gauges, calls),
     ngx_rl_zone_field(gauges, connections),
 
-    sizeof(ngx_rl_lines_t),
-    ngx_rl_zone_field(lines, told),
-    ngx_rl_zone_field(lines, lines),
-    ngx_rl_zone_field(lines, untold),
+    sizeof(ngx_rl_throttle_t),
+    ngx_rl_zone_field(throttle, told),
+    ngx_rl_zone_field(throttle, lines),
+    ngx_rl_zone_field(throttle, untold),
 
     sizeof(ngx_rl_breaker_t),
     ngx_rl_zone_field(breaker, state),
@@ -104,33 +102,33 @@ static const uint32_t  ngx_rl_stats_fields[] = {
     ngx_rl_zone_field(breaker, last),
     ngx_rl_zone_field(breaker, times),
 
-    sizeof(ngx_rl_shard_stats_t),
-    ngx_rl_zone_field(shard_stats, breaker),
-    ngx_rl_zone_field(shard_stats, calls),
-    ngx_rl_zone_field(shard_stats, failures),
-    ngx_rl_zone_field(shard_stats, latency),
-    ngx_rl_zone_field(shard_stats, reconnects),
-    ngx_rl_zone_field(shard_stats, script_reloads),
-    ngx_rl_zone_field(shard_stats, refunds),
-    ngx_rl_zone_field(shard_stats, refunds_lost),
-    ngx_rl_zone_field(shard_stats, sent),
-    ngx_rl_zone_field(shard_stats, received),
-    ngx_rl_zone_field(shard_stats, transitions),
-    ngx_rl_zone_field(shard_stats, events),
-    ngx_rl_zone_field(shard_stats, role),
-    ngx_rl_zone_field(shard_stats, set),
-    ngx_rl_zone_field(shard_stats, news),
-    ngx_rl_zone_field(shard_stats, mapped),
-    ngx_rl_zone_field(shard_stats, node),
-    ngx_rl_zone_field(shard_stats, node_len),
-    ngx_rl_zone_field(shard_stats, failure),
-    ngx_rl_zone_field(shard_stats, opened),
-    ngx_rl_zone_field(shard_stats, still),
-    ngx_rl_zone_field(shard_stats, changes),
-    ngx_rl_zone_field(shard_stats, outages),
-    ngx_rl_zone_field(shard_stats, logged),
-    ngx_rl_zone_field(shard_stats, users),
-    ngx_rl_zone_field(shard_stats, gauges),
+    sizeof(ngx_rl_record_t),
+    ngx_rl_zone_field(record, breaker),
+    ngx_rl_zone_field(record, calls),
+    ngx_rl_zone_field(record, failures),
+    ngx_rl_zone_field(record, latency),
+    ngx_rl_zone_field(record, reconnects),
+    ngx_rl_zone_field(record, script_reloads),
+    ngx_rl_zone_field(record, refunds),
+    ngx_rl_zone_field(record, refunds_lost),
+    ngx_rl_zone_field(record, sent),
+    ngx_rl_zone_field(record, received),
+    ngx_rl_zone_field(record, transitions),
+    ngx_rl_zone_field(record, events),
+    ngx_rl_zone_field(record, role),
+    ngx_rl_zone_field(record, set),
+    ngx_rl_zone_field(record, news),
+    ngx_rl_zone_field(record, mapped),
+    ngx_rl_zone_field(record, node),
+    ngx_rl_zone_field(record, node_len),
+    ngx_rl_zone_field(record, failure),
+    ngx_rl_zone_field(record, opened),
+    ngx_rl_zone_field(record, still),
+    ngx_rl_zone_field(record, changes),
+    ngx_rl_zone_field(record, outages),
+    ngx_rl_zone_field(record, logged),
+    ngx_rl_zone_field(record, users),
+    ngx_rl_zone_field(record, gauges),
 
     sizeof(ngx_rl_stats_t),
     ngx_rl_zone_field(stats, decisions),
@@ -144,17 +142,16 @@ static const uint32_t  ngx_rl_stats_fields[] = {
 uint64_t
 ngx_rl_stats_layout(void)
 {
-    return ngx_rl_hash(ngx_rl_stats_fields,
-                                   sizeof(ngx_rl_stats_fields));
+    return ngx_rl_hash(ngx_rl_stats_fields, sizeof(ngx_rl_stats_fields));
 }
 
 
 ngx_rl_stats_t *
 ngx_rl_stats(ngx_rl_zone_t *zone)
 {
-    ngx_str_t                       name;
-    ngx_rl_stats_t     *stats;
-    ngx_rl_zone_ask_t   ask;
+    ngx_str_t          name;
+    ngx_rl_stats_t    *stats;
+    ngx_rl_zone_ask_t  ask;
 
     ngx_str_set(&name, "");
     ngx_memzero(&ask, sizeof(ngx_rl_zone_ask_t));
@@ -163,17 +160,16 @@ ngx_rl_stats(ngx_rl_zone_t *zone)
     ask.name = &name;
     ask.size = sizeof(ngx_rl_stats_t);
 
-    ngx_rl_zone_hold(zone);
+    ngx_rl_zone_lock(zone);
     stats = ngx_rl_zone_record(zone, &ask);
-    ngx_rl_zone_release(zone);
+    ngx_rl_zone_unlock(zone);
 
     return stats;
 }
 
 
 ngx_rl_limit_stats_t *
-ngx_rl_stats_limit(ngx_rl_zone_t *zone,
-    ngx_str_t *name)
+ngx_rl_stats_limit(ngx_rl_zone_t *zone, ngx_str_t *name)
 {
     ngx_rl_zone_ask_t      ask;
     ngx_rl_limit_stats_t  *limit;
@@ -184,42 +180,40 @@ ngx_rl_stats_limit(ngx_rl_zone_t *zone,
     ask.name = name;
     ask.size = sizeof(ngx_rl_limit_stats_t);
 
-    ngx_rl_zone_hold(zone);
+    ngx_rl_zone_lock(zone);
     limit = ngx_rl_zone_record(zone, &ask);
-    ngx_rl_zone_release(zone);
+    ngx_rl_zone_unlock(zone);
 
     return limit;
 }
 
 
-ngx_rl_shard_stats_t *
-ngx_rl_stats_shard(ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats, ngx_str_t *name)
+ngx_rl_record_t *
+ngx_rl_stats_record(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats, ngx_str_t *name)
 {
-    ngx_rl_users_t         living;
-    ngx_rl_zone_ask_t      ask;
-    ngx_rl_shard_stats_t  *shard;
+    ngx_rl_users_t     living;
+    ngx_rl_record_t   *shard;
+    ngx_rl_zone_ask_t  ask;
 
     ngx_rl_stats_ask(&ask, name, living);
 
-    ngx_rl_zone_hold(zone);
+    ngx_rl_zone_lock(zone);
 
     ngx_rl_stats_living(stats, living);
     shard = ngx_rl_zone_record(zone, &ask);
 
-    ngx_rl_zone_release(zone);
+    ngx_rl_zone_unlock(zone);
 
     return shard;
 }
 
 
-ngx_rl_shard_stats_t *
-ngx_rl_stats_lend(ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats, ngx_str_t *name)
+ngx_rl_record_t *
+ngx_rl_stats_lend(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats, ngx_str_t *name)
 {
-    ngx_rl_users_t         living;
-    ngx_rl_zone_ask_t      ask;
-    ngx_rl_shard_stats_t  *shard;
+    ngx_rl_users_t     living;
+    ngx_rl_record_t   *shard;
+    ngx_rl_zone_ask_t  ask;
 
     if (ngx_rl_stats_process == NGX_RL_PROCESSES) {
         return NULL;
@@ -227,7 +221,7 @@ ngx_rl_stats_lend(ngx_rl_zone_t *zone,
 
     ngx_rl_stats_ask(&ask, name, living);
 
-    ngx_rl_zone_hold(zone);
+    ngx_rl_zone_lock(zone);
 
     ngx_rl_stats_living(stats, living);
     shard = ngx_rl_zone_lend(zone, &ask);
@@ -236,29 +230,28 @@ ngx_rl_stats_lend(ngx_rl_zone_t *zone,
         ngx_rl_stats_mark(shard, 1);
     }
 
-    ngx_rl_zone_release(zone);
+    ngx_rl_zone_unlock(zone);
 
     return shard;
 }
 
 
 void
-ngx_rl_stats_use(ngx_rl_zone_t *zone,
-    ngx_rl_shard_stats_t *shard)
+ngx_rl_stats_use(ngx_rl_zone_t *zone, ngx_rl_record_t *shard)
 {
     if (ngx_rl_stats_process == NGX_RL_PROCESSES) {
         return;
     }
 
-    ngx_rl_zone_hold(zone);
+    ngx_rl_zone_lock(zone);
     ngx_rl_stats_mark(shard, 1);
-    ngx_rl_zone_release(zone);
+    ngx_rl_zone_unlock(zone);
 }
 
 
 void
 ngx_rl_stats_return(ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats, ngx_rl_shard_stats_t *shard)
+    ngx_rl_stats_t *stats, ngx_rl_record_t *shard)
 {
     ngx_rl_users_t  living;
 
@@ -266,7 +259,7 @@ ngx_rl_stats_return(ngx_rl_zone_t *zone,
         return;
     }
 
-    ngx_rl_zone_hold(zone);
+    ngx_rl_zone_lock(zone);
 
     ngx_rl_stats_living(stats, living);
     ngx_rl_stats_mark(shard, 0);
@@ -275,23 +268,19 @@ ngx_rl_stats_return(ngx_rl_zone_t *zone,
         shard->mapped = 0;
     }
 
-    ngx_rl_zone_release(zone);
+    ngx_rl_zone_unlock(zone);
 }
 
 
 ngx_uint_t
-ngx_rl_stats_room(ngx_rl_zone_t *zone,
-    ngx_uint_t *wanted)
+ngx_rl_stats_room(ngx_rl_zone_t *zone, ngx_uint_t *wanted)
 {
-    return ngx_rl_zone_room(zone,
-                                     sizeof(ngx_rl_shard_stats_t),
-                                     wanted);
+    return ngx_rl_zone_room(zone, sizeof(ngx_rl_record_t), wanted);
 }
 
 
 ngx_uint_t
-ngx_rl_stats_used(ngx_rl_stats_t *stats,
-    ngx_rl_shard_stats_t *shard)
+ngx_rl_stats_used(ngx_rl_stats_t *stats, ngx_rl_record_t *shard)
 {
     ngx_uint_t  i;
 
@@ -311,8 +300,7 @@ ngx_rl_stats_used(ngx_rl_stats_t *stats,
 /* whether this process uses it */
 
 static void
-ngx_rl_stats_mark(ngx_rl_shard_stats_t *shard,
-    ngx_uint_t used)
+ngx_rl_stats_mark(ngx_rl_record_t *shard, ngx_uint_t used)
 {
     uint64_t    bit;
     ngx_uint_t  i;
@@ -325,12 +313,11 @@ ngx_rl_stats_mark(ngx_rl_shard_stats_t *shard,
 
 
 static void
-ngx_rl_stats_ask(ngx_rl_zone_ask_t *ask,
-    ngx_str_t *name, ngx_rl_users_t living)
+ngx_rl_stats_ask(ngx_rl_zone_ask_t *ask, ngx_str_t *name, ngx_rl_users_t living)
 {
     ask->kind = NGX_RL_RECORD_SHARD;
     ask->name = name;
-    ask->size = sizeof(ngx_rl_shard_stats_t);
+    ask->size = sizeof(ngx_rl_record_t);
     ask->unused = ngx_rl_stats_unused;
     ask->data = living;
 }
@@ -339,8 +326,7 @@ ngx_rl_stats_ask(ngx_rl_zone_ask_t *ask,
 /* while the zone is held: one that begins now may get a record next */
 
 static void
-ngx_rl_stats_living(ngx_rl_stats_t *stats,
-    ngx_rl_users_t living)
+ngx_rl_stats_living(ngx_rl_stats_t *stats, ngx_rl_users_t living)
 {
     ngx_uint_t  i;
 
@@ -360,10 +346,10 @@ ngx_rl_stats_living(ngx_rl_stats_t *stats,
 static ngx_uint_t
 ngx_rl_stats_unused(void *record, void *data)
 {
-    uint64_t *living = data;
+    uint64_t  *living = data;
 
     ngx_uint_t                         i;
-    ngx_rl_shard_stats_t  *shard;
+    ngx_rl_record_t  *shard;
 
     shard = record;
 
@@ -378,25 +364,23 @@ ngx_rl_stats_unused(void *record, void *data)
 }
 
 
-ngx_rl_shard_stats_t *
+ngx_rl_record_t *
 ngx_rl_stats_next(ngx_rl_zone_t *zone,
-    ngx_rl_shard_stats_t *after, ngx_str_t *name, size_t room)
+    ngx_rl_record_t *after, ngx_str_t *name, size_t room)
 {
-    return ngx_rl_zone_next(zone, NGX_RL_RECORD_SHARD,
-                                        after, name, room);
+    return ngx_rl_zone_next(zone, NGX_RL_RECORD_SHARD, after, name, room);
 }
 
 
 /* takes the place of a process that has ended or was killed */
 
 void
-ngx_rl_stats_begin(ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats)
+ngx_rl_stats_begin(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
 {
-    ngx_str_t                          name;
-    ngx_uint_t                         i;
-    ngx_atomic_uint_t                  pid;
-    ngx_rl_shard_stats_t  *shard;
+    ngx_str_t          name;
+    ngx_uint_t         i;
+    ngx_rl_record_t   *shard;
+    ngx_atomic_uint_t  pid;
 
     for (i = 0; i < NGX_RL_PROCESSES; i++) {
 
@@ -425,12 +409,11 @@ ngx_rl_stats_begin(ngx_rl_zone_t *zone,
             break;
         }
 
-        ngx_memzero(ngx_rl_stats_gauges(shard),
-                    sizeof(ngx_rl_gauges_t));
+        ngx_memzero(ngx_rl_stats_gauges(shard), sizeof(ngx_rl_gauges_t));
 
-        ngx_rl_zone_hold(zone);
+        ngx_rl_zone_lock(zone);
         ngx_rl_stats_mark(shard, 0);
-        ngx_rl_zone_release(zone);
+        ngx_rl_zone_unlock(zone);
     }
 }
 
@@ -454,7 +437,7 @@ ngx_rl_stats_alive(ngx_atomic_uint_t pid)
 
 
 ngx_rl_gauges_t *
-ngx_rl_stats_gauges(ngx_rl_shard_stats_t *shard)
+ngx_rl_stats_gauges(ngx_rl_record_t *shard)
 {
     if (ngx_rl_stats_process == NGX_RL_PROCESSES) {
         return &ngx_rl_stats_nowhere;
@@ -466,7 +449,7 @@ ngx_rl_stats_gauges(ngx_rl_shard_stats_t *shard)
 
 void
 ngx_rl_stats_sum(ngx_rl_stats_t *stats,
-    ngx_rl_shard_stats_t *shard, ngx_rl_gauges_t *sum)
+    ngx_rl_record_t *shard, ngx_rl_gauges_t *sum)
 {
     ngx_uint_t  i;
 
@@ -485,8 +468,7 @@ ngx_rl_stats_sum(ngx_rl_stats_t *stats,
 /* a failure policy that lets a request pass, or not, also decides */
 
 void
-ngx_rl_stats_decision(ngx_rl_decisions_t counters,
-    ngx_rl_decision_t *d)
+ngx_rl_stats_decision(ngx_rl_decisions_t counters, ngx_rl_decision_t *d)
 {
     ngx_rl_decision_e  decision;
 
@@ -537,16 +519,11 @@ ngx_rl_stats_taken(ngx_rl_limit_stats_t *limit,
 
 
 void
-ngx_rl_stats_latency(ngx_rl_histogram_t *histogram,
-    uint64_t us)
+ngx_rl_stats_latency(ngx_rl_histogram_t *histogram, uint64_t us)
 {
     ngx_uint_t  i;
 
-    for (i = 0;
-         i < NGX_RL_LATENCIES
-         && us > ngx_rl_latency_bounds[i];
-         i++)
-    {
+    for (i = 0; i < NGX_RL_LATENCIES && us > ngx_rl_latency_bounds[i]; i++) {
         /* void */
     }
 
@@ -556,8 +533,7 @@ ngx_rl_stats_latency(ngx_rl_histogram_t *histogram,
 
 
 ngx_uint_t
-ngx_rl_stats_loud(ngx_rl_shard_stats_t *shard,
-    ngx_rl_failure_e failure)
+ngx_rl_stats_may_log(ngx_rl_record_t *shard, ngx_rl_failure_e failure)
 {
     return ngx_rl_stats_once(&shard->logged[failure]);
 }
@@ -578,14 +554,14 @@ ngx_rl_stats_once(ngx_atomic_t *logged)
 
 ngx_uint_t
 ngx_rl_stats_found(ngx_rl_zone_t *zone,
-    ngx_rl_shard_stats_t *shard, ngx_str_t *address)
+    ngx_rl_record_t *shard, ngx_str_t *address)
 {
     size_t      len;
     ngx_uint_t  changed;
 
     len = ngx_min(address->len, NGX_SOCKADDR_STRLEN);
 
-    ngx_rl_zone_hold(zone);
+    ngx_rl_zone_lock(zone);
 
     changed = shard->node_len != len
               || ngx_memcmp(shard->node, address->data, len) != 0;
@@ -595,57 +571,55 @@ ngx_rl_stats_found(ngx_rl_zone_t *zone,
         shard->node_len = len;
     }
 
-    ngx_rl_zone_release(zone);
+    ngx_rl_zone_unlock(zone);
 
     return changed;
 }
 
 
 ngx_uint_t
-ngx_rl_stats_news(ngx_rl_zone_t *zone,
-    ngx_rl_shard_stats_t *shard, uint64_t hash)
+ngx_rl_stats_news(ngx_rl_zone_t *zone, ngx_rl_record_t *shard, uint64_t hash)
 {
     ngx_uint_t  news;
 
-    ngx_rl_zone_hold(zone);
+    ngx_rl_zone_lock(zone);
 
     news = (shard->news != hash);
     shard->news = hash;
 
-    ngx_rl_zone_release(zone);
+    ngx_rl_zone_unlock(zone);
 
     return news;
 }
 
 
 ngx_uint_t
-ngx_rl_stats_may_tell(ngx_rl_lines_t *lines)
+ngx_rl_stats_may_tell(ngx_rl_throttle_t *throttle)
 {
     ngx_atomic_uint_t  now;
 
     now = ngx_rl_stats_seconds();
 
-    if (ngx_rl_stats_minute(now, lines->told)) {
-        lines->told = now;
-        lines->lines = 0;
+    if (ngx_rl_stats_minute(now, throttle->told)) {
+        throttle->told = now;
+        throttle->lines = 0;
     }
 
-    return ngx_atomic_fetch_add(&lines->lines, 1)
+    return ngx_atomic_fetch_add(&throttle->lines, 1)
            < NGX_RL_STATS_LINES;
 }
 
 
 ngx_atomic_uint_t
-ngx_rl_stats_untold(ngx_rl_lines_t *lines)
+ngx_rl_stats_untold(ngx_rl_throttle_t *throttle)
 {
     ngx_atomic_uint_t  untold;
 
-    untold = lines->untold;
+    untold = throttle->untold;
 
     if (untold == 0
-        || !ngx_rl_stats_minute(ngx_rl_stats_seconds(),
-                                            lines->told)
-        || !ngx_atomic_cmp_set(&lines->untold, untold, 0))
+        || !ngx_rl_stats_minute(ngx_rl_stats_seconds(), throttle->told)
+        || !ngx_atomic_cmp_set(&throttle->untold, untold, 0))
     {
         return 0;
     }

@@ -45,20 +45,20 @@ typedef ngx_atomic_t  ngx_rl_decisions_t
 
 typedef struct {
     ngx_rl_decisions_t  requests;
-    ngx_atomic_t                    previews[NGX_RL_SOURCES];
-    ngx_atomic_t                    tokens;        /* taken */
-    ngx_atomic_t                    near_limit;
-    ngx_atomic_t                    invalid;       /* values of variables */
+    ngx_atomic_t        previews[NGX_RL_SOURCES];
+    ngx_atomic_t        tokens;   /* taken */
+    ngx_atomic_t        near_limit;
+    ngx_atomic_t        invalid;  /* values of variables */
 
     /* when that was logged, and that a cost can never pass; s */
-    ngx_atomic_t                    told_invalid;
-    ngx_atomic_t                    told_cost;
+    ngx_atomic_t        told_invalid;
+    ngx_atomic_t        told_cost;
 } ngx_rl_limit_stats_t;
 
 
 typedef struct {
-    ngx_atomic_t                    bins[NGX_RL_LATENCIES + 1];
-    ngx_atomic_t                    sum;           /* us */
+    ngx_atomic_t  bins[NGX_RL_LATENCIES + 1];
+    ngx_atomic_t  sum;  /* us */
 } ngx_rl_histogram_t;
 
 
@@ -90,8 +90,8 @@ typedef enum {
 
 
 typedef struct {
-    uint32_t                        calls;         /* under way */
-    uint32_t                        connections;
+    uint32_t  calls;  /* under way */
+    uint32_t  connections;
 } ngx_rl_gauges_t;
 
 
@@ -102,10 +102,10 @@ typedef uint64_t  ngx_rl_users_t[NGX_RL_PROCESSES / 64];
 /* lines about changes of one kind */
 
 typedef struct {
-    ngx_atomic_t                    told;          /* s, since when there are */
-    ngx_atomic_t                    lines;         /* so many, */
-    ngx_atomic_t                    untold;        /* and so many left out */
-} ngx_rl_lines_t;
+    ngx_atomic_t  told;    /* s, since when there are */
+    ngx_atomic_t  lines;   /* so many, */
+    ngx_atomic_t  untold;  /* and so many left out */
+} ngx_rl_throttle_t;
 
 
 typedef struct {
@@ -114,52 +114,52 @@ typedef struct {
 
     ngx_rl_breaker_t    breaker;
 
-    ngx_atomic_t                    calls;
-    ngx_atomic_t                    failures[NGX_RL_FAILURES];
+    ngx_atomic_t        calls;
+    ngx_atomic_t        failures[NGX_RL_FAILURES];
     ngx_rl_histogram_t  latency;       /* of a command's reply */
-    ngx_atomic_t                    reconnects;
-    ngx_atomic_t                    script_reloads;
-    ngx_atomic_t                    refunds;       /* commands */
-    ngx_atomic_t                    refunds_lost;  /* one by one */
-    ngx_atomic_t                    sent;          /* bytes */
-    ngx_atomic_t                    received;
+    ngx_atomic_t        reconnects;
+    ngx_atomic_t        script_reloads;
+    ngx_atomic_t        refunds;       /* commands */
+    ngx_atomic_t        refunds_lost;  /* one by one */
+    ngx_atomic_t        sent;          /* bytes */
+    ngx_atomic_t        received;
     ngx_atomic_t                    transitions
                                       [NGX_RL_BREAKER_STATES];
-    ngx_atomic_t                    events[NGX_RL_EVENTS];
+    ngx_atomic_t        events[NGX_RL_EVENTS];
 
     /* what is known about it; the address and the news with the zone held */
 
-    ngx_atomic_t                    role;
-    uint64_t                        set;           /* of a node: its cluster;
-                                                      of a master: sentinels */
-    uint64_t                        news;          /* hash of what was told */
-    ngx_atomic_t                    mapped;        /* of a node: is in use */
-    u_char                          node[NGX_SOCKADDR_STRLEN];
-    size_t                          node_len;      /* where it was last */
+    ngx_atomic_t        role;
+    uint64_t            set;           /* of a node: its cluster;
+                                          of a master: sentinels */
+    uint64_t            news;          /* hash of what was told */
+    ngx_atomic_t        mapped;        /* of a node: is in use */
+    u_char              node[NGX_SOCKADDR_STRLEN];
+    size_t              node_len;      /* where it was last */
 
     /* what was logged, all times in seconds */
 
-    ngx_atomic_t                    failure;       /* the last one */
-    ngx_atomic_t                    opened;        /* or changed otherwise */
-    ngx_atomic_t                    still;         /* when told that it is */
-    ngx_rl_lines_t      changes;       /* to fallback and back */
-    ngx_rl_lines_t      outages;       /* begun and ended */
-    ngx_atomic_t                    logged[NGX_RL_FAILURES];
+    ngx_atomic_t        failure;       /* the last one */
+    ngx_atomic_t        opened;        /* or changed otherwise */
+    ngx_atomic_t        still;         /* when told that it is */
+    ngx_rl_throttle_t   changes;       /* to fallback and back */
+    ngx_rl_throttle_t   outages;       /* begun and ended */
+    ngx_atomic_t        logged[NGX_RL_FAILURES];
 
     ngx_rl_users_t      users;         /* with the zone held */
     ngx_rl_gauges_t     gauges[NGX_RL_PROCESSES];
-} ngx_rl_shard_stats_t;
+} ngx_rl_record_t;
 
 
 /* once in a zone */
 
 typedef struct {
-    ngx_rl_decisions_t  decisions;     /* a request: one of them */
-    ngx_atomic_t                    fallback[NGX_RL_SOURCES]
+    ngx_rl_decisions_t  decisions;  /* a request: one of them */
+    ngx_atomic_t        fallback[NGX_RL_SOURCES]
                                             [NGX_RL_REASONS];
-    ngx_rl_histogram_t  latency;       /* of a decision */
-    ngx_atomic_t                    leases_refused;
-    ngx_atomic_t                    pids[NGX_RL_PROCESSES];
+    ngx_rl_histogram_t  latency;    /* of a decision */
+    ngx_atomic_t        leases_refused;
+    ngx_atomic_t        pids[NGX_RL_PROCESSES];
 } ngx_rl_stats_t;
 
 
@@ -168,106 +168,89 @@ uint64_t ngx_rl_stats_layout(void);
 
 /* find or make the records; NULL: no memory.  While the zone is attached */
 
-ngx_rl_stats_t *ngx_rl_stats(
-    ngx_rl_zone_t *zone);
-ngx_rl_limit_stats_t *ngx_rl_stats_limit(
-    ngx_rl_zone_t *zone, ngx_str_t *name);
-ngx_rl_shard_stats_t *ngx_rl_stats_shard(
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
+ngx_rl_stats_t *ngx_rl_stats(ngx_rl_zone_t *zone);
+ngx_rl_limit_stats_t *ngx_rl_stats_limit(ngx_rl_zone_t *zone, ngx_str_t *name);
+ngx_rl_record_t *ngx_rl_stats_record(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
     ngx_str_t *name);
 
 /* how many more shards there is room for, and how many records are in use */
-ngx_uint_t ngx_rl_stats_room(ngx_rl_zone_t *zone,
-    ngx_uint_t *wanted);
+ngx_uint_t ngx_rl_stats_room(ngx_rl_zone_t *zone, ngx_uint_t *wanted);
 
 /* a process uses a record that its configuration has asked for */
-void ngx_rl_stats_use(ngx_rl_zone_t *zone,
-    ngx_rl_shard_stats_t *shard);
+void ngx_rl_stats_use(ngx_rl_zone_t *zone, ngx_rl_record_t *shard);
 
 /*
  * A record for a server that a process has found by itself, the same for all
  * processes, until all have returned it or have ended.  NULL: no room.
  */
-ngx_rl_shard_stats_t *ngx_rl_stats_lend(
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
+ngx_rl_record_t *ngx_rl_stats_lend(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
     ngx_str_t *name);
-void ngx_rl_stats_return(ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats,
-    ngx_rl_shard_stats_t *shard);
+void ngx_rl_stats_return(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
+    ngx_rl_record_t *shard);
 
 /* whether a process that lives uses a record that was lent */
-ngx_uint_t ngx_rl_stats_used(ngx_rl_stats_t *stats,
-    ngx_rl_shard_stats_t *shard);
+ngx_uint_t ngx_rl_stats_used(ngx_rl_stats_t *stats, ngx_rl_record_t *shard);
 
 /*
  * All of them, in any order: the one after that, NULL at the end.  The name is
  * copied.
  */
-ngx_rl_shard_stats_t *ngx_rl_stats_next(
-    ngx_rl_zone_t *zone, ngx_rl_shard_stats_t *after,
+ngx_rl_record_t *ngx_rl_stats_next(ngx_rl_zone_t *zone, ngx_rl_record_t *after,
     ngx_str_t *name, size_t room);
 
 /* a process begins: its gauges are zero; and ends */
-void ngx_rl_stats_begin(ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats);
+void ngx_rl_stats_begin(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 void ngx_rl_stats_end(ngx_rl_stats_t *stats);
 
 /* of this process; never NULL */
-ngx_rl_gauges_t *ngx_rl_stats_gauges(
-    ngx_rl_shard_stats_t *shard);
+ngx_rl_gauges_t *ngx_rl_stats_gauges(ngx_rl_record_t *shard);
 
 /* the sum over all processes that live */
 void ngx_rl_stats_sum(ngx_rl_stats_t *stats,
-    ngx_rl_shard_stats_t *shard, ngx_rl_gauges_t *sum);
+    ngx_rl_record_t *shard, ngx_rl_gauges_t *sum);
 
 /* counts a decision */
-void ngx_rl_stats_decision(ngx_rl_decisions_t counters,
-    ngx_rl_decision_t *d);
+void ngx_rl_stats_decision(ngx_rl_decisions_t counters, ngx_rl_decision_t *d);
 
 /* counts what a request took from a limit, and how near to it that came */
 void ngx_rl_stats_taken(ngx_rl_limit_stats_t *limit,
     ngx_rl_decision_t *d, uint64_t cost);
 
 /* counts an answer that came after so many microseconds */
-void ngx_rl_stats_latency(
-    ngx_rl_histogram_t *histogram, uint64_t us);
+void ngx_rl_stats_latency(ngx_rl_histogram_t *histogram, uint64_t us);
 
 /*
  * Whether a failure of this class is to be logged now: once a minute, and once
  * for all workers
  */
-ngx_uint_t ngx_rl_stats_loud(
-    ngx_rl_shard_stats_t *shard,
+ngx_uint_t ngx_rl_stats_may_log(ngx_rl_record_t *shard,
     ngx_rl_failure_e failure);
 
 /* the same for anything else; "logged" is when it was logged last */
 ngx_uint_t ngx_rl_stats_once(ngx_atomic_t *logged);
 
 /* whether one more change may be logged, up to ten a minute of all workers */
-ngx_uint_t ngx_rl_stats_may_tell(
-    ngx_rl_lines_t *lines);
+ngx_uint_t ngx_rl_stats_may_tell(ngx_rl_throttle_t *throttle);
 
 /*
  * How many changes were left out of the log, if it has been quiet since, so
  * that it is time to say so; 0: none
  */
-ngx_atomic_uint_t ngx_rl_stats_untold(
-    ngx_rl_lines_t *lines);
+ngx_atomic_uint_t ngx_rl_stats_untold(ngx_rl_throttle_t *throttle);
 
 /* keeps where a shard is; returns whether that was not known */
 ngx_uint_t ngx_rl_stats_found(ngx_rl_zone_t *zone,
-    ngx_rl_shard_stats_t *shard, ngx_str_t *address);
+    ngx_rl_record_t *shard, ngx_str_t *address);
 
 /* whether that is not what a worker has told last */
 ngx_uint_t ngx_rl_stats_news(ngx_rl_zone_t *zone,
-    ngx_rl_shard_stats_t *shard, uint64_t hash);
+    ngx_rl_record_t *shard, uint64_t hash);
 
 /* seconds by a clock that never steps back; any moment is a minute ago */
 ngx_atomic_uint_t ngx_rl_stats_seconds(void);
 
 /* the clock of another worker may be a moment ahead */
-ngx_uint_t ngx_rl_stats_minute(ngx_atomic_uint_t now,
-    ngx_atomic_uint_t then);
+ngx_uint_t ngx_rl_stats_minute(ngx_atomic_uint_t now, ngx_atomic_uint_t then);
 
 extern const uint32_t
     ngx_rl_latency_bounds[NGX_RL_LATENCIES];  /* us */
@@ -277,7 +260,7 @@ const char *ngx_rl_event_name(ngx_rl_event_e e);
 const char *ngx_rl_role_name(ngx_rl_role_e r);
 
 
-#define ngx_rl_count(counter)                                     \
+#define ngx_rl_count(counter)                                                 \
     (void) ngx_atomic_fetch_add(&(counter), 1)
 
 

@@ -33,7 +33,7 @@
 
 /* followed by the layout */
 #define NGX_RL_ZONE_NAME      "ngx_http_ratelimit_"
-#define NGX_RL_ZONE_NAME_LEN                                      \
+#define NGX_RL_ZONE_NAME_LEN                                                  \
     (sizeof(NGX_RL_ZONE_NAME) - 1)
 
 /* a part of the pages, and at least so many, is left for later records */
@@ -46,7 +46,7 @@
  * with its two queues and all the chunks that it may have, or all but one: then
  * its entries are a little coarser
  */
-#define NGX_RL_ZONE_CELLS                                         \
+#define NGX_RL_ZONE_CELLS                                                     \
     (1 + 16 * (2 + NGX_RL_ENTRIES / NGX_RL_CHUNK))
 
 /* so many configurations ago nobody is left who uses it, as a rule */
@@ -54,51 +54,45 @@
 
 
 typedef struct {
-    ngx_queue_t                     queue;
-    ngx_uint_t                      kind;
-    ngx_uint_t                      generation;  /* the last that asked */
-    ngx_str_t                       name;
-    size_t                          room;        /* for its name */
-    size_t                          lent;        /* bytes; 0: asked for by a
-                                                    configuration */
-    void                           *data;
-} ngx_rl_record_t;
+    ngx_queue_t  queue;
+    ngx_uint_t   kind;
+    ngx_uint_t   generation;  /* the last that asked */
+    ngx_str_t    name;
+    size_t       room;        /* for its name */
+    size_t       lent;        /* bytes; 0: asked for by a
+                                 configuration */
+    void        *data;
+} ngx_rl_zone_record_t;
 
 
 struct ngx_rl_zone_sh_s {
-    uint64_t                        secret[2];
-    ngx_queue_t                     records;
-    ngx_uint_t                      generation;  /* of configurations */
-    size_t                          lent;        /* bytes of records */
-    size_t                          lendable;    /* so many at most */
+    uint64_t             secret[2];
+    ngx_queue_t          records;
+    ngx_uint_t           generation;  /* of configurations */
+    size_t               lent;        /* bytes of records */
+    size_t               lendable;    /* so many at most */
 
-    volatile uint64_t               knows;     /* us: nothing after this */
+    volatile uint64_t    knows;       /* us: nothing after this */
 
-    volatile ngx_uint_t             changing;
-    ngx_rl_cells_t      cells;
+    volatile ngx_uint_t  changing;
+    ngx_rl_cells_t       cells;
 
-    ngx_uint_t                      resets;
+    ngx_uint_t           resets;
 };
 
 
-static ngx_int_t ngx_rl_zone_init(ngx_shm_zone_t *shm_zone,
-    void *data);
+static ngx_int_t ngx_rl_zone_init(ngx_shm_zone_t *shm_zone, void *data);
 static void ngx_rl_zone_empty(ngx_shm_zone_t *shm_zone);
-static ngx_int_t ngx_rl_zone_create(
-    ngx_rl_zone_t *zone);
-static void ngx_rl_zone_secret(ngx_rl_zone_t *zone,
-    uint64_t secret[2]);
-static ngx_int_t ngx_rl_zone_create_cells(
-    ngx_rl_zone_t *zone);
-static ngx_rl_record_t *ngx_rl_zone_named(
-    ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask,
-    ngx_rl_record_t **unused);
-static ngx_rl_record_t *ngx_rl_zone_new(
+static ngx_int_t ngx_rl_zone_create(ngx_rl_zone_t *zone);
+static void ngx_rl_zone_secret(ngx_rl_zone_t *zone, uint64_t secret[2]);
+static ngx_int_t ngx_rl_zone_create_cells(ngx_rl_zone_t *zone);
+static ngx_rl_zone_record_t *ngx_rl_zone_named(
+    ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask, ngx_rl_zone_record_t **unused);
+static ngx_rl_zone_record_t *ngx_rl_zone_new(
     ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);
-static void ngx_rl_zone_append(ngx_queue_t *records,
-    ngx_queue_t *q);
+static void ngx_rl_zone_append(ngx_queue_t *records, ngx_queue_t *q);
 static void ngx_rl_zone_rename(
-    ngx_rl_record_t *record, ngx_rl_zone_ask_t *ask);
+    ngx_rl_zone_record_t *record, ngx_rl_zone_ask_t *ask);
 static size_t ngx_rl_zone_size(size_t size);
 
 
@@ -115,30 +109,30 @@ static const uint32_t  ngx_rl_zone_layout[] = {
     sizeof(ngx_rl_cell_key_t),
     ngx_rl_zone_field(cell_key, hash),
 
-    sizeof(ngx_rl_node_t),
-    ngx_rl_zone_field(node, key),
-    ngx_rl_zone_field(node, next),
-    ngx_rl_zone_field(node, newer),
-    ngx_rl_zone_field(node, older),
-    ngx_rl_zone_field(node, queue),
-    ngx_rl_zone_field(node, u.state.level),
-    ngx_rl_zone_field(node, u.state.until),
-    ngx_rl_zone_field(node, u.state.chunks),
-    ngx_rl_zone_field(node, u.state.n),
-    ngx_rl_zone_field(node, u.preview.until),
-    ngx_rl_zone_field(node, u.preview.state),
-    ngx_rl_zone_field(node, u.bound.tokens),
-    ngx_rl_zone_field(node, u.bound.learned),
-    ngx_rl_zone_field(node, u.bound.held),
-    ngx_rl_zone_field(node, u.bound.gone),
-    ngx_rl_zone_field(node, u.bound.wanted),
-    ngx_rl_zone_field(node, u.queue.cells),
-    ngx_rl_zone_field(node, u.queue.weight),
-    ngx_rl_zone_field(node, u.queue.keep),
-    ngx_rl_zone_field(node, u.queue.much),
-    ngx_rl_zone_field(node, u.queue.pair),
-    ngx_rl_zone_field(node, u.queue.before),
-    ngx_rl_zone_field(node, u.queue.after),
+    sizeof(ngx_rl_cell_t),
+    ngx_rl_zone_field(cell, key),
+    ngx_rl_zone_field(cell, next),
+    ngx_rl_zone_field(cell, newer),
+    ngx_rl_zone_field(cell, older),
+    ngx_rl_zone_field(cell, queue),
+    ngx_rl_zone_field(cell, u.state.level),
+    ngx_rl_zone_field(cell, u.state.until),
+    ngx_rl_zone_field(cell, u.state.chunks),
+    ngx_rl_zone_field(cell, u.state.n),
+    ngx_rl_zone_field(cell, u.preview.until),
+    ngx_rl_zone_field(cell, u.preview.state),
+    ngx_rl_zone_field(cell, u.bound.tokens),
+    ngx_rl_zone_field(cell, u.bound.learned),
+    ngx_rl_zone_field(cell, u.bound.held),
+    ngx_rl_zone_field(cell, u.bound.gone),
+    ngx_rl_zone_field(cell, u.bound.wanted),
+    ngx_rl_zone_field(cell, u.queue.cells),
+    ngx_rl_zone_field(cell, u.queue.weight),
+    ngx_rl_zone_field(cell, u.queue.keep),
+    ngx_rl_zone_field(cell, u.queue.much),
+    ngx_rl_zone_field(cell, u.queue.pair),
+    ngx_rl_zone_field(cell, u.queue.before),
+    ngx_rl_zone_field(cell, u.queue.after),
 
     sizeof(ngx_rl_chunk_t),
     ngx_rl_zone_field(chunk, cost),
@@ -148,9 +142,9 @@ static const uint32_t  ngx_rl_zone_layout[] = {
     ngx_rl_zone_field(chunk, queue),
     ngx_rl_zone_field(chunk, time),
 
-    sizeof(ngx_rl_cell_t),
-    ngx_rl_zone_field(cell, node),
-    ngx_rl_zone_field(cell, chunk),
+    sizeof(ngx_rl_cell_room_t),
+    ngx_rl_zone_field(cell_room, node),
+    ngx_rl_zone_field(cell_room, chunk),
 
     sizeof(ngx_rl_cells_t),
     ngx_rl_zone_field(cells, cells),
@@ -168,14 +162,14 @@ static const uint32_t  ngx_rl_zone_layout[] = {
     ngx_rl_zone_field(cells, pinned),
     ngx_rl_zone_field(cells, evictions),
 
-    sizeof(ngx_rl_record_t),
-    ngx_rl_zone_field(record, queue),
-    ngx_rl_zone_field(record, kind),
-    ngx_rl_zone_field(record, generation),
-    ngx_rl_zone_field(record, name),
-    ngx_rl_zone_field(record, room),
-    ngx_rl_zone_field(record, lent),
-    ngx_rl_zone_field(record, data),
+    sizeof(ngx_rl_zone_record_t),
+    ngx_rl_zone_field(zone_record, queue),
+    ngx_rl_zone_field(zone_record, kind),
+    ngx_rl_zone_field(zone_record, generation),
+    ngx_rl_zone_field(zone_record, name),
+    ngx_rl_zone_field(zone_record, room),
+    ngx_rl_zone_field(zone_record, lent),
+    ngx_rl_zone_field(zone_record, data),
 
     sizeof(ngx_rl_zone_sh_t),
     ngx_rl_zone_field(zone_sh, secret),
@@ -194,8 +188,8 @@ ngx_rl_zone_t *
 ngx_rl_zone_add(ngx_conf_t *cf, size_t size, void *tag,
     uint64_t records, ngx_rl_zone_pt attach, void *data)
 {
-    uint64_t                    layout[2];
-    ngx_str_t                   name;
+    uint64_t        layout[2];
+    ngx_str_t       name;
     ngx_rl_zone_t  *zone;
 
     zone = ngx_pcalloc(cf->pool, sizeof(ngx_rl_zone_t));
@@ -206,8 +200,7 @@ ngx_rl_zone_add(ngx_conf_t *cf, size_t size, void *tag,
     zone->attach = attach;
     zone->data = data;
 
-    layout[0] = ngx_rl_hash(ngx_rl_zone_layout,
-                                       sizeof(ngx_rl_zone_layout));
+    layout[0] = ngx_rl_hash(ngx_rl_zone_layout, sizeof(ngx_rl_zone_layout));
     layout[1] = records;
 
     name.data = ngx_pnalloc(cf->pool, NGX_RL_ZONE_NAME_LEN + 16);
@@ -236,7 +229,7 @@ ngx_rl_zone_add(ngx_conf_t *cf, size_t size, void *tag,
 static ngx_int_t
 ngx_rl_zone_init(ngx_shm_zone_t *shm_zone, void *data)
 {
-    ngx_uint_t                  pages;
+    ngx_uint_t      pages;
     ngx_rl_zone_t  *zone;
 
     zone = shm_zone->data;
@@ -284,8 +277,7 @@ ngx_rl_zone_init(ngx_shm_zone_t *shm_zone, void *data)
                       "shards that a reload brings, and those of this "
                       "configuration take %uik: a reload that replaces them "
                       "by others would fail; make it larger, or restart "
-                      "nginx then%V",
-                      (ngx_uint_t) (shm_zone->shm.size / 1024),
+                      "nginx then%V", (ngx_uint_t) (shm_zone->shm.size / 1024),
                       zone->shpool->pfree * ngx_pagesize / 1024,
                       pages * ngx_pagesize / 1024, &zone->advice);
     }
@@ -297,8 +289,7 @@ failed:
     ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
                   "\"ratelimit_zone\" of %uzk is too small for the limits and "
                   "shards of this configuration, or has been filled by those "
-                  "of earlier ones: make it larger",
-                  shm_zone->shm.size / 1024);
+                  "of earlier ones: make it larger", shm_zone->shm.size / 1024);
 
     return NGX_ERROR;
 }
@@ -321,10 +312,9 @@ ngx_rl_zone_empty(ngx_shm_zone_t *shm_zone)
         for (i = 0; i < part->nelts; i++) {
 
             if (old[i].shm.name.len < NGX_RL_ZONE_NAME_LEN
-                || ngx_strncmp(old[i].shm.name.data,
-                               NGX_RL_ZONE_NAME,
+                || ngx_strncmp(old[i].shm.name.data, NGX_RL_ZONE_NAME,
                                NGX_RL_ZONE_NAME_LEN)
-                   != 0)
+                != 0)
             {
                 continue;
             }
@@ -380,8 +370,7 @@ ngx_rl_zone_create(ngx_rl_zone_t *zone)
 
 
 static void
-ngx_rl_zone_secret(ngx_rl_zone_t *zone,
-    uint64_t secret[2])
+ngx_rl_zone_secret(ngx_rl_zone_t *zone, uint64_t secret[2])
 {
     ngx_fd_t        fd;
     struct timeval  tv;
@@ -415,8 +404,8 @@ ngx_rl_zone_secret(ngx_rl_zone_t *zone,
 static ngx_int_t
 ngx_rl_zone_create_cells(ngx_rl_zone_t *zone)
 {
-    void    *memory;
-    size_t   size, spare;
+    void   *memory;
+    size_t  size, spare;
 
     spare = ngx_max(zone->shpool->pfree / NGX_RL_ZONE_RESERVE,
                     NGX_RL_ZONE_SPARE);
@@ -432,7 +421,7 @@ ngx_rl_zone_create_cells(ngx_rl_zone_t *zone)
 
     size = ngx_min((zone->shpool->pfree - spare) * ngx_pagesize,
                    ngx_rl_cells_size((size_t)
-                                                 NGX_MAX_INT32_VALUE));
+                                     NGX_MAX_INT32_VALUE));
 
     if (size < ngx_rl_cells_size(NGX_RL_ZONE_CELLS)) {
         return NGX_ERROR;
@@ -450,10 +439,9 @@ ngx_rl_zone_create_cells(ngx_rl_zone_t *zone)
 
 
 void *
-ngx_rl_zone_record(ngx_rl_zone_t *zone,
-    ngx_rl_zone_ask_t *ask)
+ngx_rl_zone_record(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
 {
-    ngx_rl_record_t  *record, *unused;
+    ngx_rl_zone_record_t  *record, *unused;
 
     record = ngx_rl_zone_named(zone, ask, &unused);
 
@@ -481,11 +469,10 @@ ngx_rl_zone_record(ngx_rl_zone_t *zone,
 
 
 void *
-ngx_rl_zone_lend(ngx_rl_zone_t *zone,
-    ngx_rl_zone_ask_t *ask)
+ngx_rl_zone_lend(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
 {
-    size_t                        size;
-    ngx_rl_record_t  *record, *unused;
+    size_t                 size;
+    ngx_rl_zone_record_t  *record, *unused;
 
     record = ngx_rl_zone_named(zone, ask, &unused);
 
@@ -493,8 +480,8 @@ ngx_rl_zone_lend(ngx_rl_zone_t *zone,
         return record->data;
     }
 
-    size = ngx_rl_zone_size(sizeof(ngx_rl_record_t)
-                                        + ask->name->len)
+    size = ngx_rl_zone_size(sizeof(ngx_rl_zone_record_t)
+                            + ask->name->len)
            + ngx_rl_zone_size(ask->size);
 
     if (zone->sh->lendable >= size
@@ -525,12 +512,12 @@ ngx_rl_zone_lend(ngx_rl_zone_t *zone,
  * memory for another one: a lent one rather than one of old configurations
  */
 
-static ngx_rl_record_t *
+static ngx_rl_zone_record_t *
 ngx_rl_zone_named(ngx_rl_zone_t *zone,
-    ngx_rl_zone_ask_t *ask, ngx_rl_record_t **unused)
+    ngx_rl_zone_ask_t *ask, ngx_rl_zone_record_t **unused)
 {
-    ngx_queue_t                  *q;
-    ngx_rl_record_t  *record;
+    ngx_queue_t           *q;
+    ngx_rl_zone_record_t  *record;
 
     *unused = NULL;
 
@@ -538,7 +525,7 @@ ngx_rl_zone_named(ngx_rl_zone_t *zone,
          q != ngx_queue_sentinel(&zone->sh->records);
          q = ngx_queue_next(q))
     {
-        record = ngx_queue_data(q, ngx_rl_record_t, queue);
+        record = ngx_queue_data(q, ngx_rl_zone_record_t, queue);
 
         if (record->kind != ask->kind) {
             continue;
@@ -546,7 +533,7 @@ ngx_rl_zone_named(ngx_rl_zone_t *zone,
 
         if (record->name.len == ask->name->len
             && ngx_memcmp(record->name.data, ask->name->data, ask->name->len)
-               == 0)
+            == 0)
         {
             return record;
         }
@@ -554,7 +541,7 @@ ngx_rl_zone_named(ngx_rl_zone_t *zone,
         if (record->room < ask->name->len
             || (record->lent == 0
                 && zone->sh->generation - record->generation
-                   <= NGX_RL_ZONE_UNUSED)
+                <= NGX_RL_ZONE_UNUSED)
             || (ask->unused && !ask->unused(record->data, ask->data)))
         {
             continue;
@@ -573,17 +560,15 @@ ngx_rl_zone_named(ngx_rl_zone_t *zone,
 }
 
 
-static ngx_rl_record_t *
-ngx_rl_zone_new(ngx_rl_zone_t *zone,
-    ngx_rl_zone_ask_t *ask)
+static ngx_rl_zone_record_t *
+ngx_rl_zone_new(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
 {
-    size_t                        len;
-    ngx_rl_record_t  *record;
+    size_t                 len;
+    ngx_rl_zone_record_t  *record;
 
     /* what the allocator takes anyway: a later name may be longer */
 
-    len = ngx_rl_zone_size(sizeof(ngx_rl_record_t)
-                                       + ask->name->len);
+    len = ngx_rl_zone_size(sizeof(ngx_rl_zone_record_t) + ask->name->len);
 
     record = ngx_slab_calloc_locked(zone->shpool, len);
     if (record == NULL) {
@@ -598,7 +583,7 @@ ngx_rl_zone_new(ngx_rl_zone_t *zone,
     }
 
     record->kind = ask->kind;
-    record->room = len - sizeof(ngx_rl_record_t);
+    record->room = len - sizeof(ngx_rl_zone_record_t);
     record->name.data = (u_char *) &record[1];
     record->name.len = ask->name->len;
     ngx_memcpy(record->name.data, ask->name->data, ask->name->len);
@@ -631,8 +616,7 @@ ngx_rl_zone_append(ngx_queue_t *records, ngx_queue_t *q)
 
 
 static void
-ngx_rl_zone_rename(ngx_rl_record_t *record,
-    ngx_rl_zone_ask_t *ask)
+ngx_rl_zone_rename(ngx_rl_zone_record_t *record, ngx_rl_zone_ask_t *ask)
 {
     ngx_memzero(record->data, ask->size);
 
@@ -661,12 +645,11 @@ ngx_rl_zone_size(size_t size)
 
 
 ngx_uint_t
-ngx_rl_zone_room(ngx_rl_zone_t *zone, size_t size,
-    ngx_uint_t *wanted)
+ngx_rl_zone_room(ngx_rl_zone_t *zone, size_t size, ngx_uint_t *wanted)
 {
-    size_t                        left, lent;
-    ngx_queue_t                  *q;
-    ngx_rl_record_t  *record;
+    size_t                 left, lent;
+    ngx_queue_t           *q;
+    ngx_rl_zone_record_t  *record;
 
     *wanted = 0;
 
@@ -676,7 +659,7 @@ ngx_rl_zone_room(ngx_rl_zone_t *zone, size_t size,
          q != ngx_queue_sentinel(&zone->sh->records);
          q = ngx_queue_next(q))
     {
-        record = ngx_queue_data(q, ngx_rl_record_t, queue);
+        record = ngx_queue_data(q, ngx_rl_zone_record_t, queue);
 
         *wanted += record->lent == 0
                    && record->generation == zone->sh->generation;
@@ -690,8 +673,7 @@ ngx_rl_zone_room(ngx_rl_zone_t *zone, size_t size,
     left -= ngx_min(left, lent);
 
     return left / (ngx_rl_zone_size(size)
-                   + ngx_rl_zone_size(
-                                      2 * sizeof(ngx_rl_record_t)));
+                   + ngx_rl_zone_size(2 * sizeof(ngx_rl_zone_record_t)));
 }
 
 
@@ -699,10 +681,10 @@ void *
 ngx_rl_zone_next(ngx_rl_zone_t *zone, ngx_uint_t kind,
     void *after, ngx_str_t *name, size_t room)
 {
-    void                         *data;
-    ngx_uint_t                    found;
-    ngx_queue_t                  *q;
-    ngx_rl_record_t  *record;
+    void                  *data;
+    ngx_uint_t             found;
+    ngx_queue_t           *q;
+    ngx_rl_zone_record_t  *record;
 
     data = NULL;
     found = (after == NULL);
@@ -713,7 +695,7 @@ ngx_rl_zone_next(ngx_rl_zone_t *zone, ngx_uint_t kind,
          q != ngx_queue_sentinel(&zone->sh->records);
          q = ngx_queue_next(q))
     {
-        record = ngx_queue_data(q, ngx_rl_record_t, queue);
+        record = ngx_queue_data(q, ngx_rl_zone_record_t, queue);
 
         if (found && record->kind == kind) {
             data = record->data;
@@ -737,7 +719,7 @@ ngx_rl_zone_next(ngx_rl_zone_t *zone, ngx_uint_t kind,
 
 void
 ngx_rl_zone_key(ngx_rl_zone_t *zone,
-    ngx_rl_keep_e keep, const void *data, size_t len,
+    ngx_rl_cell_kind_e keep, const void *data, size_t len,
     ngx_rl_cell_key_t *key)
 {
     ngx_rl_siphash(zone->sh->secret, data, len, key->hash);
@@ -754,8 +736,7 @@ ngx_rl_zone_knows(ngx_rl_zone_t *zone, uint64_t now)
 
 
 void
-ngx_rl_zone_learned(ngx_rl_zone_t *zone,
-    uint64_t until)
+ngx_rl_zone_learned(ngx_rl_zone_t *zone, uint64_t until)
 {
     if (zone->sh->knows < until) {
         zone->sh->knows = until;
@@ -764,7 +745,7 @@ ngx_rl_zone_learned(ngx_rl_zone_t *zone,
 
 
 void
-ngx_rl_zone_lock(ngx_rl_zone_t *zone)
+ngx_rl_cells_lock(ngx_rl_zone_t *zone)
 {
     ngx_shmtx_lock(&zone->shpool->mutex);
 
@@ -780,7 +761,7 @@ ngx_rl_zone_lock(ngx_rl_zone_t *zone)
 
 
 void
-ngx_rl_zone_unlock(ngx_rl_zone_t *zone)
+ngx_rl_cells_unlock(ngx_rl_zone_t *zone)
 {
     ngx_rl_cells_release(zone->cells);
 
@@ -800,35 +781,34 @@ ngx_rl_zone_unlock(ngx_rl_zone_t *zone)
 
 
 void
-ngx_rl_zone_hold(ngx_rl_zone_t *zone)
+ngx_rl_zone_lock(ngx_rl_zone_t *zone)
 {
     ngx_shmtx_lock(&zone->shpool->mutex);
 }
 
 
 void
-ngx_rl_zone_release(ngx_rl_zone_t *zone)
+ngx_rl_zone_unlock(ngx_rl_zone_t *zone)
 {
     ngx_shmtx_unlock(&zone->shpool->mutex);
 }
 
 
 void
-ngx_rl_zone_usage(ngx_rl_zone_t *zone,
-    ngx_rl_zone_usage_t *usage)
+ngx_rl_zone_usage(ngx_rl_zone_t *zone, ngx_rl_zone_usage_t *usage)
 {
     ngx_rl_cells_t  *cells;
 
     cells = zone->cells;
 
-    ngx_rl_zone_hold(zone);
+    ngx_rl_zone_lock(zone);
 
     usage->size = zone->shm_zone->shm.size;
     usage->used = usage->size - (cells->n - cells->used)
-                                * sizeof(ngx_rl_cell_t);
+                                * sizeof(ngx_rl_cell_room_t);
     usage->keys = cells->nodes;
     ngx_memcpy(usage->evictions, cells->evictions, sizeof(usage->evictions));
     usage->resets = zone->sh->resets;
 
-    ngx_rl_zone_release(zone);
+    ngx_rl_zone_unlock(zone);
 }

@@ -22,44 +22,43 @@
 typedef struct ngx_rl_zone_s    ngx_rl_zone_t;
 typedef struct ngx_rl_zone_sh_s ngx_rl_zone_sh_t;
 
-typedef ngx_int_t (*ngx_rl_zone_pt)(
-    ngx_rl_zone_t *zone, void *data);
+typedef ngx_int_t (*ngx_rl_zone_pt)(ngx_rl_zone_t *zone, void *data);
 
 
 struct ngx_rl_zone_s {
-    ngx_shm_zone_t                 *shm_zone;
-    ngx_slab_pool_t                *shpool;
-    ngx_rl_zone_sh_t   *sh;        /* shared memory */
-    ngx_rl_cells_t     *cells;     /* in it */
+    ngx_shm_zone_t    *shm_zone;
+    ngx_slab_pool_t   *shpool;
+    ngx_rl_zone_sh_t  *sh;      /* shared memory */
+    ngx_rl_cells_t    *cells;   /* in it */
 
     /* makes or finds the records that the configuration needs */
-    ngx_rl_zone_pt      attach;
-    void                           *data;
+    ngx_rl_zone_pt     attach;
+    void              *data;
 
-    ngx_str_t                       advice;    /* of a warning, or none */
-    unsigned                        lost:1;    /* keys: still to be told */
+    ngx_str_t          advice;  /* of a warning, or none */
+    unsigned           lost:1;  /* keys: still to be told */
 };
 
 
 /* who asks for a record, and for which */
 
 typedef struct {
-    ngx_uint_t                      kind;
-    ngx_str_t                      *name;
-    size_t                          size;      /* of its data */
+    ngx_uint_t  kind;
+    ngx_str_t  *name;
+    size_t      size;  /* of its data */
 
     /* whether nobody uses a record of this kind; may be NULL: as a rule */
     ngx_uint_t                    (*unused)(void *record, void *data);
-    void                           *data;
+    void       *data;
 } ngx_rl_zone_ask_t;
 
 
 typedef struct {
-    size_t                          size;
-    size_t                          used;
-    ngx_uint_t                      keys;
-    uint64_t                        evictions[NGX_RL_HELDS];
-    ngx_uint_t                      resets;
+    size_t      size;
+    size_t      used;
+    ngx_uint_t  keys;
+    uint64_t    evictions[NGX_RL_HELDS];
+    ngx_uint_t  resets;
 } ngx_rl_zone_usage_t;
 
 
@@ -68,8 +67,8 @@ typedef struct {
  * and sizes of all fields: each struct that is in there lists its own, and
  * "make lint" finds those that were forgotten.
  */
-#define ngx_rl_zone_field(name, field)                            \
-    offsetof(ngx_rl_##name##_t, field),                           \
+#define ngx_rl_zone_field(name, field)                                        \
+    offsetof(ngx_rl_##name##_t, field),                                       \
     sizeof(((ngx_rl_##name##_t *) NULL)->field)
 
 /*
@@ -87,16 +86,14 @@ ngx_rl_zone_t *ngx_rl_zone_add(ngx_conf_t *cf,
  * that the last two configurations did not ask for.  NULL: there is none.  For
  * "attach" alone, while it holds the zone.
  */
-void *ngx_rl_zone_record(ngx_rl_zone_t *zone,
-    ngx_rl_zone_ask_t *ask);
+void *ngx_rl_zone_record(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);
 
 /*
  * The same for those who can do without, at any time, while they hold the zone.
  * It is theirs as long as "unused" does not say otherwise.  Memory that
  * configurations may ask for later is left alone.
  */
-void *ngx_rl_zone_lend(ngx_rl_zone_t *zone,
-    ngx_rl_zone_ask_t *ask);
+void *ngx_rl_zone_lend(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);
 
 /*
  * How many more records with data of this size a later configuration may ask
@@ -114,32 +111,29 @@ void *ngx_rl_zone_next(ngx_rl_zone_t *zone,
 
 /* the hash depends on a secret of the zone */
 void ngx_rl_zone_key(ngx_rl_zone_t *zone,
-    ngx_rl_keep_e keep, const void *data, size_t len,
+    ngx_rl_cell_kind_e keep, const void *data, size_t len,
     ngx_rl_cell_key_t *key);
 
 /*
  * Whether anything may be known about what shards have: a look without a lock.
  * Who learns something says until when, us, while he has the lock.
  */
-ngx_uint_t ngx_rl_zone_knows(ngx_rl_zone_t *zone,
-    uint64_t now);
-void ngx_rl_zone_learned(ngx_rl_zone_t *zone,
-    uint64_t until);
+ngx_uint_t ngx_rl_zone_knows(ngx_rl_zone_t *zone, uint64_t now);
+void ngx_rl_zone_learned(ngx_rl_zone_t *zone, uint64_t until);
 
 /*
  * All that is done with the cells is done between these two.  Between them
  * nothing is logged, evaluated or allocated.
  */
+void ngx_rl_cells_lock(ngx_rl_zone_t *zone);
+void ngx_rl_cells_unlock(ngx_rl_zone_t *zone);
+
+/* the lock alone, for what is in records */
 void ngx_rl_zone_lock(ngx_rl_zone_t *zone);
 void ngx_rl_zone_unlock(ngx_rl_zone_t *zone);
 
-/* the lock alone, for what is in records */
-void ngx_rl_zone_hold(ngx_rl_zone_t *zone);
-void ngx_rl_zone_release(ngx_rl_zone_t *zone);
-
 /* locks by itself */
-void ngx_rl_zone_usage(ngx_rl_zone_t *zone,
-    ngx_rl_zone_usage_t *usage);
+void ngx_rl_zone_usage(ngx_rl_zone_t *zone, ngx_rl_zone_usage_t *usage);
 
 
 #endif /* _NGX_RL_ZONE_H_INCLUDED_ */

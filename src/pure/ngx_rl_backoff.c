@@ -7,10 +7,7 @@ ngx_rl_backoff(uint32_t attempt, uint32_t max, uint32_t random)
 {
     uint32_t  delay;
 
-    for (delay = NGX_RL_BACKOFF_MIN;
-         attempt && delay < max;
-         attempt--)
-    {
+    for (delay = NGX_RL_BACKOFF_MIN; attempt && delay < max; attempt--) {
         delay *= 2;
     }
 

@@ -19,8 +19,7 @@
  * from 50 ms up to "max", of which a random part of up to one half is taken
  * off, so that workers and machines don't come back in step.
  */
-uint32_t ngx_rl_backoff(uint32_t attempt, uint32_t max,
-    uint32_t random);
+uint32_t ngx_rl_backoff(uint32_t attempt, uint32_t max, uint32_t random);
 
 
 #endif /* _NGX_RL_BACKOFF_H_INCLUDED_ */

@@ -21,8 +21,7 @@ static const char  *ngx_rl_breaker_names[] = {
 
 int
 ngx_rl_breaker_failure(ngx_rl_breaker_t *b,
-    const ngx_rl_breaker_conf_t *conf, uint64_t now,
-    uint32_t random)
+    const ngx_rl_breaker_conf_t *conf, uint64_t now, uint32_t random)
 {
     uint32_t  first;
     uint64_t  time;
@@ -48,8 +47,7 @@ ngx_rl_breaker_failure(ngx_rl_breaker_t *b,
             b->attempt = 0;
         }
 
-        b->until = now + ngx_rl_backoff(b->attempt++, conf->probe,
-                                                    random);
+        b->until = now + ngx_rl_backoff(b->attempt++, conf->probe, random);
         return 1;
     }
 
@@ -76,8 +74,7 @@ ngx_rl_breaker_success(ngx_rl_breaker_t *b)
 
 
 int
-ngx_rl_breaker_close(ngx_rl_breaker_t *b,
-    uint64_t now)
+ngx_rl_breaker_close(ngx_rl_breaker_t *b, uint64_t now)
 {
     if (b->state == NGX_RL_DISTRIBUTED) {
         return 0;
@@ -140,8 +137,7 @@ ngx_rl_breaker_probed(ngx_rl_breaker_t *b,
     }
 
     b->prober = 0;
-    b->until = now + ngx_rl_backoff(b->attempt++, conf->probe,
-                                                random);
+    b->until = now + ngx_rl_backoff(b->attempt++, conf->probe, random);
 }
 
 

@@ -36,37 +36,35 @@ typedef enum {
 
 
 typedef struct {
-    uint32_t                      failures;  /* that open it, */
-    uint32_t                      window;    /* ms, within such a time */
-    uint32_t                      probe;     /* ms, longest time between two */
+    uint32_t  failures;  /* that open it, */
+    uint32_t  window;    /* ms, within such a time */
+    uint32_t  probe;     /* ms, longest time between two */
 } ngx_rl_breaker_conf_t;
 
 
 typedef struct {
     ngx_rl_breaker_e  state;
-    uint32_t                      attempt;   /* probes in vain */
-    uint64_t                      prober;    /* who, or 0: nobody */
-    uint64_t                      until;     /* ms: the next probe, or when
-                                                this one counts as lost */
-    uint64_t                      closed;    /* how often it was, */
-    uint64_t                      since;     /* ms: and when last */
-    uint32_t                      last;      /* the latest failure of these */
-    uint64_t                      times[NGX_RL_BREAKER_MAX];
+    uint32_t          attempt;  /* probes in vain */
+    uint64_t          prober;   /* who, or 0: nobody */
+    uint64_t          until;    /* ms: the next probe, or when
+                                   this one counts as lost */
+    uint64_t          closed;   /* how often it was, */
+    uint64_t          since;    /* ms: and when last */
+    uint32_t          last;     /* the latest failure of these */
+    uint64_t          times[NGX_RL_BREAKER_MAX];
 } ngx_rl_breaker_t;
 
 
 /* times are in ms, above 0; these return 1 if the state has changed */
 
 int ngx_rl_breaker_failure(ngx_rl_breaker_t *b,
-    const ngx_rl_breaker_conf_t *conf, uint64_t now,
-    uint32_t random);
+    const ngx_rl_breaker_conf_t *conf, uint64_t now, uint32_t random);
 
 /* a call was answered; that alone does not close an open one */
 int ngx_rl_breaker_success(ngx_rl_breaker_t *b);
 
 /* a probe or a handshake has succeeded */
-int ngx_rl_breaker_close(ngx_rl_breaker_t *b,
-    uint64_t now);
+int ngx_rl_breaker_close(ngx_rl_breaker_t *b, uint64_t now);
 
 /*
  * 0: "who" may try now, and tells within "timeout" what came of it; else how

@@ -54,47 +54,32 @@
 #define NGX_RL_WEIGHT_KNOWN  16
 
 
-#define ngx_rl_weighed(c, q)                                      \
+#define ngx_rl_weighed(c, q)                                                  \
     ((uint64_t) (c)->cells[q].node.u.queue.cells                              \
      * (c)->cells[q].node.u.queue.weight)
 
 
-static uint32_t ngx_rl_cells_lookup(
-    const ngx_rl_cells_t *c,
+static uint32_t ngx_rl_cells_lookup(const ngx_rl_cells_t *c,
     const ngx_rl_cell_key_t *key);
-static int ngx_rl_cells_pinned(const ngx_rl_cells_t *c,
-    uint32_t i);
+static int ngx_rl_cells_pinned(const ngx_rl_cells_t *c, uint32_t i);
 static uint32_t ngx_rl_cells_queue(ngx_rl_cells_t *c,
-    uint64_t limit, ngx_rl_keep_e keep, uint64_t now);
+    uint64_t limit, ngx_rl_cell_kind_e keep, uint64_t now);
 static uint32_t ngx_rl_cells_queue_add(
-    ngx_rl_cells_t *c, ngx_rl_keep_e keep,
-    uint64_t now);
-static void ngx_rl_cells_queue_free(ngx_rl_cells_t *c,
-    uint32_t q);
-static void ngx_rl_cells_count(ngx_rl_cells_t *c,
-    uint32_t q, uint32_t n);
-static uint32_t ngx_rl_cells_alloc(ngx_rl_cells_t *c,
-    uint64_t now);
-static void ngx_rl_cells_sweep(ngx_rl_cells_t *c,
-    uint32_t n, uint64_t now);
+    ngx_rl_cells_t *c, ngx_rl_cell_kind_e keep, uint64_t now);
+static void ngx_rl_cells_queue_free(ngx_rl_cells_t *c, uint32_t q);
+static void ngx_rl_cells_count(ngx_rl_cells_t *c, uint32_t q, uint32_t n);
+static uint32_t ngx_rl_cells_alloc(ngx_rl_cells_t *c, uint64_t now);
+static void ngx_rl_cells_sweep(ngx_rl_cells_t *c, uint32_t n, uint64_t now);
 static int ngx_rl_cells_expired(
-    const ngx_rl_cells_t *c, const ngx_rl_node_t *node,
-    uint64_t now);
+    const ngx_rl_cells_t *c, const ngx_rl_cell_t *cell, uint64_t now);
 static uint32_t ngx_rl_cells_victim(ngx_rl_cells_t *c);
-static uint32_t ngx_rl_cells_oldest(
-    const ngx_rl_cells_t *c, uint32_t q);
-static void ngx_rl_cells_evict(ngx_rl_cells_t *c,
-    uint32_t i, uint64_t now);
-static void ngx_rl_cells_unchain(ngx_rl_cells_t *c,
-    uint32_t i);
-static uint32_t ngx_rl_cells_free_chunks(
-    ngx_rl_cells_t *c, uint32_t i);
-static void ngx_rl_cells_free(ngx_rl_cells_t *c,
-    uint32_t i);
-static void ngx_rl_cells_link(ngx_rl_cells_t *c,
-    uint32_t q, uint32_t i);
-static void ngx_rl_cells_unlink(ngx_rl_cells_t *c,
-    uint32_t i);
+static uint32_t ngx_rl_cells_oldest(const ngx_rl_cells_t *c, uint32_t q);
+static void ngx_rl_cells_evict(ngx_rl_cells_t *c, uint32_t i, uint64_t now);
+static void ngx_rl_cells_unchain(ngx_rl_cells_t *c, uint32_t i);
+static uint32_t ngx_rl_cells_free_chunks(ngx_rl_cells_t *c, uint32_t i);
+static void ngx_rl_cells_free(ngx_rl_cells_t *c, uint32_t i);
+static void ngx_rl_cells_link(ngx_rl_cells_t *c, uint32_t q, uint32_t i);
+static void ngx_rl_cells_unlink(ngx_rl_cells_t *c, uint32_t i);
 
 
 static const char  *ngx_rl_held_names[] = {
@@ -106,8 +91,7 @@ static const char  *ngx_rl_held_names[] = {
 
 
 void
-ngx_rl_cells_init(ngx_rl_cells_t *c, void *memory,
-    size_t size)
+ngx_rl_cells_init(ngx_rl_cells_t *c, void *memory, size_t size)
 {
     uint32_t  heads;
 
@@ -131,7 +115,7 @@ void
 ngx_rl_cells_reset(ngx_rl_cells_t *c)
 {
     memset(c->heads, 0, ((size_t) c->mask + 1) * sizeof(uint32_t));
-    memset(&c->cells[0], 0, sizeof(ngx_rl_cell_t));
+    memset(&c->cells[0], 0, sizeof(ngx_rl_cell_room_t));
 
     c->fresh = 1;
     c->free = 0;
@@ -151,12 +135,11 @@ ngx_rl_cells_release(ngx_rl_cells_t *c)
 }
 
 
-ngx_rl_node_t *
-ngx_rl_cells_find(ngx_rl_cells_t *c,
-    const ngx_rl_cell_key_t *key)
+ngx_rl_cell_t *
+ngx_rl_cells_find(ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key)
 {
-    uint32_t                    i, q;
-    ngx_rl_node_t  *node;
+    uint32_t        i, q;
+    ngx_rl_cell_t  *cell;
 
     i = ngx_rl_cells_lookup(c, key);
 
@@ -166,30 +149,30 @@ ngx_rl_cells_find(ngx_rl_cells_t *c,
 
     c->pinned[c->npinned++] = i;
 
-    node = &c->cells[i].node;
-    q = node->queue;
+    cell = &c->cells[i].node;
+    q = cell->queue;
 
-    if (node->newer != q) {
+    if (cell->newer != q) {
         ngx_rl_cells_unlink(c, i);
         ngx_rl_cells_link(c, q, i);
     }
 
-    return node;
+    return cell;
 }
 
 
-ngx_rl_node_t *
+ngx_rl_cell_t *
 ngx_rl_cells_make(ngx_rl_cells_t *c,
     const ngx_rl_cell_key_t *key, uint64_t limit,
-    ngx_rl_keep_e keep, uint64_t now)
+    ngx_rl_cell_kind_e keep, uint64_t now)
 {
-    uint32_t                    i, q, *head;
-    ngx_rl_node_t  *node;
+    uint32_t        i, q, *head;
+    ngx_rl_cell_t  *cell;
 
-    node = ngx_rl_cells_find(c, key);
+    cell = ngx_rl_cells_find(c, key);
 
-    if (node || c->npinned == NGX_RL_PINNED) {
-        return node;
+    if (cell || c->npinned == NGX_RL_PINNED) {
+        return cell;
     }
 
     i = ngx_rl_cells_alloc(c, now);
@@ -206,13 +189,13 @@ ngx_rl_cells_make(ngx_rl_cells_t *c,
         return NULL;
     }
 
-    node = &c->cells[i].node;
+    cell = &c->cells[i].node;
     head = &c->heads[key->hash[0] & c->mask];
 
-    memset(node, 0, sizeof(ngx_rl_node_t));
+    memset(cell, 0, sizeof(ngx_rl_cell_t));
 
-    node->key = *key;
-    node->next = *head;
+    cell->key = *key;
+    cell->next = *head;
     *head = i;
 
     ngx_rl_cells_link(c, q, i);
@@ -221,27 +204,27 @@ ngx_rl_cells_make(ngx_rl_cells_t *c,
     c->nodes++;
     c->pinned[c->npinned++] = i;
 
-    return node;
+    return cell;
 }
 
 
 void
 ngx_rl_cells_taken(ngx_rl_cells_t *c,
-    ngx_rl_node_t *node, int much, uint64_t until)
+    ngx_rl_cell_t *cell, int much, uint64_t until)
 {
-    uint32_t                    i, n, q;
-    ngx_rl_node_t  *queue;
+    uint32_t        i, n, q;
+    ngx_rl_cell_t  *queue;
 
-    node->u.state.until = until;
+    cell->u.state.until = until;
 
-    queue = &c->cells[node->queue].node;
+    queue = &c->cells[cell->queue].node;
 
     if ((int) queue->u.queue.much == much) {
         return;
     }
 
-    i = (uint32_t) ((ngx_rl_cell_t *) node - c->cells);
-    n = 1 + node->u.state.n;
+    i = (uint32_t) ((ngx_rl_cell_room_t *) cell - c->cells);
+    n = 1 + cell->u.state.n;
     q = queue->u.queue.pair;
 
     ngx_rl_cells_unlink(c, i);
@@ -254,14 +237,14 @@ ngx_rl_cells_taken(ngx_rl_cells_t *c,
 
 void
 ngx_rl_cells_load(ngx_rl_cells_t *c,
-    const ngx_rl_node_t *node, ngx_rl_log_t *log)
+    const ngx_rl_cell_t *cell, ngx_rl_log_t *log)
 {
-    uint32_t                     i, k;
+    uint32_t         i, k;
     ngx_rl_chunk_t  *chunk;
 
     log->n = 0;
 
-    for (i = node->u.state.chunks; i; i = chunk->next) {
+    for (i = cell->u.state.chunks; i; i = chunk->next) {
         chunk = &c->cells[i].chunk;
 
         for (k = 0; k < chunk->n && log->n < NGX_RL_ENTRIES; k++) {
@@ -274,16 +257,15 @@ ngx_rl_cells_load(ngx_rl_cells_t *c,
 
 
 void
-ngx_rl_cells_save(ngx_rl_cells_t *c,
-    ngx_rl_node_t *node, ngx_rl_log_t *log,
+ngx_rl_cells_save(ngx_rl_cells_t *c, ngx_rl_cell_t *cell, ngx_rl_log_t *log,
     uint64_t now)
 {
-    uint32_t                     i, k, n, have, *next;
+    uint32_t         i, k, n, have, *next;
     ngx_rl_chunk_t  *chunk;
 
     have = 0;
 
-    for (next = &node->u.state.chunks; *next; next = &chunk->next) {
+    for (next = &cell->u.state.chunks; *next; next = &chunk->next) {
         chunk = &c->cells[*next].chunk;
         have += NGX_RL_CHUNK;
 
@@ -296,8 +278,8 @@ ngx_rl_cells_save(ngx_rl_cells_t *c,
     n = ngx_rl_cells_free_chunks(c, *next);
     *next = 0;
 
-    node->u.state.n -= n;
-    c->cells[node->queue].node.u.queue.cells -= n;
+    cell->u.state.n -= n;
+    c->cells[cell->queue].node.u.queue.cells -= n;
 
     while (have < log->n) {
         i = ngx_rl_cells_alloc(c, now);
@@ -321,19 +303,16 @@ ngx_rl_cells_save(ngx_rl_cells_t *c,
         next = &chunk->next;
         have += NGX_RL_CHUNK;
 
-        node->u.state.n++;
-        ngx_rl_cells_count(c, node->queue, 1);
+        cell->u.state.n++;
+        ngx_rl_cells_count(c, cell->queue, 1);
     }
 
     k = 0;
 
-    for (i = node->u.state.chunks; i; i = chunk->next) {
+    for (i = cell->u.state.chunks; i; i = chunk->next) {
         chunk = &c->cells[i].chunk;
 
-        for (chunk->n = 0;
-             chunk->n < NGX_RL_CHUNK && k < log->n;
-             chunk->n++)
-        {
+        for (chunk->n = 0; chunk->n < NGX_RL_CHUNK && k < log->n; chunk->n++) {
             chunk->time[chunk->n] = log->entries[k].time;
             chunk->cost[chunk->n] = (uint32_t) log->entries[k].cost;
             k++;
@@ -343,8 +322,7 @@ ngx_rl_cells_save(ngx_rl_cells_t *c,
 
 
 void
-ngx_rl_bound_learned(ngx_rl_node_t *node,
-    uint64_t learned, uint64_t until)
+ngx_rl_known_learned(ngx_rl_cell_t *cell, uint64_t learned, uint64_t until)
 {
     uint64_t  lasts;
 
@@ -355,18 +333,17 @@ ngx_rl_bound_learned(ngx_rl_node_t *node,
         lasts = NGX_RL_LASTS_MAX;
     }
 
-    node->u.bound.learned = (uint32_t) learned;
-    node->u.bound.lasts = lasts & NGX_RL_LASTS_MAX;
+    cell->u.bound.learned = (uint32_t) learned;
+    cell->u.bound.lasts = lasts & NGX_RL_LASTS_MAX;
 }
 
 
 uint32_t
-ngx_rl_bound_age(const ngx_rl_node_t *node,
-    uint64_t now)
+ngx_rl_known_age(const ngx_rl_cell_t *cell, uint64_t now)
 {
     uint32_t  age;
 
-    age = (uint32_t) (now / 1000) - node->u.bound.learned;
+    age = (uint32_t) (now / 1000) - cell->u.bound.learned;
 
     /* calls may be answered in another order than they were sent in */
 
@@ -382,18 +359,17 @@ ngx_rl_held_name(ngx_rl_held_e held)
 
 
 static uint32_t
-ngx_rl_cells_lookup(const ngx_rl_cells_t *c,
-    const ngx_rl_cell_key_t *key)
+ngx_rl_cells_lookup(const ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key)
 {
-    uint32_t                          i;
-    const ngx_rl_node_t  *node;
+    uint32_t              i;
+    const ngx_rl_cell_t  *cell;
 
-    for (i = c->heads[key->hash[0] & c->mask]; i; i = node->next) {
+    for (i = c->heads[key->hash[0] & c->mask]; i; i = cell->next) {
 
-        node = &c->cells[i].node;
+        cell = &c->cells[i].node;
 
-        if (node->key.hash[0] == key->hash[0]
-            && node->key.hash[1] == key->hash[1])
+        if (cell->key.hash[0] == key->hash[0]
+            && cell->key.hash[1] == key->hash[1])
         {
             break;
         }
@@ -404,8 +380,7 @@ ngx_rl_cells_lookup(const ngx_rl_cells_t *c,
 
 
 static int
-ngx_rl_cells_pinned(const ngx_rl_cells_t *c,
-    uint32_t i)
+ngx_rl_cells_pinned(const ngx_rl_cells_t *c, uint32_t i)
 {
     uint32_t  k;
 
@@ -423,11 +398,11 @@ ngx_rl_cells_pinned(const ngx_rl_cells_t *c,
 
 static uint32_t
 ngx_rl_cells_queue(ngx_rl_cells_t *c, uint64_t limit,
-    ngx_rl_keep_e keep, uint64_t now)
+    ngx_rl_cell_kind_e keep, uint64_t now)
 {
-    uint32_t                        q, much, *head;
-    ngx_rl_node_t      *queue;
-    ngx_rl_cell_key_t   key;
+    uint32_t           q, much, *head;
+    ngx_rl_cell_t     *queue;
+    ngx_rl_cell_key_t  key;
 
     key.hash[0] = (limit * 8 + keep)
                   * 0x9e3779b97f4a7c15ULL;
@@ -459,8 +434,8 @@ ngx_rl_cells_queue(ngx_rl_cells_t *c, uint64_t limit,
 
     queue = &c->cells[q].node;
     queue->u.queue.pair = much;
-    queue->u.queue.weight = (keep == NGX_RL_KEEP_LEVEL
-                             || keep == NGX_RL_KEEP_LOG)
+    queue->u.queue.weight = (keep == NGX_RL_CELL_LEVEL
+                             || keep == NGX_RL_CELL_LOG)
                             ? NGX_RL_WEIGHT_LITTLE
                             : NGX_RL_WEIGHT_KNOWN;
 
@@ -477,11 +452,10 @@ ngx_rl_cells_queue(ngx_rl_cells_t *c, uint64_t limit,
 
 
 static uint32_t
-ngx_rl_cells_queue_add(ngx_rl_cells_t *c,
-    ngx_rl_keep_e keep, uint64_t now)
+ngx_rl_cells_queue_add(ngx_rl_cells_t *c, ngx_rl_cell_kind_e keep, uint64_t now)
 {
-    uint32_t                    q, before;
-    ngx_rl_node_t  *queue;
+    uint32_t        q, before;
+    ngx_rl_cell_t  *queue;
 
     q = ngx_rl_cells_alloc(c, now);
     if (q == 0) {
@@ -491,7 +465,7 @@ ngx_rl_cells_queue_add(ngx_rl_cells_t *c,
     queue = &c->cells[q].node;
     before = c->cells[0].node.u.queue.before;
 
-    memset(queue, 0, sizeof(ngx_rl_node_t));
+    memset(queue, 0, sizeof(ngx_rl_cell_t));
 
     queue->newer = q;
     queue->older = q;
@@ -508,7 +482,7 @@ ngx_rl_cells_queue_add(ngx_rl_cells_t *c,
 static void
 ngx_rl_cells_queue_free(ngx_rl_cells_t *c, uint32_t q)
 {
-    ngx_rl_node_t  *queue;
+    ngx_rl_cell_t  *queue;
 
     queue = &c->cells[q].node;
 
@@ -530,14 +504,11 @@ ngx_rl_cells_queue_free(ngx_rl_cells_t *c, uint32_t q)
 /* a queue has so many cells more */
 
 static void
-ngx_rl_cells_count(ngx_rl_cells_t *c, uint32_t q,
-    uint32_t n)
+ngx_rl_cells_count(ngx_rl_cells_t *c, uint32_t q, uint32_t n)
 {
     c->cells[q].node.u.queue.cells += n;
 
-    if (ngx_rl_weighed(c, q)
-        > ngx_rl_weighed(c, c->most))
-    {
+    if (ngx_rl_weighed(c, q) > ngx_rl_weighed(c, c->most)) {
         c->most = q;
     }
 }
@@ -583,19 +554,18 @@ done:
 /* evicts those that hold nothing, among the next n cells */
 
 static void
-ngx_rl_cells_sweep(ngx_rl_cells_t *c, uint32_t n,
-    uint64_t now)
+ngx_rl_cells_sweep(ngx_rl_cells_t *c, uint32_t n, uint64_t now)
 {
-    ngx_rl_node_t  *node;
+    ngx_rl_cell_t  *cell;
 
     for ( /* void */ ; n; n--) {
 
         c->hand = (c->hand + 1 < c->fresh) ? c->hand + 1 : 0;
 
-        node = &c->cells[c->hand].node;
+        cell = &c->cells[c->hand].node;
 
-        if (node->queue
-            && ngx_rl_cells_expired(c, node, now)
+        if (cell->queue
+            && ngx_rl_cells_expired(c, cell, now)
             && !ngx_rl_cells_pinned(c, c->hand))
         {
             ngx_rl_cells_evict(c, c->hand, now);
@@ -606,23 +576,23 @@ ngx_rl_cells_sweep(ngx_rl_cells_t *c, uint32_t n,
 
 static int
 ngx_rl_cells_expired(const ngx_rl_cells_t *c,
-    const ngx_rl_node_t *node, uint64_t now)
+    const ngx_rl_cell_t *cell, uint64_t now)
 {
-    switch (c->cells[node->queue].node.u.queue.keep) {
+    switch (c->cells[cell->queue].node.u.queue.keep) {
 
-    case NGX_RL_KEEP_PREVIEW:
-        return node->u.preview.until <= now / 1000;
+    case NGX_RL_CELL_PREVIEW:
+        return cell->u.preview.until <= now / 1000;
 
-    case NGX_RL_KEEP_BOUND:
+    case NGX_RL_CELL_KNOWN:
 
         /* what is held has gone back, and demand has been forgotten, by then */
 
-        return ngx_rl_bound_age(node, now)
-               >= ngx_rl_bound_lasts(node)
+        return ngx_rl_known_age(cell, now)
+               >= ngx_rl_known_lasts(cell)
                   + NGX_RL_CELLS_LINGER;
 
     default:
-        return node->u.state.until <= now;
+        return cell->u.state.until <= now;
     }
 }
 
@@ -638,9 +608,7 @@ ngx_rl_cells_victim(ngx_rl_cells_t *c)
 
         c->turn = c->cells[c->turn].node.u.queue.after;
 
-        if (ngx_rl_weighed(c, c->turn)
-            > ngx_rl_weighed(c, c->most))
-        {
+        if (ngx_rl_weighed(c, c->turn) > ngx_rl_weighed(c, c->most)) {
             c->most = c->turn;
         }
     }
@@ -659,8 +627,7 @@ ngx_rl_cells_victim(ngx_rl_cells_t *c)
 
 
 static uint32_t
-ngx_rl_cells_oldest(const ngx_rl_cells_t *c,
-    uint32_t q)
+ngx_rl_cells_oldest(const ngx_rl_cells_t *c, uint32_t q)
 {
     uint32_t  i;
 
@@ -675,20 +642,19 @@ ngx_rl_cells_oldest(const ngx_rl_cells_t *c,
 
 
 static void
-ngx_rl_cells_evict(ngx_rl_cells_t *c, uint32_t i,
-    uint64_t now)
+ngx_rl_cells_evict(ngx_rl_cells_t *c, uint32_t i, uint64_t now)
 {
-    uint32_t                    n, q, pair;
-    ngx_rl_node_t  *node, *queue;
+    uint32_t        n, q, pair;
+    ngx_rl_cell_t  *cell, *queue;
     ngx_rl_held_e   held;
 
-    node = &c->cells[i].node;
-    q = node->queue;
+    cell = &c->cells[i].node;
+    q = cell->queue;
     queue = &c->cells[q].node;
     pair = queue->u.queue.pair;
     n = 1;
 
-    if (ngx_rl_cells_expired(c, node, now)) {
+    if (ngx_rl_cells_expired(c, cell, now)) {
         held = NGX_RL_HELD_NOTHING;
 
     } else if (queue->u.queue.weight == NGX_RL_WEIGHT_KNOWN) {
@@ -702,7 +668,7 @@ ngx_rl_cells_evict(ngx_rl_cells_t *c, uint32_t i,
     c->evictions[held]++;
 
     if (queue->u.queue.weight != NGX_RL_WEIGHT_KNOWN) {
-        n += ngx_rl_cells_free_chunks(c, node->u.state.chunks);
+        n += ngx_rl_cells_free_chunks(c, cell->u.state.chunks);
     }
 
     ngx_rl_cells_unchain(c, i);
@@ -725,19 +691,19 @@ ngx_rl_cells_evict(ngx_rl_cells_t *c, uint32_t i,
 static void
 ngx_rl_cells_unchain(ngx_rl_cells_t *c, uint32_t i)
 {
-    uint32_t                   *link;
-    ngx_rl_node_t  *node;
+    uint32_t       *link;
+    ngx_rl_cell_t  *cell;
 
-    node = &c->cells[i].node;
+    cell = &c->cells[i].node;
 
-    for (link = &c->heads[node->key.hash[0] & c->mask];
+    for (link = &c->heads[cell->key.hash[0] & c->mask];
          *link != i;
          link = &c->cells[*link].node.next)
     {
         /* void */
     }
 
-    *link = node->next;
+    *link = cell->next;
 }
 
 
@@ -769,17 +735,16 @@ ngx_rl_cells_free(ngx_rl_cells_t *c, uint32_t i)
 /* it is the newest one now */
 
 static void
-ngx_rl_cells_link(ngx_rl_cells_t *c, uint32_t q,
-    uint32_t i)
+ngx_rl_cells_link(ngx_rl_cells_t *c, uint32_t q, uint32_t i)
 {
-    ngx_rl_node_t  *node, *queue;
+    ngx_rl_cell_t  *cell, *queue;
 
-    node = &c->cells[i].node;
+    cell = &c->cells[i].node;
     queue = &c->cells[q].node;
 
-    node->queue = q;
-    node->newer = q;
-    node->older = queue->older;
+    cell->queue = q;
+    cell->newer = q;
+    cell->older = queue->older;
 
     c->cells[queue->older].node.newer = i;
     queue->older = i;
@@ -789,10 +754,10 @@ ngx_rl_cells_link(ngx_rl_cells_t *c, uint32_t q,
 static void
 ngx_rl_cells_unlink(ngx_rl_cells_t *c, uint32_t i)
 {
-    ngx_rl_node_t  *node;
+    ngx_rl_cell_t  *cell;
 
-    node = &c->cells[i].node;
+    cell = &c->cells[i].node;
 
-    c->cells[node->newer].node.older = node->older;
-    c->cells[node->older].node.newer = node->newer;
+    c->cells[cell->newer].node.older = cell->older;
+    c->cells[cell->older].node.newer = cell->newer;
 }

@@ -27,11 +27,11 @@
 /* what may be kept about a key, each under a name of its own */
 
 typedef enum {
-    NGX_RL_KEEP_LEVEL = 1,  /* of this machine's own limit */
-    NGX_RL_KEEP_LOG,
-    NGX_RL_KEEP_PREVIEW,    /* of what a shard has */
-    NGX_RL_KEEP_BOUND
-} ngx_rl_keep_e;
+    NGX_RL_CELL_LEVEL = 1,  /* of this machine's own limit */
+    NGX_RL_CELL_LOG,
+    NGX_RL_CELL_PREVIEW,    /* of what a shard has */
+    NGX_RL_CELL_KNOWN
+} ngx_rl_cell_kind_e;
 
 
 /* what a key held when it was evicted */
@@ -49,18 +49,18 @@ typedef enum {
 /* stands for a key */
 
 typedef struct {
-    uint64_t                        hash[2];
+    uint64_t  hash[2];
 } ngx_rl_cell_key_t;
 
 
 /* one key: a line of the processor's cache */
 
 typedef struct {
-    ngx_rl_cell_key_t   key;
-    uint32_t                        next;      /* of the same chain */
-    uint32_t                        newer;     /* in its queue */
-    uint32_t                        older;
-    uint32_t                        queue;     /* 0: not a key */
+    ngx_rl_cell_key_t  key;
+    uint32_t           next;           /* of the same chain */
+    uint32_t           newer;          /* in its queue */
+    uint32_t           older;
+    uint32_t           queue;          /* 0: not a key */
 
     union {
 
@@ -68,14 +68,14 @@ typedef struct {
 
         struct {
             ngx_rl_level_t  level;
-            uint64_t                    until;     /* us: holds nothing then */
-            uint32_t                    chunks;    /* the first one */
-            uint32_t                    n;         /* of chunks */
+            uint64_t        until;     /* us: holds nothing then */
+            uint32_t        chunks;    /* the first one */
+            uint32_t        n;         /* of chunks */
         } state;
 
         struct {
-            uint64_t                    until;     /* ms */
-            int64_t                     state[NGX_RL_STATES];
+            uint64_t        until;     /* ms */
+            int64_t         state[NGX_RL_STATES];
         } preview;
 
         /*
@@ -86,90 +86,89 @@ typedef struct {
          * taken from it in advance.
          */
         struct {
-            int64_t                     tokens;    /* microtokens */
-            uint64_t                    last:52;   /* us */
-            uint64_t                    lasts:12;  /* of use for so long, in
-                                                      portions of 32 ms */
-            uint32_t                    learned;   /* ms, cut to 32 bits: when
-                                                      the call was sent */
-            uint32_t                    held;      /* or the window's rest */
-            uint32_t                    gone;      /* of all held so far */
-            uint32_t                    wanted;    /* by the next lease; or
-                                                      the cost that does not
-                                                      fit the window */
+            int64_t         tokens;    /* microtokens */
+            uint64_t        last:52;   /* us */
+            uint64_t        lasts:12;  /* of use for so long, in
+                                          portions of 32 ms */
+            uint32_t        learned;   /* ms, cut to 32 bits: when
+                                          the call was sent */
+            uint32_t        held;      /* or the window's rest */
+            uint32_t        gone;      /* of all held so far */
+            uint32_t        wanted;    /* by the next lease; or
+                                          the cost that does not
+                                          fit the window */
         } bound;
 
         /* not a key: both ends of a queue, "newer" the oldest one */
 
         struct {
-            uint32_t                    cells;     /* of all its keys */
-            uint32_t                    weight;
-            uint32_t                    keep;
-            uint32_t                    much;      /* was taken of each */
-            uint32_t                    pair;      /* the other one: if that
-                                                      is much, little */
-            uint32_t                    before;    /* of all queues */
-            uint32_t                    after;
+            uint32_t        cells;     /* of all its keys */
+            uint32_t        weight;
+            uint32_t        keep;
+            uint32_t        much;      /* was taken of each */
+            uint32_t        pair;      /* the other one: if that
+                                                      is  much, little */
+            uint32_t        before;    /* of all queues */
+            uint32_t        after;
         } queue;
     } u;
-} ngx_rl_node_t;
+} ngx_rl_cell_t;
 
 
 /* entries of a window, in the place of a key */
 
 typedef struct {
-    uint32_t                        cost[NGX_RL_CHUNK];
-    uint32_t                        next;
-    uint32_t                        n;
-    uint32_t                        unused;
-    uint32_t                        queue;     /* 0, as in a node */
-    uint64_t                        time[NGX_RL_CHUNK];
+    uint32_t  cost[NGX_RL_CHUNK];
+    uint32_t  next;
+    uint32_t  n;
+    uint32_t  unused;
+    uint32_t  queue;  /* 0, as in a node */
+    uint64_t  time[NGX_RL_CHUNK];
 } ngx_rl_chunk_t;
 
 
 typedef union {
-    ngx_rl_node_t       node;
-    ngx_rl_chunk_t      chunk;
-} ngx_rl_cell_t;
+    ngx_rl_cell_t   node;
+    ngx_rl_chunk_t  chunk;
+} ngx_rl_cell_room_t;
 
 
 /* does not compile if a cell is no line of the cache */
 typedef char
-    ngx_rl_cell_size_t[sizeof(ngx_rl_cell_t) == 64
+    ngx_rl_cell_size_t[sizeof(ngx_rl_cell_room_t) == 64
                                    ? 1 : -1];
 
 
 typedef struct {
-    ngx_rl_cell_t      *cells;
-    uint32_t                       *heads;
-    uint32_t                        mask;      /* of the number of heads */
-    uint32_t                        n;         /* cells */
+    ngx_rl_cell_room_t  *cells;
+    uint32_t            *heads;
+    uint32_t             mask;   /* of the number of heads */
+    uint32_t             n;      /* cells */
 
-    uint32_t                        fresh;     /* cells never used, from here */
-    uint32_t                        free;
-    uint32_t                        used;
-    uint32_t                        nodes;     /* keys */
+    uint32_t             fresh;  /* cells never used, from here */
+    uint32_t             free;
+    uint32_t             used;
+    uint32_t             nodes;  /* keys */
 
-    uint32_t                        hand;      /* looks for cells that hold
-                                                  nothing */
-    uint32_t                        most;      /* the queue that has it, as far
-                                                  as is known */
-    uint32_t                        turn;      /* the next to be compared */
+    uint32_t             hand;   /* looks for cells that hold
+                                    nothing */
+    uint32_t             most;   /* the queue that has it, as far
+                                    as is known */
+    uint32_t             turn;   /* the next to be compared */
 
-    uint32_t                        npinned;
-    uint32_t                        pinned[NGX_RL_PINNED];
+    uint32_t             npinned;
+    uint32_t             pinned[NGX_RL_PINNED];
 
-    uint64_t                        evictions[NGX_RL_HELDS];
+    uint64_t             evictions[NGX_RL_HELDS];
 } ngx_rl_cells_t;
 
 
 /* so much memory for so many cells, which may include cell 0 */
-#define ngx_rl_cells_size(n)                                      \
-    ((n) * (sizeof(ngx_rl_cell_t) + sizeof(uint32_t)))
+#define ngx_rl_cells_size(n)                                                  \
+    ((n) * (sizeof(ngx_rl_cell_room_t) + sizeof(uint32_t)))
 
 /* makes as many cells of this memory as there can be */
-void ngx_rl_cells_init(ngx_rl_cells_t *c, void *memory,
-    size_t size);
+void ngx_rl_cells_init(ngx_rl_cells_t *c, void *memory, size_t size);
 
 /* forgets all keys, whatever state they were left in */
 void ngx_rl_cells_reset(ngx_rl_cells_t *c);
@@ -178,42 +177,40 @@ void ngx_rl_cells_reset(ngx_rl_cells_t *c);
 void ngx_rl_cells_release(ngx_rl_cells_t *c);
 
 /* NULL: nothing is known; a node is valid until all are released */
-ngx_rl_node_t *ngx_rl_cells_find(
+ngx_rl_cell_t *ngx_rl_cells_find(
     ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key);
 
 /*
  * The same, or a new one, zeroed, of a limit: any number that stands for it.
  * NULL: all others are in use right now
  */
-ngx_rl_node_t *ngx_rl_cells_make(
+ngx_rl_cell_t *ngx_rl_cells_make(
     ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key,
-    uint64_t limit, ngx_rl_keep_e keep, uint64_t now);
+    uint64_t limit, ngx_rl_cell_kind_e keep, uint64_t now);
 
 /*
  * Something was taken, at least half of all there is if it is "much"; "until"
  * it has come back, us
  */
 void ngx_rl_cells_taken(ngx_rl_cells_t *c,
-    ngx_rl_node_t *node, int much, uint64_t until);
+    ngx_rl_cell_t *cell, int much, uint64_t until);
 
 /* the entries of a window; where memory lacks, fewer and coarser ones */
 void ngx_rl_cells_load(ngx_rl_cells_t *c,
-    const ngx_rl_node_t *node, ngx_rl_log_t *log);
+    const ngx_rl_cell_t *cell, ngx_rl_log_t *log);
 void ngx_rl_cells_save(ngx_rl_cells_t *c,
-    ngx_rl_node_t *node, ngx_rl_log_t *log,
-    uint64_t now);
+    ngx_rl_cell_t *cell, ngx_rl_log_t *log, uint64_t now);
 
 /* ms since it was learned: a bound is of no use then */
-#define ngx_rl_bound_lasts(node)                                  \
-    ((uint32_t) (node)->u.bound.lasts * NGX_RL_LASTS)
+#define ngx_rl_known_lasts(cell)                                              \
+    ((uint32_t) (cell)->u.bound.lasts * NGX_RL_LASTS)
 
 /* a bound was learned at a time, and is of use until another one, ms */
-void ngx_rl_bound_learned(ngx_rl_node_t *node,
+void ngx_rl_known_learned(ngx_rl_cell_t *cell,
     uint64_t learned, uint64_t until);
 
 /* ms since then; 0 for a time a little before it, us */
-uint32_t ngx_rl_bound_age(const ngx_rl_node_t *node,
-    uint64_t now);
+uint32_t ngx_rl_known_age(const ngx_rl_cell_t *cell, uint64_t now);
 
 const char *ngx_rl_held_name(ngx_rl_held_e held);
 

@@ -3,14 +3,11 @@
 
 
 static void ngx_rl_decide_bucket(ngx_rl_decision_t *d,
-    const ngx_rl_bucket_t *bucket, uint64_t left,
-    const int64_t *state);
+    const ngx_rl_bucket_t *bucket, uint64_t left, const int64_t *state);
 static void ngx_rl_decide_window(ngx_rl_decision_t *d,
-    const ngx_rl_bucket_t *bucket, uint64_t left,
-    const int64_t *state);
+    const ngx_rl_bucket_t *bucket, uint64_t left, const int64_t *state);
 static uint64_t ngx_rl_refill(
-    const ngx_rl_bucket_t *bucket, uint64_t microtokens,
-    uint64_t gone);
+    const ngx_rl_bucket_t *bucket, uint64_t microtokens, uint64_t gone);
 static uint64_t ngx_rl_seconds(uint64_t us);
 
 
@@ -82,8 +79,7 @@ ngx_rl_decide(ngx_rl_decision_t *d,
 
 static void
 ngx_rl_decide_bucket(ngx_rl_decision_t *d,
-    const ngx_rl_bucket_t *bucket, uint64_t left,
-    const int64_t *state)
+    const ngx_rl_bucket_t *bucket, uint64_t left, const int64_t *state)
 {
     uint64_t  full, cost, gone, owed;
 
@@ -100,23 +96,20 @@ ngx_rl_decide_bucket(ngx_rl_decision_t *d,
     d->reset = ngx_rl_refill(bucket, full - left + owed, gone);
 
     if (d->outcome == NGX_RL_REJECTED && cost > left) {
-        d->retry_after = ngx_rl_refill(bucket, cost - left + owed,
-                                                   gone);
+        d->retry_after = ngx_rl_refill(bucket, cost - left + owed, gone);
     }
 }
 
 
 static void
 ngx_rl_decide_window(ngx_rl_decision_t *d,
-    const ngx_rl_bucket_t *bucket, uint64_t left,
-    const int64_t *state)
+    const ngx_rl_bucket_t *bucket, uint64_t left, const int64_t *state)
 {
     d->remaining = (left < bucket->capacity) ? left : bucket->capacity;
     d->reset = ngx_rl_seconds(state[1] > 0 ? state[1] : 0);
 
     if (d->outcome == NGX_RL_REJECTED) {
-        d->retry_after = ngx_rl_seconds(state[2] > 0 ? state[2]
-                                                                 : 0);
+        d->retry_after = ngx_rl_seconds(state[2] > 0 ? state[2] : 0);
     }
 }
 
@@ -128,14 +121,12 @@ ngx_rl_span(const ngx_rl_bucket_t *bucket)
         return ngx_rl_seconds(bucket->window);
     }
 
-    return ngx_rl_refill(bucket,
-                              bucket->capacity * NGX_RL_MICRO, 0);
+    return ngx_rl_refill(bucket, bucket->capacity * NGX_RL_MICRO, 0);
 }
 
 
 int
-ngx_rl_tighter(const ngx_rl_decision_t *a,
-    const ngx_rl_decision_t *b)
+ngx_rl_tighter(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b)
 {
     /* remaining and limit are below 2^30 */
 

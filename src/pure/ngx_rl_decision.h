@@ -54,28 +54,28 @@ typedef enum {
 
 typedef struct {
     ngx_rl_algorithm_e  algorithm;
-    uint64_t                        capacity;    /* or the window's limit */
-    uint64_t                        cost;
-    ngx_rl_rate_t       rate;        /* of a bucket */
-    uint64_t                        step;        /* of its refill, us, or 0 */
-    uint64_t                        window;      /* us */
-    uint64_t                        varies;      /* 1: other requests for it
-                                                    may have other numbers */
+    uint64_t            capacity;  /* or the window's limit */
+    uint64_t            cost;
+    ngx_rl_rate_t       rate;      /* of a bucket */
+    uint64_t            step;      /* of its refill, us, or 0 */
+    uint64_t            window;    /* us */
+    uint64_t            varies;    /* 1: other requests for it
+                                      may have other numbers */
 } ngx_rl_bucket_t;
 
 
 typedef struct {
-    ngx_rl_outcome_e    outcome;
-    ngx_rl_source_e     source;
-    ngx_rl_failure_e    failure;     /* why degraded */
+    ngx_rl_outcome_e  outcome;
+    ngx_rl_source_e   source;
+    ngx_rl_failure_e  failure;      /* why degraded */
 
-    uint64_t                        limit;
-    uint64_t                        remaining;   /* whole tokens left */
+    uint64_t          limit;
+    uint64_t          remaining;    /* whole tokens left */
 
     /* seconds, rounded up; NGX_RL_NEVER where no token comes */
-    uint64_t                        reset;       /* until the bucket is full,
-                                                    or the oldest leaves */
-    uint64_t                        retry_after; /* at least 1; 0 if passed */
+    uint64_t          reset;        /* until the bucket is full,
+                                       or the oldest leaves */
+    uint64_t          retry_after;  /* at least 1; 0 if passed */
 } ngx_rl_decision_t;
 
 
@@ -105,8 +105,7 @@ void ngx_rl_decide(ngx_rl_decision_t *d,
 uint64_t ngx_rl_span(const ngx_rl_bucket_t *bucket);
 
 /* whether a leaves less of its limit than b does */
-int ngx_rl_tighter(const ngx_rl_decision_t *a,
-    const ngx_rl_decision_t *b);
+int ngx_rl_tighter(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b);
 
 const char *ngx_rl_outcome_name(ngx_rl_outcome_e o);
 const char *ngx_rl_source_name(ngx_rl_source_e s);

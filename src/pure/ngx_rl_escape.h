@@ -19,8 +19,7 @@
  * Control characters, quotes, backslashes and all that is not ASCII become
  * \xHH; returns the number of bytes written
  */
-size_t ngx_rl_escape(unsigned char *dst, const void *src,
-    size_t len);
+size_t ngx_rl_escape(unsigned char *dst, const void *src, size_t len);
 
 
 
@@ -34,8 +33,7 @@ size_t ngx_rl_escape(unsigned char *dst, const void *src,
  * not printable ASCII, or a %, becomes %HH, so that no two strings become the
  * same; returns the end of what was written
  */
-unsigned char *ngx_rl_quote(unsigned char *dst, const void *src,
-    size_t len);
+unsigned char *ngx_rl_quote(unsigned char *dst, const void *src, size_t len);
 
 
 #endif /* _NGX_RL_ESCAPE_H_INCLUDED_ */

@@ -5,13 +5,12 @@
 
 
 typedef struct {
-    const char                    *word;
-    ngx_rl_failure_e   failure;
+    const char       *word;
+    ngx_rl_failure_e  failure;
 } ngx_rl_failure_word_t;
 
 
-static ngx_rl_failure_e ngx_rl_failure_match(
-    const char *text, size_t len);
+static ngx_rl_failure_e ngx_rl_failure_match(const char *text, size_t len);
 
 
 static const ngx_rl_failure_word_t
@@ -105,7 +104,7 @@ static const char  ngx_rl_failure_wrapped[] =
 ngx_rl_failure_e
 ngx_rl_failure(const char *text, size_t len)
 {
-    size_t                        i, n;
+    size_t            i, n;
     ngx_rl_failure_e  failure;
 
     n = sizeof(ngx_rl_failure_wrapped) - 1;
@@ -138,7 +137,7 @@ ngx_rl_failure(const char *text, size_t len)
 static ngx_rl_failure_e
 ngx_rl_failure_match(const char *text, size_t len)
 {
-    size_t                                    i, n, first;
+    size_t                        i, n, first;
     const ngx_rl_failure_word_t  *w;
 
     for (first = 0; first < len && text[first] != ' '; first++) {
@@ -147,9 +146,7 @@ ngx_rl_failure_match(const char *text, size_t len)
 
     w = ngx_rl_failure_words;
 
-    for (i = 0; i < ngx_rl_nelts(ngx_rl_failure_words);
-         i++)
-    {
+    for (i = 0; i < ngx_rl_nelts(ngx_rl_failure_words); i++) {
         n = strlen(w[i].word);
 
         if (n == first && memcmp(w[i].word, text, n) == 0) {
@@ -159,9 +156,7 @@ ngx_rl_failure_match(const char *text, size_t len)
 
     w = ngx_rl_failure_texts;
 
-    for (i = 0; i < ngx_rl_nelts(ngx_rl_failure_texts);
-         i++)
-    {
+    for (i = 0; i < ngx_rl_nelts(ngx_rl_failure_texts); i++) {
         n = strlen(w[i].word);
 
         if (n <= len && memcmp(w[i].word, text, n) == 0) {

@@ -58,8 +58,7 @@ typedef enum {
 
 
 /* the class of an error reply, by its first word, without the "-" */
-ngx_rl_failure_e ngx_rl_failure(const char *text,
-    size_t len);
+ngx_rl_failure_e ngx_rl_failure(const char *text, size_t len);
 
 /* one word, for logs and labels */
 const char *ngx_rl_failure_name(ngx_rl_failure_e f);
@@ -70,8 +69,7 @@ const char *ngx_rl_failure_name(ngx_rl_failure_e f);
  */
 int ngx_rl_failure_breaks(ngx_rl_failure_e f);
 
-ngx_rl_reason_e ngx_rl_failure_reason(
-    ngx_rl_failure_e f);
+ngx_rl_reason_e ngx_rl_failure_reason(ngx_rl_failure_e f);
 const char *ngx_rl_reason_name(ngx_rl_reason_e r);
 
 

@@ -16,8 +16,7 @@
 
 static uint64_t ngx_rl_hash_mix(uint64_t h);
 static void ngx_rl_sip_rounds(uint64_t v[4], int n);
-static uint64_t ngx_rl_sip_word(const unsigned char *p,
-    size_t len);
+static uint64_t ngx_rl_sip_word(const unsigned char *p, size_t len);
 
 
 uint64_t
@@ -40,8 +39,7 @@ ngx_rl_hash(const void *data, size_t len)
 
 
 size_t
-ngx_rl_hash_consistent(uint64_t key, const uint64_t *shards,
-    size_t n)
+ngx_rl_hash_consistent(uint64_t key, const uint64_t *shards, size_t n)
 {
     size_t    i, best;
     uint64_t  score, highest;

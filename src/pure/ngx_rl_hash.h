@@ -22,8 +22,7 @@ uint64_t ngx_rl_hash(const void *data, size_t len);
  * list nor the addresses behind the names matter, and adding the n-th shard
  * takes 1/n of the keys from all others alike.
  */
-size_t ngx_rl_hash_consistent(uint64_t key,
-    const uint64_t *shards, size_t n);
+size_t ngx_rl_hash_consistent(uint64_t key, const uint64_t *shards, size_t n);
 
 /* the plain rule of other clients: FNV-1a with 32 bits, mod n */
 size_t ngx_rl_hash_modulo(const void *data, size_t len, size_t n);

@@ -43,8 +43,7 @@ ngx_rl_level_look(ngx_rl_level_t *level,
 
         } else {
             time = bucket->step ? elapsed
-                                : ngx_rl_rate_wait(&bucket->rate,
-                                                               refill);
+                                : ngx_rl_rate_wait(&bucket->rate, refill);
             level->tokens += refill;
             level->last += (time < elapsed) ? time : elapsed;
         }
@@ -77,8 +76,7 @@ ngx_rl_level_take(ngx_rl_level_t *level,
 
 
 static void
-ngx_rl_level_state(const ngx_rl_level_t *level,
-    int fits, int64_t *state)
+ngx_rl_level_state(const ngx_rl_level_t *level, int fits, int64_t *state)
 {
     int64_t  left;
 
@@ -110,7 +108,7 @@ ngx_rl_log_look(ngx_rl_log_t *log,
     if (gone) {
         log->n -= gone;
         memmove(log->entries, &log->entries[gone],
-                log->n * sizeof(ngx_rl_entry_t));
+                log->n * sizeof(ngx_rl_log_entry_t));
     }
 
     used = 0;
@@ -156,8 +154,8 @@ void
 ngx_rl_log_take(ngx_rl_log_t *log,
     const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state)
 {
-    uint64_t                     later;
-    ngx_rl_entry_t  *last;
+    uint64_t             later;
+    ngx_rl_log_entry_t  *last;
 
     last = log->n ? &log->entries[log->n - 1] : NULL;
 
@@ -191,8 +189,8 @@ ngx_rl_log_take(ngx_rl_log_t *log,
 void
 ngx_rl_log_squeeze(ngx_rl_log_t *log)
 {
-    uint32_t                     i, best;
-    ngx_rl_entry_t  *e;
+    uint32_t             i, best;
+    ngx_rl_log_entry_t  *e;
 
     if (log->n < 2) {
         return;
@@ -219,14 +217,13 @@ ngx_rl_log_squeeze(ngx_rl_log_t *log)
     e[best + 1].cost += e[best].cost;
 
     memmove(&e[best], &e[best + 1],
-            (log->n - best - 1) * sizeof(ngx_rl_entry_t));
+            (log->n - best - 1) * sizeof(ngx_rl_log_entry_t));
     log->n--;
 }
 
 
 uint64_t
-ngx_rl_level_until(const ngx_rl_level_t *level,
-    const ngx_rl_bucket_t *bucket)
+ngx_rl_level_until(const ngx_rl_level_t *level, const ngx_rl_bucket_t *bucket)
 {
     int64_t   full;
     uint64_t  wait;
@@ -252,16 +249,14 @@ ngx_rl_level_until(const ngx_rl_level_t *level,
 
 
 uint64_t
-ngx_rl_log_until(const ngx_rl_log_t *log,
-    const ngx_rl_bucket_t *bucket)
+ngx_rl_log_until(const ngx_rl_log_t *log, const ngx_rl_bucket_t *bucket)
 {
     return log->n ? log->entries[log->n - 1].time + bucket->window : 0;
 }
 
 
 int
-ngx_rl_level_much(const ngx_rl_bucket_t *bucket,
-    const int64_t *state)
+ngx_rl_level_much(const ngx_rl_bucket_t *bucket, const int64_t *state)
 {
     int64_t  full;
 
@@ -276,8 +271,7 @@ ngx_rl_level_much(const ngx_rl_bucket_t *bucket,
 
 
 void
-ngx_rl_level_share(ngx_rl_bucket_t *bucket,
-    const ngx_rl_share_t *share)
+ngx_rl_level_share(ngx_rl_bucket_t *bucket, const ngx_rl_share_t *share)
 {
     bucket->capacity = bucket->capacity * share->num / share->den;
 

@@ -28,21 +28,21 @@
 /* a bucket; all zero: a new one, which is full */
 
 typedef struct {
-    int64_t     tokens;                /* microtokens; below 0: owed */
-    uint64_t    last;                  /* us: when they were */
+    int64_t   tokens;  /* microtokens; below 0: owed */
+    uint64_t  last;    /* us: when they were */
 } ngx_rl_level_t;
 
 
 /* a window: what passed when, oldest first */
 
 typedef struct {
-    uint64_t    time;                  /* us */
-    uint64_t    cost;
-} ngx_rl_entry_t;
+    uint64_t  time;  /* us */
+    uint64_t  cost;
+} ngx_rl_log_entry_t;
 
 typedef struct {
-    uint32_t                    n;
-    ngx_rl_entry_t  entries[NGX_RL_ENTRIES];
+    uint32_t            n;
+    ngx_rl_log_entry_t  entries[NGX_RL_ENTRIES];
 } ngx_rl_log_t;
 
 
@@ -73,19 +73,16 @@ void ngx_rl_log_squeeze(ngx_rl_log_t *log);
  * When all that was taken has come back, us, if nothing more is taken; as if
  * nothing had ever been.  NGX_RL_NEVER where no token comes
  */
-uint64_t ngx_rl_level_until(
-    const ngx_rl_level_t *level,
+uint64_t ngx_rl_level_until(const ngx_rl_level_t *level,
     const ngx_rl_bucket_t *bucket);
 uint64_t ngx_rl_log_until(const ngx_rl_log_t *log,
     const ngx_rl_bucket_t *bucket);
 
 /* whether at least half of the limit is taken, by the state after a take */
-int ngx_rl_level_much(const ngx_rl_bucket_t *bucket,
-    const int64_t *state);
+int ngx_rl_level_much(const ngx_rl_bucket_t *bucket, const int64_t *state);
 
 /* the part of a limit that one machine grants: at least one token */
-void ngx_rl_level_share(ngx_rl_bucket_t *bucket,
-    const ngx_rl_share_t *share);
+void ngx_rl_level_share(ngx_rl_bucket_t *bucket, const ngx_rl_share_t *share);
 
 
 #endif /* _NGX_RL_LEVEL_H_INCLUDED_ */

@@ -51,8 +51,7 @@ static const char  ngx_rl_rate_too_fast[] =
 
 
 const char *
-ngx_rl_rate_parse(const void *data, size_t len,
-    ngx_rl_rate_t *rate)
+ngx_rl_rate_parse(const void *data, size_t len, ngx_rl_rate_t *rate)
 {
     uint64_t              num, den, gcd, seconds;
     unsigned              digits;
@@ -61,8 +60,7 @@ ngx_rl_rate_parse(const void *data, size_t len,
     p = data;
     last = p + len;
 
-    p = ngx_rl_number_parse(p, last, NGX_RL_MAX_RATE,
-                                        &num);
+    p = ngx_rl_number_parse(p, last, NGX_RL_MAX_RATE, &num);
     if (p == NULL) {
         return ngx_rl_rate_allowed;
     }
@@ -126,17 +124,14 @@ ngx_rl_rate_parse(const void *data, size_t len,
 
 
 const char *
-ngx_rl_capacity_parse(const void *data, size_t len,
-    uint64_t *capacity)
+ngx_rl_capacity_parse(const void *data, size_t len, uint64_t *capacity)
 {
     const unsigned char  *p, *last;
 
     p = data;
     last = p + len;
 
-    p = ngx_rl_number_parse(p, last,
-                                        NGX_RL_MAX_CAPACITY,
-                                        capacity);
+    p = ngx_rl_number_parse(p, last, NGX_RL_MAX_CAPACITY, capacity);
     if (p != last || *capacity == 0) {
         return ngx_rl_capacity_allowed;
     }
@@ -153,8 +148,7 @@ ngx_rl_cost_parse(const void *data, size_t len, uint64_t *cost)
     p = data;
     last = p + len;
 
-    p = ngx_rl_number_parse(p, last, NGX_RL_MAX_COST,
-                                        cost);
+    p = ngx_rl_number_parse(p, last, NGX_RL_MAX_COST, cost);
     if (p != last || *cost == 0) {
         return ngx_rl_cost_allowed;
     }
@@ -176,10 +170,7 @@ ngx_rl_cost_bound(const void *data, size_t len, uint64_t *cost)
     p = data;
     last = p + len;
 
-    if (ngx_rl_number_parse(p, last, NGX_RL_MAX_COST,
-                                        cost)
-        != last)
-    {
+    if (ngx_rl_number_parse(p, last, NGX_RL_MAX_COST, cost) != last) {
         *cost = NGX_RL_MAX_COST;
         return ngx_rl_cost_most;
     }
@@ -193,8 +184,7 @@ ngx_rl_cost_bound(const void *data, size_t len, uint64_t *cost)
 
 
 const char *
-ngx_rl_share_parse(const void *data, size_t len,
-    ngx_rl_share_t *share)
+ngx_rl_share_parse(const void *data, size_t len, ngx_rl_share_t *share)
 {
     uint64_t              num, den, gcd;
     const unsigned char  *p, *last;
@@ -203,13 +193,10 @@ ngx_rl_share_parse(const void *data, size_t len,
     last = p + len;
     den = 1;
 
-    p = ngx_rl_number_parse(p, last, NGX_RL_MAX_SHARE,
-                                        &num);
+    p = ngx_rl_number_parse(p, last, NGX_RL_MAX_SHARE, &num);
 
     if (p && p < last && *p == '/') {
-        p = ngx_rl_number_parse(p + 1, last,
-                                            NGX_RL_MAX_SHARE,
-                                            &den);
+        p = ngx_rl_number_parse(p + 1, last, NGX_RL_MAX_SHARE, &den);
 
     } else if (p && p < last - 1 && *p == '.') {
 
@@ -237,8 +224,7 @@ ngx_rl_share_parse(const void *data, size_t len,
 
 
 const char *
-ngx_rl_rate_check(const ngx_rl_rate_t *rate,
-    uint64_t capacity)
+ngx_rl_rate_check(const ngx_rl_rate_t *rate, uint64_t capacity)
 {
     uint64_t  per_second;
 
@@ -259,8 +245,7 @@ ngx_rl_rate_check(const ngx_rl_rate_t *rate,
  */
 
 const char *
-ngx_rl_gcra_check(const ngx_rl_rate_t *rate,
-    uint64_t capacity)
+ngx_rl_gcra_check(const ngx_rl_rate_t *rate, uint64_t capacity)
 {
     uint64_t  tick;
 
@@ -286,10 +271,9 @@ ngx_rl_gcra_tick(const ngx_rl_rate_t *rate)
 
 
 uint64_t
-ngx_rl_rate_wait(const ngx_rl_rate_t *rate,
-    uint64_t microtokens)
+ngx_rl_rate_wait(const ngx_rl_rate_t *rate, uint64_t microtokens)
 {
-    uint64_t                   product;
+    uint64_t       product;
     ngx_rl_wide_t  us;
 
     if (microtokens == 0) {
@@ -320,10 +304,9 @@ ngx_rl_rate_wait(const ngx_rl_rate_t *rate,
 
 
 uint64_t
-ngx_rl_rate_refill(const ngx_rl_rate_t *rate,
-    uint64_t us)
+ngx_rl_rate_refill(const ngx_rl_rate_t *rate, uint64_t us)
 {
-    uint64_t                   product;
+    uint64_t       product;
     ngx_rl_wide_t  microtokens;
 
     if (!__builtin_mul_overflow(us, rate->num, &product)) {

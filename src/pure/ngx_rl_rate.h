@@ -24,17 +24,17 @@
 
 
 typedef struct {
-    uint64_t    num;
-    uint64_t    den;
-    uint64_t    count;       /* the number as written, rounded up */
+    uint64_t  num;
+    uint64_t  den;
+    uint64_t  count;  /* the number as written, rounded up */
 } ngx_rl_rate_t;
 
 
 /* the part of a limit that one machine may grant by itself */
 
 typedef struct {
-    uint64_t    num;
-    uint64_t    den;
+    uint64_t  num;
+    uint64_t  den;
 } ngx_rl_share_t;
 
 
@@ -44,8 +44,7 @@ const char *ngx_rl_rate_parse(const void *data, size_t len,
     ngx_rl_rate_t *rate);
 const char *ngx_rl_capacity_parse(const void *data, size_t len,
     uint64_t *capacity);
-const char *ngx_rl_cost_parse(const void *data, size_t len,
-    uint64_t *cost);
+const char *ngx_rl_cost_parse(const void *data, size_t len, uint64_t *cost);
 const char *ngx_rl_share_parse(const void *data, size_t len,
     ngx_rl_share_t *share);
 
@@ -55,16 +54,13 @@ const char *ngx_rl_share_parse(const void *data, size_t len,
  * the maximum.  Returns NULL, or a sentence that says so where it is not what
  * was written.
  */
-const char *ngx_rl_cost_bound(const void *data, size_t len,
-    uint64_t *cost);
+const char *ngx_rl_cost_bound(const void *data, size_t len, uint64_t *cost);
 
 /* whether a rate and a capacity make sense together */
-const char *ngx_rl_rate_check(
-    const ngx_rl_rate_t *rate, uint64_t capacity);
+const char *ngx_rl_rate_check(const ngx_rl_rate_t *rate, uint64_t capacity);
 
 /* whether GCRA can keep such a limit */
-const char *ngx_rl_gcra_check(
-    const ngx_rl_rate_t *rate, uint64_t capacity);
+const char *ngx_rl_gcra_check(const ngx_rl_rate_t *rate, uint64_t capacity);
 
 /* ticks of GCRA, sixteenths of a microsecond, that a token is worth */
 uint64_t ngx_rl_gcra_tick(const ngx_rl_rate_t *rate);
@@ -73,12 +69,10 @@ uint64_t ngx_rl_gcra_tick(const ngx_rl_rate_t *rate);
  * microseconds until so many microtokens have come, rounded up;
  * NGX_RL_NEVER for a rate of zero
  */
-uint64_t ngx_rl_rate_wait(const ngx_rl_rate_t *rate,
-    uint64_t microtokens);
+uint64_t ngx_rl_rate_wait(const ngx_rl_rate_t *rate, uint64_t microtokens);
 
 /* microtokens that come in so many microseconds, rounded down */
-uint64_t ngx_rl_rate_refill(const ngx_rl_rate_t *rate,
-    uint64_t us);
+uint64_t ngx_rl_rate_refill(const ngx_rl_rate_t *rate, uint64_t us);
 
 
 #endif /* _NGX_RL_RATE_H_INCLUDED_ */

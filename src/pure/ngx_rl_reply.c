@@ -7,10 +7,10 @@
 
 struct ngx_rl_reader_s {
     redisReader  *reader;
-    size_t        max;                       /* bytes not yet parsed */
-    size_t        size;                      /* of the arena */
-    size_t        used;                      /* of the arena */
-    size_t        large;                     /* what is expected; 0: usual */
+    size_t        max;    /* bytes not yet parsed */
+    size_t        size;   /* of the arena */
+    size_t        used;   /* of the arena */
+    size_t        large;  /* what is expected; 0: usual */
     char         *arena;
 
     /* the usual arena, aligned for all that is there */
@@ -30,20 +30,16 @@ static void *ngx_rl_reply_string(const redisReadTask *task,
     char *str, size_t len);
 static void *ngx_rl_reply_array(const redisReadTask *task,
     NGX_RL_ELEMENTS elements);
-static void *ngx_rl_reply_integer(const redisReadTask *task,
-    long long integer);
+static void *ngx_rl_reply_integer(const redisReadTask *task, long long integer);
 static void *ngx_rl_reply_nil(const redisReadTask *task);
 #if (HIREDIS_MAJOR >= 1)
 static void *ngx_rl_reply_double(const redisReadTask *task,
     double value, char *str, size_t len);
-static void *ngx_rl_reply_bool(const redisReadTask *task,
-    int value);
+static void *ngx_rl_reply_bool(const redisReadTask *task, int value);
 #endif
 static void ngx_rl_reply_free(void *reply);
-static ngx_rl_reply_t *ngx_rl_reply_create(
-    const redisReadTask *task);
-static void *ngx_rl_reply_alloc(ngx_rl_reader_t *r,
-    size_t size);
+static ngx_rl_reply_t *ngx_rl_reply_create(const redisReadTask *task);
+static void *ngx_rl_reply_alloc(ngx_rl_reader_t *r, size_t size);
 
 
 static redisReplyObjectFunctions  ngx_rl_reply_functions = {
@@ -72,8 +68,7 @@ ngx_rl_reader_create(void)
     r->large = 0;
     ngx_rl_reader_usual(r);
 
-    r->reader = redisReaderCreateWithFunctions(
-                    &ngx_rl_reply_functions);
+    r->reader = redisReaderCreateWithFunctions(&ngx_rl_reply_functions);
     if (r->reader == NULL) {
         free(r);
         return NULL;
@@ -141,8 +136,7 @@ ngx_rl_reader_usual(ngx_rl_reader_t *r)
 
 
 int
-ngx_rl_reader_feed(ngx_rl_reader_t *r,
-    const void *data, size_t len)
+ngx_rl_reader_feed(ngx_rl_reader_t *r, const void *data, size_t len)
 {
     if (r->reader->len - r->reader->pos > r->max) {
         return -1;
@@ -153,8 +147,7 @@ ngx_rl_reader_feed(ngx_rl_reader_t *r,
 
 
 int
-ngx_rl_reader_next(ngx_rl_reader_t *r,
-    ngx_rl_reply_t **reply)
+ngx_rl_reader_next(ngx_rl_reader_t *r, ngx_rl_reply_t **reply)
 {
     void  *obj;
 
@@ -171,8 +164,7 @@ ngx_rl_reader_next(ngx_rl_reader_t *r,
 
 
 static void *
-ngx_rl_reply_string(const redisReadTask *task, char *str,
-    size_t len)
+ngx_rl_reply_string(const redisReadTask *task, char *str, size_t len)
 {
     ngx_rl_reply_t  *reply;
 
@@ -195,8 +187,7 @@ ngx_rl_reply_string(const redisReadTask *task, char *str,
 
 
 static void *
-ngx_rl_reply_array(const redisReadTask *task,
-    NGX_RL_ELEMENTS elements)
+ngx_rl_reply_array(const redisReadTask *task, NGX_RL_ELEMENTS elements)
 {
     ngx_rl_reply_t   *reply;
     ngx_rl_reader_t  *r;
@@ -214,8 +205,7 @@ ngx_rl_reply_array(const redisReadTask *task,
         return NULL;
     }
 
-    reply->element = ngx_rl_reply_alloc(r,
-                                                  elements * sizeof(void *));
+    reply->element = ngx_rl_reply_alloc(r, elements * sizeof(void *));
     if (reply->element == NULL) {
         return NULL;
     }
@@ -292,10 +282,10 @@ ngx_rl_reply_free(void *reply)
 static ngx_rl_reply_t *
 ngx_rl_reply_create(const redisReadTask *task)
 {
-    int                           depth;
-    const redisReadTask          *t;
-    ngx_rl_reply_t   *reply, *parent;
-    ngx_rl_reader_t  *r;
+    int                   depth;
+    ngx_rl_reply_t       *reply, *parent;
+    ngx_rl_reader_t      *r;
+    const redisReadTask  *t;
 
     r = task->privdata;
 

@@ -32,11 +32,11 @@ typedef struct ngx_rl_reader_s   ngx_rl_reader_t;
 
 
 struct ngx_rl_reply_s {
-    int                           type;      /* REDIS_REPLY_... */
-    long long                     integer;
-    size_t                        len;
-    char                         *str;       /* zero-terminated as well */
-    size_t                        elements;
+    int               type;  /* REDIS_REPLY_... */
+    long long         integer;
+    size_t            len;
+    char             *str;   /* zero-terminated as well */
+    size_t            elements;
     ngx_rl_reply_t  **element;
 };
 
@@ -49,19 +49,16 @@ void ngx_rl_reader_free(ngx_rl_reader_t *reader);
  * Between two replies: the next one may have so many bytes; 0: as usual.  0, or
  * -1: no memory
  */
-int ngx_rl_reader_expect(ngx_rl_reader_t *reader,
-    size_t large);
+int ngx_rl_reader_expect(ngx_rl_reader_t *reader, size_t large);
 
 /* 0, or -1: no memory, or more than a reply may have */
-int ngx_rl_reader_feed(ngx_rl_reader_t *reader,
-    const void *data, size_t len);
+int ngx_rl_reader_feed(ngx_rl_reader_t *reader, const void *data, size_t len);
 
 /*
  * 1: a reply, valid until the next call; 0: not complete yet; -1: not RESP or
  * over the bounds, and the reader is of no use any more
  */
-int ngx_rl_reader_next(ngx_rl_reader_t *reader,
-    ngx_rl_reply_t **reply);
+int ngx_rl_reader_next(ngx_rl_reader_t *reader, ngx_rl_reply_t **reply);
 
 
 #endif /* _NGX_RL_REPLY_H_INCLUDED_ */

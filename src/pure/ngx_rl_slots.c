@@ -10,23 +10,18 @@ typedef struct {
 } ngx_rl_word_t;
 
 
-static ngx_rl_word_t ngx_rl_redirect_word(
-    ngx_rl_word_t *text);
-static int ngx_rl_redirect_is(ngx_rl_word_t word,
-    const char *name);
+static ngx_rl_word_t ngx_rl_redirect_word(ngx_rl_word_t *text);
+static int ngx_rl_redirect_is(ngx_rl_word_t word, const char *name);
 static int ngx_rl_redirect_number(ngx_rl_word_t word,
     uint32_t min, uint32_t max, uint16_t *number);
-static int ngx_rl_redirect_target(ngx_rl_word_t text,
-    ngx_rl_redirect_t *r);
+static int ngx_rl_redirect_target(ngx_rl_word_t text, ngx_rl_redirect_t *r);
 static int ngx_rl_slot_host(ngx_rl_word_t *host);
 static int ngx_rl_slots_range(
-    const ngx_rl_reply_t *entry, ngx_rl_slots_t *s);
-static int ngx_rl_slots_node(
-    const ngx_rl_reply_t *node, ngx_rl_slots_t *s);
-static int ngx_rl_slots_ip(
-    const ngx_rl_reply_t *pairs, ngx_rl_word_t *ip);
-static int ngx_rl_slots_is(
-    const ngx_rl_reply_t *reply, int type);
+    const ngx_rl_reply_t *entry, ngx_rl_slot_range_t *s);
+static int ngx_rl_slot_range_node(
+    const ngx_rl_reply_t *node, ngx_rl_slot_range_t *s);
+static int ngx_rl_slots_ip(const ngx_rl_reply_t *pairs, ngx_rl_word_t *ip);
+static int ngx_rl_slots_is(const ngx_rl_reply_t *reply, int type);
 static int ngx_rl_slots_number(
     const ngx_rl_reply_t *reply, long long min, long long max,
     uint16_t *number);
@@ -127,8 +122,7 @@ ngx_rl_slot(const char *key, size_t len)
 
 
 void
-ngx_rl_slot_tag(uint16_t slot,
-    char tag[NGX_RL_SLOT_TAG])
+ngx_rl_slot_tag(uint16_t slot, char tag[NGX_RL_SLOT_TAG])
 {
     size_t    i;
     uint16_t  letters;
@@ -151,8 +145,7 @@ ngx_rl_slot_tag(uint16_t slot,
 
 
 int
-ngx_rl_redirect_parse(const char *text, size_t len,
-    ngx_rl_redirect_t *r)
+ngx_rl_redirect_parse(const char *text, size_t len, ngx_rl_redirect_t *r)
 {
     ngx_rl_word_t      rest, word;
     ngx_rl_redirect_e  kind;
@@ -186,9 +179,7 @@ ngx_rl_redirect_parse(const char *text, size_t len,
 
     word = ngx_rl_redirect_word(&rest);
 
-    if (ngx_rl_redirect_number(word, 0,
-                                           NGX_RL_SLOTS - 1,
-                                           &r->slot)
+    if (ngx_rl_redirect_number(word, 0, NGX_RL_SLOTS - 1, &r->slot)
         != 0
         || ngx_rl_redirect_target(rest, r) != 0)
     {
@@ -207,8 +198,8 @@ ngx_rl_redirect_parse(const char *text, size_t len,
 static ngx_rl_word_t
 ngx_rl_redirect_word(ngx_rl_word_t *text)
 {
-    const char                 *space;
-    ngx_rl_word_t   word;
+    const char    *space;
+    ngx_rl_word_t  word;
 
     word = *text;
     space = text->len ? memchr(text->data, ' ', text->len) : NULL;
@@ -227,8 +218,7 @@ ngx_rl_redirect_word(ngx_rl_word_t *text)
 
 
 static int
-ngx_rl_redirect_is(ngx_rl_word_t word,
-    const char *name)
+ngx_rl_redirect_is(ngx_rl_word_t word, const char *name)
 {
     return word.len == strlen(name) && memcmp(word.data, name, word.len) == 0;
 }
@@ -267,10 +257,9 @@ ngx_rl_redirect_number(ngx_rl_word_t word,
 /* HOST:PORT, where an IPv6 address may stand without brackets */
 
 static int
-ngx_rl_redirect_target(ngx_rl_word_t text,
-    ngx_rl_redirect_t *r)
+ngx_rl_redirect_target(ngx_rl_word_t text, ngx_rl_redirect_t *r)
 {
-    size_t                     n;
+    size_t         n;
     ngx_rl_word_t  host, port;
 
     for (n = text.len; n && text.data[n - 1] != ':'; n--) {
@@ -345,9 +334,9 @@ int
 ngx_rl_slots_parse(const ngx_rl_reply_t *reply,
     ngx_rl_slots_pt handler, void *data)
 {
-    int                         n;
-    size_t                      i, slots;
-    ngx_rl_slots_t  s;
+    int                  n;
+    size_t               i, slots;
+    ngx_rl_slot_range_t  s;
 
     if (!ngx_rl_slots_is(reply, REDIS_REPLY_ARRAY)) {
         return -1;
@@ -390,46 +379,37 @@ ngx_rl_slots_parse(const ngx_rl_reply_t *reply,
 /* first, last, master, replicas that don't matter here */
 
 static int
-ngx_rl_slots_range(const ngx_rl_reply_t *entry,
-    ngx_rl_slots_t *s)
+ngx_rl_slots_range(const ngx_rl_reply_t *entry, ngx_rl_slot_range_t *s)
 {
     memset(s, 0, sizeof(*s));
 
-    if (!ngx_rl_slots_is(entry, REDIS_REPLY_ARRAY)
-        || entry->elements < 3)
-    {
+    if (!ngx_rl_slots_is(entry, REDIS_REPLY_ARRAY) || entry->elements < 3) {
         return -1;
     }
 
-    if (ngx_rl_slots_number(entry->element[0], 0,
-                                        NGX_RL_SLOTS - 1,
-                                        &s->first)
+    if (ngx_rl_slots_number(entry->element[0], 0, NGX_RL_SLOTS - 1, &s->first)
         != 0
-        || ngx_rl_slots_number(entry->element[1], s->first,
-                                           NGX_RL_SLOTS - 1,
-                                           &s->last)
-           != 0)
+        || ngx_rl_slots_number(entry->element[1], s->first, NGX_RL_SLOTS - 1,
+                               &s->last)
+        != 0)
     {
         return -1;
     }
 
-    return ngx_rl_slots_node(entry->element[2], s);
+    return ngx_rl_slot_range_node(entry->element[2], s);
 }
 
 
 /* host, port, since Redis 4 the node's id, since Redis 7 pairs of more */
 
 static int
-ngx_rl_slots_node(const ngx_rl_reply_t *node,
-    ngx_rl_slots_t *s)
+ngx_rl_slot_range_node(const ngx_rl_reply_t *node, ngx_rl_slot_range_t *s)
 {
-    int                                unnamed;
+    int                    unnamed;
     ngx_rl_word_t          host, ip;
     const ngx_rl_reply_t  *reply;
 
-    if (!ngx_rl_slots_is(node, REDIS_REPLY_ARRAY)
-        || node->elements < 2)
-    {
+    if (!ngx_rl_slots_is(node, REDIS_REPLY_ARRAY) || node->elements < 2) {
         return -1;
     }
 
@@ -455,18 +435,14 @@ ngx_rl_slots_node(const ngx_rl_reply_t *node,
         unnamed = reply->len && host.len == 0;
     }
 
-    if (ngx_rl_slots_number(node->element[1], 0, 65535, &s->port)
-        != 0)
-    {
+    if (ngx_rl_slots_number(node->element[1], 0, 65535, &s->port) != 0) {
         return -1;
     }
 
     ip.data = NULL;
     ip.len = 0;
 
-    if (node->elements > 3
-        && ngx_rl_slots_ip(node->element[3], &ip) != 0)
-    {
+    if (node->elements > 3 && ngx_rl_slots_ip(node->element[3], &ip) != 0) {
         return -1;
     }
 
@@ -490,19 +466,16 @@ ngx_rl_slots_node(const ngx_rl_reply_t *node,
 /* what else there may be in the pairs one day does not matter */
 
 static int
-ngx_rl_slots_ip(const ngx_rl_reply_t *pairs,
-    ngx_rl_word_t *ip)
+ngx_rl_slots_ip(const ngx_rl_reply_t *pairs, ngx_rl_word_t *ip)
 {
-    size_t                             i;
+    size_t                 i;
     const ngx_rl_reply_t  *name, *value;
 
     if (ngx_rl_slots_is(pairs, REDIS_REPLY_NIL)) {
         return 0;
     }
 
-    if (!ngx_rl_slots_is(pairs, REDIS_REPLY_ARRAY)
-        || pairs->elements % 2)
-    {
+    if (!ngx_rl_slots_is(pairs, REDIS_REPLY_ARRAY) || pairs->elements % 2) {
         return -1;
     }
 

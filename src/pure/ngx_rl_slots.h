@@ -33,29 +33,28 @@ typedef enum {
 /* slot, host and port are set for MOVED and ASK */
 
 typedef struct {
-    ngx_rl_redirect_e   kind;
-    uint16_t                        slot;
-    uint16_t                        port;
-    const char                     *host;      /* IPv6 without brackets */
-    size_t                          host_len;  /* 0: that which answered */
+    ngx_rl_redirect_e  kind;
+    uint16_t           slot;
+    uint16_t           port;
+    const char        *host;      /* IPv6 without brackets */
+    size_t             host_len;  /* 0: that which answered */
 } ngx_rl_redirect_t;
 
 
 /* slots "first" to "last", both included, and their master */
 
 typedef struct {
-    uint16_t                        first;
-    uint16_t                        last;
-    uint16_t                        port;
-    const char                     *host;      /* an address or a name */
-    size_t                          host_len;  /* 0: that which answered */
-    const char                     *ip;        /* of a host with a name */
-    size_t                          ip_len;    /* 0: not told */
-} ngx_rl_slots_t;
+    uint16_t     first;
+    uint16_t     last;
+    uint16_t     port;
+    const char  *host;      /* an address or a name */
+    size_t       host_len;  /* 0: that which answered */
+    const char  *ip;        /* of a host with a name */
+    size_t       ip_len;    /* 0: not told */
+} ngx_rl_slot_range_t;
 
 
-typedef void (*ngx_rl_slots_pt)(void *data,
-    const ngx_rl_slots_t *slots);
+typedef void (*ngx_rl_slots_pt)(void *data, const ngx_rl_slot_range_t *range);
 
 
 /* CRC-16/XMODEM */
@@ -65,12 +64,10 @@ uint16_t ngx_rl_slot_crc16(const void *data, size_t len);
 uint16_t ngx_rl_slot(const char *key, size_t len);
 
 /* a hash tag of letters that lies in this slot, always the same */
-void ngx_rl_slot_tag(uint16_t slot,
-    char tag[NGX_RL_SLOT_TAG]);
+void ngx_rl_slot_tag(uint16_t slot, char tag[NGX_RL_SLOT_TAG]);
 
 /* an error reply, without the "-"; returns what kind it is, as in *r */
-int ngx_rl_redirect_parse(const char *text, size_t len,
-    ngx_rl_redirect_t *r);
+int ngx_rl_redirect_parse(const char *text, size_t len, ngx_rl_redirect_t *r);
 
 /*
  * The reply to CLUSTER SLOTS: calls the handler for each range as it comes;

@@ -3,25 +3,25 @@
 #include "pure/ngx_rl_hash.h"
 
 
-static void ngx_rl_addr_set(ngx_rl_addr_t *addr,
+static void ngx_rl_address_set(ngx_rl_address_t *address,
     socklen_t socklen, in_port_t port);
 
 
 ngx_int_t
-ngx_rl_addr(ngx_rl_addr_t *addr, const void *text,
+ngx_rl_address(ngx_rl_address_t *address, const void *text,
     size_t len, in_port_t port)
 {
     in_addr_t  ipv4;
 
-    ngx_memzero(addr, sizeof(ngx_rl_addr_t));
+    ngx_memzero(address, sizeof(ngx_rl_address_t));
 
     ipv4 = ngx_inet_addr((u_char *) text, len);
 
     if (ipv4 != INADDR_NONE) {
-        addr->sockaddr.sockaddr_in.sin_family = AF_INET;
-        addr->sockaddr.sockaddr_in.sin_addr.s_addr = ipv4;
+        address->sockaddr.sockaddr_in.sin_family = AF_INET;
+        address->sockaddr.sockaddr_in.sin_addr.s_addr = ipv4;
 
-        ngx_rl_addr_set(addr, sizeof(struct sockaddr_in), port);
+        ngx_rl_address_set(address, sizeof(struct sockaddr_in), port);
 
         return NGX_OK;
     }
@@ -29,12 +29,12 @@ ngx_rl_addr(ngx_rl_addr_t *addr, const void *text,
 #if (NGX_HAVE_INET6)
 
     if (ngx_inet6_addr((u_char *) text, len,
-                       addr->sockaddr.sockaddr_in6.sin6_addr.s6_addr)
+                       address->sockaddr.sockaddr_in6.sin6_addr.s6_addr)
         == NGX_OK)
     {
-        addr->sockaddr.sockaddr_in6.sin6_family = AF_INET6;
+        address->sockaddr.sockaddr_in6.sin6_family = AF_INET6;
 
-        ngx_rl_addr_set(addr, sizeof(struct sockaddr_in6), port);
+        ngx_rl_address_set(address, sizeof(struct sockaddr_in6), port);
 
         return NGX_OK;
     }
@@ -46,34 +46,31 @@ ngx_rl_addr(ngx_rl_addr_t *addr, const void *text,
 
 
 void
-ngx_rl_addr_port(ngx_rl_addr_t *addr, ngx_addr_t *host,
-    in_port_t port)
+ngx_rl_address_port(ngx_rl_address_t *address, ngx_addr_t *host, in_port_t port)
 {
-    ngx_memzero(addr, sizeof(ngx_rl_addr_t));
+    ngx_memzero(address, sizeof(ngx_rl_address_t));
 
-    ngx_memcpy(&addr->sockaddr, host->sockaddr, host->socklen);
+    ngx_memcpy(&address->sockaddr, host->sockaddr, host->socklen);
 
-    ngx_rl_addr_set(addr, host->socklen, port);
+    ngx_rl_address_set(address, host->socklen, port);
 }
 
 
 static void
-ngx_rl_addr_set(ngx_rl_addr_t *addr, socklen_t socklen,
-    in_port_t port)
+ngx_rl_address_set(ngx_rl_address_t *address, socklen_t socklen, in_port_t port)
 {
-    ngx_inet_set_port(&addr->sockaddr.sockaddr, port);
+    ngx_inet_set_port(&address->sockaddr.sockaddr, port);
 
-    addr->addr.sockaddr = &addr->sockaddr.sockaddr;
-    addr->addr.socklen = socklen;
-    addr->addr.name.data = addr->text;
-    addr->addr.name.len = ngx_sock_ntop(&addr->sockaddr.sockaddr, socklen,
-                                        addr->text, NGX_SOCKADDR_STRLEN, 1);
+    address->addr.sockaddr = &address->sockaddr.sockaddr;
+    address->addr.socklen = socklen;
+    address->addr.name.data = address->text;
+    address->addr.name.len = ngx_sock_ntop(&address->sockaddr.sockaddr, socklen,
+                                        address->text, NGX_SOCKADDR_STRLEN, 1);
 }
 
 
 void
-ngx_rl_addr_copy(ngx_rl_addr_t *to,
-    ngx_rl_addr_t *from)
+ngx_rl_address_copy(ngx_rl_address_t *to, ngx_rl_address_t *from)
 {
     *to = *from;
 
@@ -83,7 +80,7 @@ ngx_rl_addr_copy(ngx_rl_addr_t *to,
 
 
 uint64_t
-ngx_rl_addr_hash(ngx_addr_t *addrs, ngx_uint_t n)
+ngx_rl_address_hash(ngx_addr_t *addrs, ngx_uint_t n)
 {
     uint64_t    hash;
     ngx_uint_t  i;
@@ -99,10 +96,9 @@ ngx_rl_addr_hash(ngx_addr_t *addrs, ngx_uint_t n)
 
 
 ngx_uint_t
-ngx_rl_addr_equal(ngx_addr_t *a, ngx_addr_t *b)
+ngx_rl_address_equal(ngx_addr_t *a, ngx_addr_t *b)
 {
-    return ngx_cmp_sockaddr(a->sockaddr, a->socklen, b->sockaddr, b->socklen,
-                            1)
+    return ngx_cmp_sockaddr(a->sockaddr, a->socklen, b->sockaddr, b->socklen, 1)
            == NGX_OK;
 }
 
@@ -110,15 +106,13 @@ ngx_rl_addr_equal(ngx_addr_t *a, ngx_addr_t *b)
 /* ngx_cidr_match() compares addresses of that kind with IPv4 networks alone */
 
 void
-ngx_rl_addr_unmap(ngx_cidr_t *cidr)
+ngx_rl_address_unmap(ngx_cidr_t *cidr)
 {
 #if (NGX_HAVE_INET6)
-    u_char     *mask;
-    in_addr_t   addr4, mask4;
+    u_char    *mask;
+    in_addr_t  addr4, mask4;
 
-    if (cidr->family != AF_INET6
-        || !IN6_IS_ADDR_V4MAPPED(&cidr->u.in6.addr))
-    {
+    if (cidr->family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&cidr->u.in6.addr)) {
         return;
     }
 

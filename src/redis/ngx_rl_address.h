@@ -13,30 +13,29 @@
 
 
 typedef struct {
-    ngx_addr_t       addr;      /* points to the others */
-    ngx_sockaddr_t   sockaddr;
-    u_char           text[NGX_SOCKADDR_STRLEN];
-} ngx_rl_addr_t;
+    ngx_addr_t      addr;  /* points to the others */
+    ngx_sockaddr_t  sockaddr;
+    u_char          text[NGX_SOCKADDR_STRLEN];
+} ngx_rl_address_t;
 
 
 /* NGX_DECLINED: the text, which has no port, is no IPv4 or IPv6 address */
-ngx_int_t ngx_rl_addr(ngx_rl_addr_t *addr,
+ngx_int_t ngx_rl_address(ngx_rl_address_t *address,
     const void *text, size_t len, in_port_t port);
 
 /* the same host, another port */
-void ngx_rl_addr_port(ngx_rl_addr_t *addr,
+void ngx_rl_address_port(ngx_rl_address_t *address,
     ngx_addr_t *host, in_port_t port);
 
-void ngx_rl_addr_copy(ngx_rl_addr_t *to,
-    ngx_rl_addr_t *from);
+void ngx_rl_address_copy(ngx_rl_address_t *to, ngx_rl_address_t *from);
 
 /* of a set of addresses, in any order */
-uint64_t ngx_rl_addr_hash(ngx_addr_t *addrs, ngx_uint_t n);
+uint64_t ngx_rl_address_hash(ngx_addr_t *addrs, ngx_uint_t n);
 
 /* IPv4 addresses that are written as IPv6 ones are IPv4 networks */
-void ngx_rl_addr_unmap(ngx_cidr_t *cidr);
+void ngx_rl_address_unmap(ngx_cidr_t *cidr);
 
-ngx_uint_t ngx_rl_addr_equal(ngx_addr_t *a, ngx_addr_t *b);
+ngx_uint_t ngx_rl_address_equal(ngx_addr_t *a, ngx_addr_t *b);
 
 
 #endif /* _NGX_RL_ADDRESS_H_INCLUDED_ */

@@ -27,150 +27,149 @@
 #include <poll.h>
 
 
-#define NGX_RL_REDIS_STABLE  1000           /* ms */
+#define NGX_RL_CONNECTION_STABLE  1000           /* ms */
 
 
-static void ngx_rl_redis_connect(ngx_rl_redis_t *redis);
-static void ngx_rl_redis_timer_handler(ngx_event_t *ev);
-static ngx_addr_t *ngx_rl_redis_copy(ngx_addr_t *addrs,
+static void ngx_rl_connection_connect(ngx_rl_connection_t *connection);
+static void ngx_rl_connection_timer_handler(ngx_event_t *ev);
+static ngx_addr_t *ngx_rl_connection_copy(ngx_addr_t *addrs,
     ngx_uint_t n, ngx_log_t *log);
-static void ngx_rl_redis_disconnect(
-    ngx_rl_redis_t *redis);
-static void ngx_rl_redis_destroy(ngx_event_t *ev);
-static u_char *ngx_rl_redis_log_error(ngx_log_t *log, u_char *buf,
+static void ngx_rl_connection_disconnect(ngx_rl_connection_t *connection);
+static void ngx_rl_connection_destroy(ngx_event_t *ev);
+static u_char *ngx_rl_connection_log_error(ngx_log_t *log, u_char *buf,
     size_t len);
 
 
-static ngx_queue_t  ngx_rl_redis_all = {
-    &ngx_rl_redis_all, &ngx_rl_redis_all
+static ngx_queue_t  ngx_rl_connection_all = {
+    &ngx_rl_connection_all, &ngx_rl_connection_all
 };
 
 
-ngx_rl_redis_t *
-ngx_rl_redis_create(ngx_log_t *log,
-    ngx_rl_redis_conf_t *conf,
-    ngx_rl_redis_owner_t *owner)
+ngx_rl_connection_t *
+ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
+    ngx_rl_events_t *owner)
 {
-    ngx_rl_redis_t  *redis;
+    ngx_rl_connection_t  *connection;
 
-    redis = ngx_calloc(sizeof(ngx_rl_redis_t), log);
-    if (redis == NULL) {
+    connection = ngx_calloc(sizeof(ngx_rl_connection_t), log);
+    if (connection == NULL) {
         return NULL;
     }
 
-    redis->conf = conf;
-    redis->owner = owner;
-    redis->addrs = conf->addrs;
-    redis->naddrs = conf->naddrs;
-    redis->gauges = ngx_rl_stats_gauges(owner->stats);
-    redis->ident = (ngx_socket_t) -1;
-    redis->cycle_log = log;
-    redis->failure = NGX_RL_REFUSED;
-    redis->created = ngx_current_msec;
+    connection->conf = conf;
+    connection->owner = owner;
+    connection->addrs = conf->addrs;
+    connection->naddrs = conf->naddrs;
+    connection->gauges = ngx_rl_stats_gauges(owner->stats);
+    connection->ident = (ngx_socket_t) -1;
+    connection->cycle_log = log;
+    connection->failure = NGX_RL_REFUSED;
+    connection->created = ngx_current_msec;
 
     /* a copy: its level goes down while repeated failures are kept quiet */
 
-    redis->log = *log;
-    redis->log.handler = ngx_rl_redis_log_error;
-    redis->log.data = redis;
+    connection->log = *log;
+    connection->log.handler = ngx_rl_connection_log_error;
+    connection->log.data = connection;
 
-    ngx_queue_init(&redis->waiting);
-    ngx_queue_init(&redis->sent);
+    ngx_queue_init(&connection->waiting);
+    ngx_queue_init(&connection->sent);
 
-    redis->flush.handler = ngx_rl_pipe_flush_handler;
-    redis->flush.data = redis;
-    redis->flush.log = &redis->log;
+    connection->flush.handler = ngx_rl_pipeline_flush_handler;
+    connection->flush.data = connection;
+    connection->flush.log = &connection->log;
 
-    redis->timer.handler = ngx_rl_redis_timer_handler;
-    redis->timer.data = redis;
-    redis->timer.log = &redis->log;
-    redis->timer.cancelable = 1;
+    connection->timer.handler = ngx_rl_connection_timer_handler;
+    connection->timer.data = connection;
+    connection->timer.log = &connection->log;
+    connection->timer.cancelable = 1;
 
-    ngx_queue_insert_tail(&ngx_rl_redis_all, &redis->queue);
+    ngx_queue_insert_tail(&ngx_rl_connection_all, &connection->queue);
 
-    return redis;
+    return connection;
 }
 
 
 ngx_rl_failure_e
-ngx_rl_redis_check(ngx_rl_redis_t *redis)
+ngx_rl_connection_check(ngx_rl_connection_t *connection)
 {
-    if (redis->state == NGX_RL_REDIS_IDLE && redis->naddrs) {
-        ngx_rl_redis_connect(redis);
+    if (connection->state == NGX_RL_CONNECTION_IDLE && connection->naddrs) {
+        ngx_rl_connection_connect(connection);
     }
 
-    if (redis->connection) {
+    if (connection->c) {
         return NGX_RL_OK;
     }
 
     /* nobody knows where it is yet, but soon somebody may */
 
-    if (redis->naddrs == 0
-        && ngx_current_msec - redis->created < redis->conf->connect_timeout)
+    if (connection->naddrs == 0
+        && ngx_current_msec - connection->created
+           < connection->conf->connect_timeout)
     {
         return NGX_RL_OK;
     }
 
-    return redis->failure;
+    return connection->failure;
 }
 
 
 void
-ngx_rl_redis_wake(ngx_rl_redis_t *redis)
+ngx_rl_connection_wake(ngx_rl_connection_t *connection)
 {
-    if (redis->state != NGX_RL_REDIS_WAITING
-        && redis->state != NGX_RL_REDIS_IDLE)
+    if (connection->state != NGX_RL_CONNECTION_WAITING
+        && connection->state != NGX_RL_CONNECTION_IDLE)
     {
         return;
     }
 
-    if (redis->naddrs == 0) {
+    if (connection->naddrs == 0) {
         return;
     }
 
-    if (redis->timer.timer_set) {
-        ngx_del_timer(&redis->timer);
+    if (connection->timer.timer_set) {
+        ngx_del_timer(&connection->timer);
     }
 
-    ngx_rl_redis_connect(redis);
+    ngx_rl_connection_connect(connection);
 }
 
 
 void
-ngx_rl_redis_plan(ngx_rl_redis_t *redis)
+ngx_rl_connection_schedule(ngx_rl_connection_t *connection)
 {
-    if (redis->state == NGX_RL_REDIS_IDLE && redis->naddrs
+    if (connection->state == NGX_RL_CONNECTION_IDLE && connection->naddrs
         && !ngx_exiting)
     {
-        redis->state = NGX_RL_REDIS_WAITING;
-        ngx_add_timer(&redis->timer, 1);
+        connection->state = NGX_RL_CONNECTION_WAITING;
+        ngx_add_timer(&connection->timer, 1);
     }
 }
 
 
 ngx_uint_t
-ngx_rl_redis_ready(ngx_rl_redis_t *redis)
+ngx_rl_connection_ready(ngx_rl_connection_t *connection)
 {
-    return redis->state == NGX_RL_REDIS_READY;
+    return connection->state == NGX_RL_CONNECTION_READY;
 }
 
 
 static void
-ngx_rl_redis_connect(ngx_rl_redis_t *redis)
+ngx_rl_connection_connect(ngx_rl_connection_t *connection)
 {
-    ngx_err_t                      err;
-    ngx_int_t                      rc;
-    ngx_addr_t                    *addr;
-    ngx_connection_t              *c;
-    ngx_peer_connection_t          pc;
-    ngx_rl_failure_e   failure;
+    ngx_err_t              err;
+    ngx_int_t              rc;
+    ngx_addr_t            *addr;
+    ngx_connection_t      *c;
+    ngx_rl_failure_e       failure;
+    ngx_peer_connection_t  pc;
 
-    redis->state = NGX_RL_REDIS_CONNECTING;
-    redis->generation++;
-    redis->greeted = 0;
-    redis->grace = redis->conf->connect_timeout;
+    connection->state = NGX_RL_CONNECTION_CONNECTING;
+    connection->generation++;
+    connection->steps = 0;
+    connection->grace = connection->conf->connect_timeout;
 
-    addr = &redis->addrs[redis->address % redis->naddrs];
+    addr = &connection->addrs[connection->address % connection->naddrs];
 
     ngx_memzero(&pc, sizeof(ngx_peer_connection_t));
 
@@ -178,27 +177,28 @@ ngx_rl_redis_connect(ngx_rl_redis_t *redis)
     pc.socklen = addr->socklen;
     pc.name = &addr->name;
     pc.get = ngx_event_get_peer;
-    pc.log = &redis->log;
+    pc.log = &connection->log;
     pc.log_error = NGX_ERROR_INFO;
     pc.so_keepalive = (addr->sockaddr->sa_family != AF_UNIX);
 
-    redis->reader = ngx_rl_reader_create();
-    if (redis->reader == NULL) {
-        ngx_rl_redis_close(redis, NGX_RL_OVERLOAD);
+    connection->reader = ngx_rl_reader_create();
+    if (connection->reader == NULL) {
+        ngx_rl_connection_close(connection, NGX_RL_OVERLOAD);
         return;
     }
 
     /* nginx logs a connect() that fails at once by itself: not each of them */
 
-    redis->log.log_level = ngx_min(redis->cycle_log->log_level, NGX_LOG_ALERT);
+    connection->log.log_level = ngx_min(connection->cycle_log->log_level,
+                                        NGX_LOG_ALERT);
 
     ngx_set_errno(0);
     rc = ngx_event_connect_peer(&pc);
     err = ngx_socket_errno;
 
-    redis->log.log_level = redis->cycle_log->log_level;
+    connection->log.log_level = connection->cycle_log->log_level;
 
-    ngx_log_debug3(NGX_LOG_DEBUG_EVENT, &redis->log, 0,
+    ngx_log_debug3(NGX_LOG_DEBUG_EVENT, &connection->log, 0,
                    "ratelimit redis connect to %V: %i, fd:%d", &addr->name, rc,
                    pc.connection ? pc.connection->fd : (ngx_socket_t) -1);
 
@@ -209,109 +209,112 @@ ngx_rl_redis_connect(ngx_rl_redis_t *redis)
         failure = (rc == NGX_DECLINED) ? NGX_RL_REFUSED
                                        : NGX_RL_OVERLOAD;
 
-        if (ngx_rl_redis_loud(redis, failure)) {
-            ngx_log_error(NGX_LOG_ERR, &redis->log, err,
+        if (ngx_rl_connection_may_log(connection, failure)) {
+            ngx_log_error(NGX_LOG_ERR, &connection->log, err,
                           "connect() to %V failed", &addr->name);
         }
 
-        ngx_rl_redis_close(redis, failure);
+        ngx_rl_connection_close(connection, failure);
         return;
     }
 
     c = pc.connection;
-    c->data = redis;
-    c->read->handler = ngx_rl_pipe_read_handler;
-    c->write->handler = ngx_rl_pipe_write_handler;
+    c->data = connection;
+    c->read->handler = ngx_rl_pipeline_read_handler;
+    c->write->handler = ngx_rl_pipeline_write_handler;
 
-    redis->connection = c;
+    connection->c = c;
 
-    ngx_add_timer(&redis->timer, redis->conf->connect_timeout);
+    ngx_add_timer(&connection->timer, connection->conf->connect_timeout);
 
     if (rc == NGX_OK) {
-        ngx_rl_pipe_write_handler(c->write);
+        ngx_rl_pipeline_write_handler(c->write);
     }
 }
 
 
 ngx_addr_t *
-ngx_rl_redis_addr(ngx_rl_redis_t *redis)
+ngx_rl_connection_addr(ngx_rl_connection_t *connection)
 {
-    return redis->naddrs ? &redis->addrs[redis->address % redis->naddrs]
-                         : NULL;
+    if (connection->naddrs == 0) {
+        return NULL;
+    }
+
+    return &connection->addrs[connection->address % connection->naddrs];
 }
 
 
 ngx_uint_t
-ngx_rl_redis_loud(ngx_rl_redis_t *redis,
+ngx_rl_connection_may_log(ngx_rl_connection_t *connection,
     ngx_rl_failure_e failure)
 {
-    return redis->owner->loud(redis->owner->data, failure);
+    return connection->owner->loud(connection->owner->data, failure);
 }
 
 
 static void
-ngx_rl_redis_timer_handler(ngx_event_t *ev)
+ngx_rl_connection_timer_handler(ngx_event_t *ev)
 {
-    ngx_msec_t                   age, delay, late;
-    ngx_uint_t                   generation;
-    ngx_queue_t                 *q;
-    ngx_rl_slot_t   *slot;
-    ngx_rl_redis_t  *redis;
+    ngx_msec_t            age, delay, late;
+    ngx_uint_t            generation;
+    ngx_queue_t          *q;
+    ngx_rl_pending_t     *pending;
+    ngx_rl_connection_t  *connection;
 
-    redis = ev->data;
-    late = ngx_rl_redis_late(ev);
+    connection = ev->data;
+    late = ngx_rl_connection_late(ev);
 
     /* what has arrived meanwhile is in time, see the pipe */
 
-    if (redis->connection) {
-        generation = redis->generation;
+    if (connection->c) {
+        generation = connection->generation;
 
-        ngx_rl_pipe_look(redis);
+        ngx_rl_pipeline_look(connection);
 
-        if (redis->generation != generation || redis->connection == NULL
+        if (connection->generation != generation || connection->c == NULL
             || ev->timer_set)
         {
             return;
         }
     }
 
-    switch (redis->state) {
+    switch (connection->state) {
 
-    case NGX_RL_REDIS_WAITING:
+    case NGX_RL_CONNECTION_WAITING:
 
         if (ngx_exiting) {
-            redis->state = NGX_RL_REDIS_IDLE;
+            connection->state = NGX_RL_CONNECTION_IDLE;
             return;
         }
 
-        delay = redis->owner->may_connect(redis->owner->data);
+        delay = connection->owner->may_connect(connection->owner->data);
 
         if (delay) {
             ngx_add_timer(ev, delay);
             return;
         }
 
-        ngx_rl_redis_connect(redis);
+        ngx_rl_connection_connect(connection);
         return;
 
-    case NGX_RL_REDIS_READY:
+    case NGX_RL_CONNECTION_READY:
 
-        if (ngx_queue_empty(&redis->sent)) {
+        if (ngx_queue_empty(&connection->sent)) {
             return;
         }
 
-        q = ngx_queue_head(&redis->sent);
-        slot = ngx_queue_data(q, ngx_rl_slot_t, queue);
+        q = ngx_queue_head(&connection->sent);
+        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
 
-        if (slot->timer.timer_set) {
+        if (pending->timer.timer_set) {
             /* not even late; if it will be, this timer is set again */
             return;
         }
 
-        age = ngx_current_msec - slot->expired;
+        age = ngx_current_msec - pending->expired;
 
-        if (age < NGX_RL_REDIS_STALL) {
-            ngx_add_timer(ev, NGX_RL_REDIS_STALL - age);
+        if (age < NGX_RL_CONNECTION_STALL) {
+            ngx_add_timer(ev, NGX_RL_CONNECTION_STALL - age);
             return;
         }
 
@@ -319,10 +322,10 @@ ngx_rl_redis_timer_handler(ngx_event_t *ev)
 
     default: /* connecting, handshake, greeting */
 
-        late = ngx_min(late, redis->grace);
+        late = ngx_min(late, connection->grace);
 
-        if (late > NGX_RL_REDIS_HELD) {
-            redis->grace -= late;
+        if (late > NGX_RL_CONNECTION_HELD) {
+            connection->grace -= late;
             ngx_add_timer(ev, late);
             return;
         }
@@ -332,82 +335,82 @@ ngx_rl_redis_timer_handler(ngx_event_t *ev)
 
     /* not by the class of the late calls, or this would never be told */
 
-    if (ngx_rl_redis_loud(redis,
-                              redis->state == NGX_RL_REDIS_READY
-                              ? NGX_RL_CLOSED
-                              : redis->state
-                                == NGX_RL_REDIS_HANDSHAKE
-                              ? NGX_RL_TLS
-                              : NGX_RL_REFUSED))
+    if (ngx_rl_connection_may_log(connection,
+                                  connection->state == NGX_RL_CONNECTION_READY
+                                  ? NGX_RL_CLOSED
+                                  : connection->state
+                                  == NGX_RL_CONNECTION_TLS
+                                  ? NGX_RL_TLS
+                                  : NGX_RL_REFUSED))
     {
-        ngx_log_error(NGX_LOG_ERR, &redis->log, NGX_ETIMEDOUT, "redis %s",
-                      redis->state == NGX_RL_REDIS_READY
+        ngx_log_error(NGX_LOG_ERR, &connection->log, NGX_ETIMEDOUT, "redis %s",
+                      connection->state == NGX_RL_CONNECTION_READY
                       ? "does not answer any more, connection closed"
-                      : redis->state == NGX_RL_REDIS_GREETING
+                      : connection->state == NGX_RL_CONNECTION_HANDSHAKE
                       ? "does not answer a new connection"
-                      : redis->state == NGX_RL_REDIS_HANDSHAKE
+                      : connection->state == NGX_RL_CONNECTION_TLS
                       ? "does not answer a TLS handshake: does it expect one?"
                       : "connect() timed out");
     }
 
-    ngx_rl_redis_close(redis, NGX_RL_TIMEOUT);
+    ngx_rl_connection_close(connection, NGX_RL_TIMEOUT);
 }
 
 
 void
-ngx_rl_redis_keep(ngx_rl_redis_t *redis)
+ngx_rl_connection_hold(ngx_rl_connection_t *connection)
 {
-    redis->kept++;
+    connection->holds++;
 
-    if (redis->connection) {
-        redis->connection->idle = 0;
+    if (connection->c) {
+        connection->c->idle = 0;
     }
 }
 
 
 void
-ngx_rl_redis_release(ngx_rl_redis_t *redis)
+ngx_rl_connection_release(ngx_rl_connection_t *connection)
 {
     /* the next reply makes the connection idle */
 
-    redis->kept--;
+    connection->holds--;
 }
 
 
 void
-ngx_rl_redis_rest(ngx_rl_redis_t *redis)
+ngx_rl_connection_close_idle(ngx_rl_connection_t *connection)
 {
-    if (redis->slots) {
+    if (connection->pendings) {
         return;
     }
 
-    if (redis->timer.timer_set) {
-        ngx_del_timer(&redis->timer);
+    if (connection->timer.timer_set) {
+        ngx_del_timer(&connection->timer);
     }
 
-    ngx_rl_redis_disconnect(redis);
+    ngx_rl_connection_disconnect(connection);
 
-    redis->state = NGX_RL_REDIS_IDLE;
+    connection->state = NGX_RL_CONNECTION_IDLE;
 }
 
 
 ngx_uint_t
-ngx_rl_redis_unused(ngx_rl_redis_t *redis)
+ngx_rl_connection_unused(ngx_rl_connection_t *connection)
 {
-    ngx_queue_t                 *q;
-    ngx_rl_redis_t  *other;
+    ngx_queue_t          *q;
+    ngx_rl_connection_t  *other;
 
-    if (redis->slots || redis->connection || redis->timer.timer_set) {
+    if (connection->pendings || connection->c || connection->timer.timer_set) {
         return 0;
     }
 
-    for (q = ngx_queue_head(&ngx_rl_redis_all);
-         q != ngx_queue_sentinel(&ngx_rl_redis_all);
+    for (q = ngx_queue_head(&ngx_rl_connection_all);
+         q != ngx_queue_sentinel(&ngx_rl_connection_all);
          q = ngx_queue_next(q))
     {
-        other = ngx_queue_data(q, ngx_rl_redis_t, queue);
+        other = ngx_queue_data(q, ngx_rl_connection_t, queue);
 
-        if (other != redis && other->owner == redis->owner) {
+        if (other != connection && other->owner == connection->owner) {
             return 0;
         }
     }
@@ -417,7 +420,7 @@ ngx_rl_redis_unused(ngx_rl_redis_t *redis)
 
 
 ngx_int_t
-ngx_rl_redis_move(ngx_rl_redis_t *redis,
+ngx_rl_connection_move(ngx_rl_connection_t *connection,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop)
 {
     ngx_uint_t   i, stays;
@@ -425,7 +428,7 @@ ngx_rl_redis_move(ngx_rl_redis_t *redis,
     ngx_queue_t  failed;
 
     stays = 0;
-    addr = redis->connection ? ngx_rl_redis_addr(redis) : NULL;
+    addr = connection->c ? ngx_rl_connection_addr(connection) : NULL;
 
     for (i = 0; addr && i < n; i++) {
         if (ngx_cmp_sockaddr(addr->sockaddr, addr->socklen, addrs[i].sockaddr,
@@ -441,19 +444,19 @@ ngx_rl_redis_move(ngx_rl_redis_t *redis,
         return NGX_DECLINED;
     }
 
-    copy = n ? ngx_rl_redis_copy(addrs, n, redis->cycle_log) : NULL;
+    copy = n ? ngx_rl_connection_copy(addrs, n, connection->cycle_log) : NULL;
     if (copy == NULL && n) {
         return NGX_ERROR;
     }
 
-    if (redis->moved) {
-        ngx_free(redis->addrs);
+    if (connection->moved) {
+        ngx_free(connection->addrs);
     }
 
-    redis->addrs = copy;
-    redis->naddrs = n;
-    redis->moved = (n != 0);
-    redis->address = stays ? i : 0;
+    connection->addrs = copy;
+    connection->naddrs = n;
+    connection->moved = (n != 0);
+    connection->address = stays ? i : 0;
 
     if (stays) {
         return NGX_OK;
@@ -462,30 +465,30 @@ ngx_rl_redis_move(ngx_rl_redis_t *redis,
     ngx_queue_init(&failed);
 
     if (addr) {
-        ngx_rl_redis_disconnect(redis);
+        ngx_rl_connection_disconnect(connection);
 
-        if (!ngx_queue_empty(&redis->sent)) {
-            ngx_queue_add(&failed, &redis->sent);
-            ngx_queue_init(&redis->sent);
+        if (!ngx_queue_empty(&connection->sent)) {
+            ngx_queue_add(&failed, &connection->sent);
+            ngx_queue_init(&connection->sent);
         }
 
-        redis->state = NGX_RL_REDIS_IDLE;
+        connection->state = NGX_RL_CONNECTION_IDLE;
     }
 
     if (n == 0) {
 
-        if (redis->timer.timer_set) {
-            ngx_del_timer(&redis->timer);
+        if (connection->timer.timer_set) {
+            ngx_del_timer(&connection->timer);
         }
 
-        redis->state = NGX_RL_REDIS_IDLE;
-        redis->created = ngx_current_msec;
+        connection->state = NGX_RL_CONNECTION_IDLE;
+        connection->created = ngx_current_msec;
     }
 
     /* what waits for a connection has one in a moment */
 
-    ngx_rl_redis_wake(redis);
-    ngx_rl_pipe_fail(redis, &failed, NGX_RL_CLOSED);
+    ngx_rl_connection_wake(connection);
+    ngx_rl_pipeline_fail(connection, &failed, NGX_RL_CLOSED);
 
     return NGX_OK;
 }
@@ -494,7 +497,7 @@ ngx_rl_redis_move(ngx_rl_redis_t *redis,
 /* in one piece of memory */
 
 static ngx_addr_t *
-ngx_rl_redis_copy(ngx_addr_t *addrs, ngx_uint_t n, ngx_log_t *log)
+ngx_rl_connection_copy(ngx_addr_t *addrs, ngx_uint_t n, ngx_log_t *log)
 {
     u_char      *p;
     size_t       size;
@@ -532,204 +535,203 @@ ngx_rl_redis_copy(ngx_addr_t *addrs, ngx_uint_t n, ngx_log_t *log)
 
 
 void
-ngx_rl_redis_close(ngx_rl_redis_t *redis,
+ngx_rl_connection_close(ngx_rl_connection_t *connection,
     ngx_rl_failure_e failure)
 {
     ngx_msec_t   delay;
     ngx_uint_t   stable;
     ngx_queue_t  failed;
 
-    stable = redis->state == NGX_RL_REDIS_READY
-             && ngx_current_msec - redis->ready
-                >= NGX_RL_REDIS_STABLE;
+    stable = connection->state == NGX_RL_CONNECTION_READY
+             && ngx_current_msec - connection->ready
+                >= NGX_RL_CONNECTION_STABLE;
 
-    if (redis->state != NGX_RL_REDIS_READY) {
-        redis->address++;
+    if (connection->state != NGX_RL_CONNECTION_READY) {
+        connection->address++;
     }
 
-    if (redis->timer.timer_set) {
-        ngx_del_timer(&redis->timer);
+    if (connection->timer.timer_set) {
+        ngx_del_timer(&connection->timer);
     }
 
-    ngx_rl_redis_disconnect(redis);
+    ngx_rl_connection_disconnect(connection);
 
     ngx_queue_init(&failed);
 
-    if (!ngx_queue_empty(&redis->sent)) {
-        ngx_queue_add(&failed, &redis->sent);
-        ngx_queue_init(&redis->sent);
+    if (!ngx_queue_empty(&connection->sent)) {
+        ngx_queue_add(&failed, &connection->sent);
+        ngx_queue_init(&connection->sent);
     }
 
-    if (!ngx_queue_empty(&redis->waiting)) {
-        ngx_queue_add(&failed, &redis->waiting);
-        ngx_queue_init(&redis->waiting);
+    if (!ngx_queue_empty(&connection->waiting)) {
+        ngx_queue_add(&failed, &connection->waiting);
+        ngx_queue_init(&connection->waiting);
     }
 
     /* who asks before there is a connection again is told why there is none */
 
-    redis->failure = (failure == NGX_RL_OK)
+    connection->failure = (failure == NGX_RL_OK)
                      ? NGX_RL_CLOSED : failure;
-    redis->state = NGX_RL_REDIS_WAITING;
+    connection->state = NGX_RL_CONNECTION_WAITING;
 
-    if (redis->retired) {
-        ngx_rl_pipe_fail(redis, &failed, failure);
+    if (connection->retired) {
+        ngx_rl_pipeline_fail(connection, &failed, failure);
 
         /* its end may have been posted before, and was forgotten above */
 
-        ngx_rl_redis_end(redis);
+        ngx_rl_connection_end(connection);
         return;
     }
 
-    delay = redis->owner->closed(redis->owner->data, failure, stable);
+    delay = connection->owner->closed(connection->owner->data, failure, stable);
 
     if (ngx_exiting || delay == NGX_TIMER_INFINITE) {
         /* from now on a connection is made only when one is needed */
-        redis->state = NGX_RL_REDIS_IDLE;
+        connection->state = NGX_RL_CONNECTION_IDLE;
 
     } else if (delay) {
-        ngx_add_timer(&redis->timer, delay);
+        ngx_add_timer(&connection->timer, delay);
 
     } else {
-        ngx_rl_redis_connect(redis);
+        ngx_rl_connection_connect(connection);
     }
 
-    ngx_rl_pipe_fail(redis, &failed, failure);
+    ngx_rl_pipeline_fail(connection, &failed, failure);
 }
 
 
 static void
-ngx_rl_redis_disconnect(ngx_rl_redis_t *redis)
+ngx_rl_connection_disconnect(ngx_rl_connection_t *connection)
 {
-    if (redis->connection) {
+    if (connection->c) {
 
-        if (redis->flush.posted) {
-            ngx_delete_posted_event(&redis->flush);
+        if (connection->flush.posted) {
+            ngx_delete_posted_event(&connection->flush);
         }
 
-        ngx_rl_tls_close(redis->connection);
-        ngx_close_connection(redis->connection);
-        redis->connection = NULL;
+        ngx_rl_tls_close(connection->c);
+        ngx_close_connection(connection->c);
+        connection->c = NULL;
     }
 
-    if (redis->state == NGX_RL_REDIS_READY) {
-        redis->gauges->connections--;
+    if (connection->state == NGX_RL_CONNECTION_READY) {
+        connection->gauges->connections--;
     }
 
-    if (redis->reader) {
-        ngx_rl_reader_free(redis->reader);
-        redis->reader = NULL;
+    if (connection->reader) {
+        ngx_rl_reader_free(connection->reader);
+        connection->reader = NULL;
     }
 
-    redis->out_pos = redis->out;
-    redis->out_last = redis->out;
+    connection->out_pos = connection->out;
+    connection->out_last = connection->out;
 }
 
 
 void
-ngx_rl_redis_retire(ngx_rl_redis_t *redis,
-    ngx_rl_redis_t *heir)
+ngx_rl_connection_retire(ngx_rl_connection_t *connection,
+    ngx_rl_connection_t *heir)
 {
-    ngx_queue_t                *q;
-    ngx_rl_slot_t  *slot;
+    ngx_queue_t       *q;
+    ngx_rl_pending_t  *pending;
 
-    redis->retired = 1;
+    connection->retired = 1;
 
-    while (!ngx_queue_empty(&redis->waiting)) {
-        q = ngx_queue_head(&redis->waiting);
+    while (!ngx_queue_empty(&connection->waiting)) {
+        q = ngx_queue_head(&connection->waiting);
         ngx_queue_remove(q);
 
-        slot = ngx_queue_data(q, ngx_rl_slot_t, queue);
+        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
 
-        if (ngx_rl_redis_forward(slot, heir, slot->asking)
-            == NGX_RL_OK)
+        if (ngx_rl_pending_forward(pending, heir, pending->asking) == NGX_RL_OK)
         {
-            slot->hops--;
+            pending->hops--;
 
         } else {
             /* until there is a connection, or its time is over */
 
-            ngx_rl_pipe_give(slot, heir);
+            ngx_rl_pipeline_give(pending, heir);
             ngx_queue_insert_tail(&heir->waiting, q);
         }
     }
 
-    heir->kept += redis->kept;
-    redis->kept = 0;
+    heir->holds += connection->holds;
+    connection->holds = 0;
 
-    ngx_rl_redis_end(redis);
+    ngx_rl_connection_end(connection);
 }
 
 
 void
-ngx_rl_redis_end(ngx_rl_redis_t *redis)
+ngx_rl_connection_end(ngx_rl_connection_t *connection)
 {
-    if (redis->retired && redis->slots == 0) {
-        ngx_post_event(&redis->flush, &ngx_posted_events);
-        redis->flush.handler = ngx_rl_redis_destroy;
+    if (connection->retired && connection->pendings == 0) {
+        ngx_post_event(&connection->flush, &ngx_posted_events);
+        connection->flush.handler = ngx_rl_connection_destroy;
     }
 }
 
 
 static void
-ngx_rl_redis_destroy(ngx_event_t *ev)
+ngx_rl_connection_destroy(ngx_event_t *ev)
 {
-    ngx_rl_redis_t  *redis;
+    ngx_rl_connection_t  *connection;
 
-    redis = ev->data;
+    connection = ev->data;
 
     if (ev->posted) {
         ngx_delete_posted_event(ev);
     }
 
-    if (redis->timer.timer_set) {
-        ngx_del_timer(&redis->timer);
+    if (connection->timer.timer_set) {
+        ngx_del_timer(&connection->timer);
     }
 
-    ngx_rl_redis_disconnect(redis);
-    ngx_queue_remove(&redis->queue);
+    ngx_rl_connection_disconnect(connection);
+    ngx_queue_remove(&connection->queue);
 
-    if (redis->moved) {
-        ngx_free(redis->addrs);
+    if (connection->moved) {
+        ngx_free(connection->addrs);
     }
 
-    if (redis->out) {
-        ngx_free(redis->out);
+    if (connection->out) {
+        ngx_free(connection->out);
     }
 
-    ngx_rl_tls_forget(&redis->session);
+    ngx_rl_tls_forget(&connection->session);
 
-    ngx_free(redis);
+    ngx_free(connection);
 }
 
 
 void
-ngx_rl_redis_exit(ngx_rl_redis_t *redis)
+ngx_rl_connection_exit(ngx_rl_connection_t *connection)
 {
-    ngx_queue_t                *q;
-    ngx_rl_slot_t  *slot;
+    ngx_queue_t       *q;
+    ngx_rl_pending_t  *pending;
 
-    if (redis->timer.timer_set) {
-        ngx_del_timer(&redis->timer);
+    if (connection->timer.timer_set) {
+        ngx_del_timer(&connection->timer);
     }
 
-    ngx_rl_redis_disconnect(redis);
+    ngx_rl_connection_disconnect(connection);
 
-    redis->state = NGX_RL_REDIS_IDLE;
+    connection->state = NGX_RL_CONNECTION_IDLE;
 
-    if (!ngx_queue_empty(&redis->waiting)) {
-        ngx_queue_add(&redis->sent, &redis->waiting);
-        ngx_queue_init(&redis->waiting);
+    if (!ngx_queue_empty(&connection->waiting)) {
+        ngx_queue_add(&connection->sent, &connection->waiting);
+        ngx_queue_init(&connection->waiting);
     }
 
-    while (!ngx_queue_empty(&redis->sent)) {
-        q = ngx_queue_head(&redis->sent);
+    while (!ngx_queue_empty(&connection->sent)) {
+        q = ngx_queue_head(&connection->sent);
         ngx_queue_remove(q);
 
-        slot = ngx_queue_data(q, ngx_rl_slot_t, queue);
-        ngx_rl_pipe_free_slot(slot);
+        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
+        ngx_rl_pipeline_free(pending);
     }
 
-    ngx_rl_redis_destroy(&redis->flush);
+    ngx_rl_connection_destroy(&connection->flush);
 }
 
 
@@ -740,27 +742,26 @@ ngx_rl_redis_exit(ngx_rl_redis_t *redis)
  */
 
 ngx_int_t
-ngx_rl_redis_turn(ngx_msec_t timeout)
+ngx_rl_connection_turn(ngx_msec_t timeout)
 {
-    int                           rc;
-    ngx_uint_t                    i, n;
-    ngx_queue_t                  *q;
-    struct pollfd                *pfds;
-    ngx_connection_t             *c;
-    ngx_rl_redis_t   *redis, **all;
+    int                   rc;
+    ngx_uint_t            i, n;
+    ngx_queue_t          *q;
+    struct pollfd        *pfds;
+    ngx_connection_t     *c;
+    ngx_rl_connection_t  *connection, **all;
 
     n = 0;
 
-    for (q = ngx_queue_head(&ngx_rl_redis_all);
-         q != ngx_queue_sentinel(&ngx_rl_redis_all);
+    for (q = ngx_queue_head(&ngx_rl_connection_all);
+         q != ngx_queue_sentinel(&ngx_rl_connection_all);
          q = ngx_queue_next(q))
     {
         n++;
     }
 
-    all = ngx_alloc(n * (sizeof(ngx_rl_redis_t *)
-                         + sizeof(struct pollfd)),
-                    ngx_cycle->log);
+    all = ngx_alloc(n * (sizeof(ngx_rl_connection_t *)
+                         + sizeof(struct pollfd)), ngx_cycle->log);
     if (all == NULL) {
         return NGX_DECLINED;
     }
@@ -768,22 +769,22 @@ ngx_rl_redis_turn(ngx_msec_t timeout)
     pfds = (struct pollfd *) &all[n];
     n = 0;
 
-    for (q = ngx_queue_head(&ngx_rl_redis_all);
-         q != ngx_queue_sentinel(&ngx_rl_redis_all);
+    for (q = ngx_queue_head(&ngx_rl_connection_all);
+         q != ngx_queue_sentinel(&ngx_rl_connection_all);
          q = ngx_queue_next(q))
     {
-        redis = ngx_queue_data(q, ngx_rl_redis_t, queue);
+        connection = ngx_queue_data(q, ngx_rl_connection_t, queue);
 
-        if (redis->connection == NULL || redis->slots == 0) {
+        if (connection->c == NULL || connection->pendings == 0) {
             continue;
         }
 
-        pfds[n].fd = redis->connection->fd;
-        pfds[n].events = (redis->out_pos < redis->out_last
-                          || redis->state
-                             == NGX_RL_REDIS_CONNECTING)
+        pfds[n].fd = connection->c->fd;
+        pfds[n].events = (connection->out_pos < connection->out_last
+                          || connection->state
+                          == NGX_RL_CONNECTION_CONNECTING)
                          ? POLLIN|POLLOUT : POLLIN;
-        all[n++] = redis;
+        all[n++] = connection;
     }
 
     rc = n ? poll(pfds, n, (int) timeout) : 0;
@@ -797,13 +798,13 @@ ngx_rl_redis_turn(ngx_msec_t timeout)
 
         /* what one of them is told may end the connection of another */
 
-        c = all[i]->connection;
+        c = all[i]->c;
 
         if (c && c->fd == pfds[i].fd && (pfds[i].revents & POLLOUT)) {
             c->write->ready = 1;
             c->write->handler(c->write);
 
-            c = all[i]->connection;
+            c = all[i]->c;
         }
 
         if (c && c->fd == pfds[i].fd && (pfds[i].revents & ~POLLOUT)) {
@@ -820,28 +821,28 @@ ngx_rl_redis_turn(ngx_msec_t timeout)
 
 
 void
-ngx_rl_redis_done(void)
+ngx_rl_connection_done(void)
 {
-    ngx_queue_t                 *q;
-    ngx_rl_redis_t  *redis;
+    ngx_queue_t          *q;
+    ngx_rl_connection_t  *connection;
 
-    while (!ngx_queue_empty(&ngx_rl_redis_all)) {
-        q = ngx_queue_head(&ngx_rl_redis_all);
-        redis = ngx_queue_data(q, ngx_rl_redis_t, queue);
+    while (!ngx_queue_empty(&ngx_rl_connection_all)) {
+        q = ngx_queue_head(&ngx_rl_connection_all);
+        connection = ngx_queue_data(q, ngx_rl_connection_t, queue);
 
-        ngx_rl_redis_exit(redis);
+        ngx_rl_connection_exit(connection);
     }
 
-    ngx_rl_pipe_done();
+    ngx_rl_pipeline_done();
 }
 
 
 static u_char *
-ngx_rl_redis_log_error(ngx_log_t *log, u_char *buf, size_t len)
+ngx_rl_connection_log_error(ngx_log_t *log, u_char *buf, size_t len)
 {
-    ngx_rl_redis_t  *redis;
+    ngx_rl_connection_t  *connection;
 
-    redis = log->data;
+    connection = log->data;
 
-    return ngx_snprintf(buf, len, ", redis: %V", &redis->conf->name);
+    return ngx_snprintf(buf, len, ", redis: %V", &connection->conf->name);
 }

@@ -20,44 +20,44 @@
 #include "redis/ngx_rl_tls.h"
 
 
-typedef struct ngx_rl_redis_s  ngx_rl_redis_t;
-typedef struct ngx_rl_slot_s   ngx_rl_slot_t;
+typedef struct ngx_rl_connection_s  ngx_rl_connection_t;
+typedef struct ngx_rl_pending_s   ngx_rl_pending_t;
 
 
 /* a command that every new connection sends before anything else */
 
 typedef struct {
-    ngx_str_t     command;           /* as it goes over the wire */
-    ngx_str_t     name;              /* for the log */
-    ngx_uint_t    tell;              /* 0, or what the owner knows it by */
-    unsigned      required:1;        /* no use of the server without it */
-    unsigned      secret:1;          /* must not get into the log */
-    unsigned      elsewhere:1;       /* MOVED is as good as any answer */
-    unsigned      gate:1;            /* the rest is sent when it is answered */
-    unsigned      large:1;           /* see ngx_rl_redis_large() */
-} ngx_rl_greeting_t;
+    ngx_str_t   command;      /* as it goes over the wire */
+    ngx_str_t   name;         /* for the log */
+    ngx_uint_t  tell;         /* 0, or what the owner knows it by */
+    unsigned    required:1;   /* no use of the server without it */
+    unsigned    secret:1;     /* must not get into the log */
+    unsigned    elsewhere:1;  /* MOVED is as good as any answer */
+    unsigned    gate:1;       /* the rest is sent when it is answered */
+    unsigned    large:1;      /* see ngx_rl_pending_large() */
+} ngx_rl_handshake_step_t;
 
 
 /* what a connection needs to know; outlives it */
 
 typedef struct {
-    ngx_str_t     name;              /* host:port, without credentials */
-    ngx_addr_t   *addrs;             /* tried in turn, unless it was moved */
-    ngx_uint_t    naddrs;            /* 0: not known yet */
-    ngx_array_t   greeting;          /* ngx_rl_greeting_t */
-    ngx_msec_t    connect_timeout;   /* until the greeting is answered */
+    ngx_str_t      name;             /* host:port, without credentials */
+    ngx_addr_t    *addrs;            /* tried in turn, unless it was moved */
+    ngx_uint_t     naddrs;           /* 0: not known yet */
+    ngx_array_t    greeting;         /* ngx_rl_handshake_step_t */
+    ngx_msec_t     connect_timeout;  /* until the greeting is answered */
 
-    ngx_rl_tls_t  *tls;  /* NULL: plain */
+    ngx_rl_tls_t  *tls;              /* NULL: plain */
 
     /* who it has to be; if that is empty, the address */
-    ngx_str_t     host;
-} ngx_rl_redis_conf_t;
+    ngx_str_t      host;
+} ngx_rl_connection_conf_t;
 
 
 /* who owns a connection is told about it, and asked */
 
 typedef struct {
-    void         *data;
+    void             *data;
 
     /* 0: connect now; else when to ask again, ms */
     ngx_msec_t  (*may_connect)(void *data);
@@ -81,17 +81,15 @@ typedef struct {
      * has logged why.
      */
     ngx_rl_failure_e
-                (*greeted)(void *data, ngx_uint_t tell,
-                           ngx_rl_reply_t *reply);
+                (*greeted)(void *data, ngx_uint_t tell, ngx_rl_reply_t *reply);
 
     /*
      * May be NULL.  An error reply to a command that has a handler: NGX_OK if
      * the slot was forwarded or parked, NGX_DECLINED if the handler is to have
      * the reply, NGX_ERROR if it is to have *failure
      */
-    ngx_int_t   (*redirect)(void *data, ngx_rl_slot_t *slot,
-                            ngx_rl_reply_t *reply,
-                            ngx_rl_failure_e *failure);
+    ngx_int_t   (*redirect)(void *data, ngx_rl_pending_t *slot,
+                            ngx_rl_reply_t  *reply, ngx_rl_failure_e *failure);
 
     /*
      * A command that another server has sent on was not answered as it should
@@ -102,12 +100,12 @@ typedef struct {
 
     /*
      * May be NULL.  All that the server says after the greeting: it is never
-     * asked anything, see ngx_rl_redis_say()
+     * asked anything, see ngx_rl_connection_ping()
      */
     void        (*push)(void *data, ngx_rl_reply_t *reply);
 
-    ngx_rl_shard_stats_t  *stats;
-} ngx_rl_redis_owner_t;
+    ngx_rl_record_t  *stats;
+} ngx_rl_events_t;
 
 
 /*
@@ -115,51 +113,49 @@ typedef struct {
  * NGX_ERROR says that it is none that the command could have: then nobody knows
  * whose the next ones are, and the connection is closed.
  */
-typedef ngx_int_t (*ngx_rl_redis_pt)(void *data,
+typedef ngx_int_t (*ngx_rl_pending_pt)(void *data,
     ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
 
 
 /* NULL if there is no memory; connects when it is woken or used */
-ngx_rl_redis_t *ngx_rl_redis_create(ngx_log_t *log,
-    ngx_rl_redis_conf_t *conf,
-    ngx_rl_redis_owner_t *owner);
+ngx_rl_connection_t *ngx_rl_connection_create(ngx_log_t *log,
+    ngx_rl_connection_conf_t *conf, ngx_rl_events_t *owner);
 
 /*
  * The server has other addresses now, which are copied.  If the connection is
  * to none of them it ends: at once, with its calls, if "drop" is set; else by
- * and by, see ngx_rl_redis_retire().
+ * and by, see ngx_rl_connection_retire().
  * No addresses (n is 0): calls wait for some, as long as a connect may take.
  * NGX_DECLINED: it can't stay, and "drop" is not set; NGX_ERROR: no memory
  */
-ngx_int_t ngx_rl_redis_move(ngx_rl_redis_t *redis,
+ngx_int_t ngx_rl_connection_move(ngx_rl_connection_t *connection,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop);
 
 /*
  * Another one takes its place: gets what has not been sent, and all to come.
  * It lives on until its last call has ended; its owner hears nothing more.
  */
-void ngx_rl_redis_retire(ngx_rl_redis_t *redis,
-    ngx_rl_redis_t *heir);
+void ngx_rl_connection_retire(ngx_rl_connection_t *connection,
+    ngx_rl_connection_t *heir);
 
 /* of the connection, or where the next one goes; NULL: not known */
-ngx_addr_t *ngx_rl_redis_addr(ngx_rl_redis_t *redis);
+ngx_addr_t *ngx_rl_connection_addr(ngx_rl_connection_t *connection);
 
 /* nobody needs it for now: an idle connection is closed, and none is made */
-void ngx_rl_redis_rest(ngx_rl_redis_t *redis);
+void ngx_rl_connection_close_idle(ngx_rl_connection_t *connection);
 
 /* it rests, no call is under way, nor on one that has retired for it */
-ngx_uint_t ngx_rl_redis_unused(ngx_rl_redis_t *redis);
+ngx_uint_t ngx_rl_connection_unused(ngx_rl_connection_t *connection);
 
 /* one that rests connects as soon as its owner lets it */
-void ngx_rl_redis_plan(ngx_rl_redis_t *redis);
+void ngx_rl_connection_schedule(ngx_rl_connection_t *connection);
 
 /* a command whose reply is for the owner's push() */
-void ngx_rl_redis_say(ngx_rl_redis_t *redis,
+void ngx_rl_connection_ping(ngx_rl_connection_t *connection,
     ngx_str_t *command);
 
 /* whether there is, or soon may be, a connection; makes one if needed */
-ngx_rl_failure_e ngx_rl_redis_check(
-    ngx_rl_redis_t *redis);
+ngx_rl_failure_e ngx_rl_connection_check(ngx_rl_connection_t *connection);
 
 /*
  * NGX_RL_OK: *slot is set, and the handler will be called exactly
@@ -167,84 +163,80 @@ ngx_rl_failure_e ngx_rl_redis_check(
  * unless the slot is cancelled.  Otherwise nothing was sent, and the handler
  * will not be called.
  */
-ngx_rl_failure_e ngx_rl_redis_send(
-    ngx_rl_redis_t *redis, ngx_str_t *command, ngx_msec_t timeout,
-    ngx_rl_redis_pt handler, void *data,
-    ngx_rl_slot_t **slot);
+ngx_rl_failure_e ngx_rl_connection_send(
+    ngx_rl_connection_t *connection, ngx_str_t *command, ngx_msec_t timeout,
+    ngx_rl_pending_pt handler, void *data, ngx_rl_pending_t **pending);
 
 /* nobody waits for the reply: it does not hold up the end of the process */
-void ngx_rl_redis_quiet(ngx_rl_slot_t *slot);
+void ngx_rl_pending_background(ngx_rl_pending_t *pending);
 
 /* the handler will not be called; a command that was sent may still run */
-void ngx_rl_redis_cancel(ngx_rl_slot_t *slot);
+void ngx_rl_pending_cancel(ngx_rl_pending_t *pending);
 
 /*
  * For the owner's redirect(): the command goes to that server, in the time that
  * is left, after an ASKING if "asking" is set.  Anything but
  * NGX_RL_OK: it does not, and the slot is as it was.
  */
-ngx_rl_failure_e ngx_rl_redis_forward(
-    ngx_rl_slot_t *slot, ngx_rl_redis_t *redis,
+ngx_rl_failure_e ngx_rl_pending_forward(
+    ngx_rl_pending_t *pending, ngx_rl_connection_t *connection,
     ngx_uint_t asking);
 
 /* or it waits there, until it is sent again or its time is over */
-void ngx_rl_redis_park(ngx_rl_slot_t *slot,
+void ngx_rl_pending_park(ngx_rl_pending_t *pending,
     ngx_queue_t *queue, void *place);
 
 /* the first one that waits, and the place it was parked with */
-ngx_rl_slot_t *ngx_rl_redis_parked(ngx_queue_t *queue,
-    void **place);
+ngx_rl_pending_t *ngx_rl_pending_parked(ngx_queue_t *queue, void **place);
 
 /* the same again, by the server that refused it; or the end of it */
-void ngx_rl_redis_again(ngx_rl_slot_t *slot,
-    ngx_rl_redis_t *redis);
+void ngx_rl_pending_again(ngx_rl_pending_t *pending,
+    ngx_rl_connection_t *connection);
 
 /* its reply, and no other one, may be as large as the map of a cluster */
-void ngx_rl_redis_large(ngx_rl_slot_t *slot);
+void ngx_rl_pending_large(ngx_rl_pending_t *pending);
 
 /* its reply is for the handler, whatever it is: it is not redirected */
-void ngx_rl_redis_direct(ngx_rl_slot_t *slot);
+void ngx_rl_pending_no_redirect(ngx_rl_pending_t *pending);
 
 /* an error of a node of a cluster that is well, but has not got the key */
-ngx_uint_t ngx_rl_redis_elsewhere(
-    ngx_rl_reply_t *reply);
+ngx_uint_t ngx_rl_connection_moved_ok(ngx_rl_reply_t *reply);
 
 /* counts how often the command was forwarded */
-ngx_uint_t ngx_rl_redis_hops(ngx_rl_slot_t *slot);
+ngx_uint_t ngx_rl_pending_hops(ngx_rl_pending_t *pending);
 
 /* whether commands go out at once */
-ngx_uint_t ngx_rl_redis_ready(ngx_rl_redis_t *redis);
+ngx_uint_t ngx_rl_connection_ready(ngx_rl_connection_t *connection);
 
 /*
  * Whether calls of this owner are about to fail for a reason that it has been
  * told, or that says nothing about where its connection leads to now
  */
-ngx_uint_t ngx_rl_redis_failing(
-    ngx_rl_redis_owner_t *owner);
+ngx_uint_t ngx_rl_connection_failing(ngx_rl_events_t *owner);
 
 /* there is reason to believe that the server is there: don't wait */
-void ngx_rl_redis_wake(ngx_rl_redis_t *redis);
+void ngx_rl_connection_wake(ngx_rl_connection_t *connection);
 
 /*
  * While it is kept, the process does not close it for being idle when it is
  * told to leave: something is to be sent at the very end.  As often as it is
  * kept it has to be released.
  */
-void ngx_rl_redis_keep(ngx_rl_redis_t *redis);
-void ngx_rl_redis_release(ngx_rl_redis_t *redis);
+void ngx_rl_connection_hold(ngx_rl_connection_t *connection);
+void ngx_rl_connection_release(ngx_rl_connection_t *connection);
 
 /*
  * For the end of the process, where there are no events any more: writes what
  * waits, and hands over what has been answered.  NGX_OK: something happened;
  * NGX_DECLINED: nothing did, for so many ms, or nothing is under way
  */
-ngx_int_t ngx_rl_redis_turn(ngx_msec_t timeout);
+ngx_int_t ngx_rl_connection_turn(ngx_msec_t timeout);
 
 /* for the end of the process: closes the socket, calls no handlers */
-void ngx_rl_redis_exit(ngx_rl_redis_t *redis);
+void ngx_rl_connection_exit(ngx_rl_connection_t *connection);
 
 /* and then, once: those that have retired, and the memory of all */
-void ngx_rl_redis_done(void);
+void ngx_rl_connection_done(void);
 
 
 #endif /* _NGX_RL_CONNECTION_H_INCLUDED_ */

@@ -15,24 +15,21 @@
 #include "redis/ngx_rl_connection_internal.h"
 
 
-#define NGX_RL_GREET_TEXT  160              /* of an error */
+#define NGX_RL_HANDSHAKE_TEXT  160              /* of an error */
 
 
-static void ngx_rl_greet_host(ngx_rl_redis_t *redis,
+static void ngx_rl_handshake_host(ngx_rl_connection_t *connection,
     ngx_str_t *host);
-static void ngx_rl_greet_handshake_handler(ngx_connection_t *c);
-static ngx_int_t ngx_rl_greet_secured(
-    ngx_rl_redis_t *redis);
-static ngx_int_t ngx_rl_greet_send(
-    ngx_rl_redis_t *redis);
-static void ngx_rl_greet_refused(ngx_rl_redis_t *redis,
-    ngx_rl_greeting_t *greeting, const char *reply, u_char *text,
-    size_t len);
-static void ngx_rl_greet_ready(ngx_rl_redis_t *redis);
+static void ngx_rl_handshake_tls_handler(ngx_connection_t *c);
+static ngx_int_t ngx_rl_handshake_secured(ngx_rl_connection_t *connection);
+static ngx_int_t ngx_rl_handshake_send(ngx_rl_connection_t *connection);
+static void ngx_rl_handshake_refused(ngx_rl_connection_t *connection,
+    ngx_rl_handshake_step_t *step, const char *reply, u_char *text, size_t len);
+static void ngx_rl_handshake_ready(ngx_rl_connection_t *connection);
 
 
 ngx_int_t
-ngx_rl_greet_connected(ngx_rl_redis_t *redis)
+ngx_rl_handshake_connected(ngx_rl_connection_t *connection)
 {
     int                err;
     socklen_t          len;
@@ -41,8 +38,8 @@ ngx_rl_greet_connected(ngx_rl_redis_t *redis)
     ngx_addr_t        *addr;
     ngx_connection_t  *c;
 
-    c = redis->connection;
-    addr = &redis->addrs[redis->address % redis->naddrs];
+    c = connection->c;
+    addr = &connection->addrs[connection->address % connection->naddrs];
 
     err = 0;
     len = sizeof(int);
@@ -53,47 +50,45 @@ ngx_rl_greet_connected(ngx_rl_redis_t *redis)
 
     if (err) {
 
-        if (ngx_rl_redis_loud(redis, NGX_RL_REFUSED)) {
-            ngx_log_error(NGX_LOG_ERR, &redis->log, err,
+        if (ngx_rl_connection_may_log(connection, NGX_RL_REFUSED)) {
+            ngx_log_error(NGX_LOG_ERR, &connection->log, err,
                           "connect() to %V failed", &addr->name);
         }
 
-        ngx_rl_redis_close(redis, NGX_RL_REFUSED);
+        ngx_rl_connection_close(connection, NGX_RL_REFUSED);
         return NGX_ERROR;
     }
 
     if (addr->sockaddr->sa_family != AF_UNIX && ngx_tcp_nodelay(c) != NGX_OK) {
-        ngx_rl_redis_close(redis, NGX_RL_REFUSED);
+        ngx_rl_connection_close(connection, NGX_RL_REFUSED);
         return NGX_ERROR;
     }
 
-    if (redis->conf->tls == NULL) {
-        return ngx_rl_greet_send(redis);
+    if (connection->conf->tls == NULL) {
+        return ngx_rl_handshake_send(connection);
     }
 
-    redis->state = NGX_RL_REDIS_HANDSHAKE;
+    connection->state = NGX_RL_CONNECTION_TLS;
 
-    ngx_rl_greet_host(redis, &host);
+    ngx_rl_handshake_host(connection, &host);
 
-    rc = ngx_rl_tls_start(redis->conf->tls, c, &host,
-                                  &redis->session,
-                                  ngx_rl_greet_handshake_handler);
+    rc = ngx_rl_tls_start(connection->conf->tls, c, &host, &connection->session,
+                          ngx_rl_handshake_tls_handler);
 
     return (rc == NGX_AGAIN) ? NGX_AGAIN
-                             : ngx_rl_greet_secured(redis);
+                             : ngx_rl_handshake_secured(connection);
 }
 
 
 static void
-ngx_rl_greet_host(ngx_rl_redis_t *redis,
-    ngx_str_t *host)
+ngx_rl_handshake_host(ngx_rl_connection_t *connection, ngx_str_t *host)
 {
-    if (redis->conf->host.len) {
-        *host = redis->conf->host;
+    if (connection->conf->host.len) {
+        *host = connection->conf->host;
         return;
     }
 
-    *host = redis->addrs[redis->address % redis->naddrs].name;
+    *host = connection->addrs[connection->address % connection->naddrs].name;
 
     while (host->len && host->data[--host->len] != ':') {
         /* void */
@@ -102,17 +97,17 @@ ngx_rl_greet_host(ngx_rl_redis_t *redis,
 
 
 static void
-ngx_rl_greet_handshake_handler(ngx_connection_t *c)
+ngx_rl_handshake_tls_handler(ngx_connection_t *c)
 {
-    ngx_rl_redis_t  *redis;
+    ngx_rl_connection_t  *connection;
 
-    redis = c->data;
+    connection = c->data;
 
-    c->read->handler = ngx_rl_pipe_read_handler;
-    c->write->handler = ngx_rl_pipe_write_handler;
+    c->read->handler = ngx_rl_pipeline_read_handler;
+    c->write->handler = ngx_rl_pipeline_write_handler;
 
-    if (ngx_rl_greet_secured(redis) == NGX_OK) {
-        ngx_rl_pipe_write_handler(c->write);
+    if (ngx_rl_handshake_secured(connection) == NGX_OK) {
+        ngx_rl_pipeline_write_handler(c->write);
     }
 }
 
@@ -120,64 +115,60 @@ ngx_rl_greet_handshake_handler(ngx_connection_t *c)
 /* the handshake is over, one way or the other */
 
 static ngx_int_t
-ngx_rl_greet_secured(ngx_rl_redis_t *redis)
+ngx_rl_handshake_secured(ngx_rl_connection_t *connection)
 {
     ngx_str_t    host;
     const char  *why;
 
-    ngx_rl_greet_host(redis, &host);
+    ngx_rl_handshake_host(connection, &host);
 
-    if (ngx_rl_tls_verified(redis->conf->tls, redis->connection,
-                                        &host, &why)
+    if (ngx_rl_tls_verified(connection->conf->tls, connection->c, &host, &why)
         == NGX_OK)
     {
-        return ngx_rl_greet_send(redis);
+        return ngx_rl_handshake_send(connection);
     }
 
-    ngx_rl_greet_insecure(redis, why);
+    ngx_rl_handshake_insecure(connection, why);
 
     return NGX_ERROR;
 }
 
 
 void
-ngx_rl_greet_insecure(ngx_rl_redis_t *redis,
-    const char *why)
+ngx_rl_handshake_insecure(ngx_rl_connection_t *connection, const char *why)
 {
     ngx_addr_t  *addr;
 
-    addr = &redis->addrs[redis->address % redis->naddrs];
+    addr = &connection->addrs[connection->address % connection->naddrs];
 
-    if (ngx_rl_redis_loud(redis, NGX_RL_TLS)) {
-        ngx_log_error(NGX_LOG_ERR, &redis->log, 0,
+    if (ngx_rl_connection_may_log(connection, NGX_RL_TLS)) {
+        ngx_log_error(NGX_LOG_ERR, &connection->log, 0,
                       "redis TLS handshake with %V failed: %s",
                       &addr->name, why);
     }
 
-    ngx_rl_redis_close(redis, NGX_RL_TLS);
+    ngx_rl_connection_close(connection, NGX_RL_TLS);
 }
 
 
 static ngx_int_t
-ngx_rl_greet_send(ngx_rl_redis_t *redis)
+ngx_rl_handshake_send(ngx_rl_connection_t *connection)
 {
-    ngx_uint_t                      i;
-    ngx_rl_greeting_t  *greeting;
+    ngx_uint_t                i;
+    ngx_rl_handshake_step_t  *step;
 
-    redis->state = NGX_RL_REDIS_GREETING;
+    connection->state = NGX_RL_CONNECTION_HANDSHAKE;
 
-    greeting = redis->conf->greeting.elts;
+    step = connection->conf->greeting.elts;
 
-    for (i = redis->greeted; i < redis->conf->greeting.nelts; i++) {
+    for (i = connection->steps; i < connection->conf->greeting.nelts; i++) {
 
-        if (ngx_rl_pipe_append(redis, &greeting[i].command)
-            != NGX_OK)
-        {
-            ngx_rl_redis_close(redis, NGX_RL_OVERLOAD);
+        if (ngx_rl_pipeline_append(connection, &step[i].command) != NGX_OK) {
+            ngx_rl_connection_close(connection, NGX_RL_OVERLOAD);
             return NGX_ERROR;
         }
 
-        if (greeting[i].gate) {
+        if (step[i].gate) {
             break;
         }
     }
@@ -193,26 +184,25 @@ ngx_rl_greet_send(ngx_rl_redis_t *redis)
  */
 
 void
-ngx_rl_greet_reply(ngx_rl_redis_t *redis,
-    ngx_rl_reply_t *reply)
+ngx_rl_handshake_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
 {
     size_t                          len;
     u_char                          text[ngx_rl_escape_size(
-                                            NGX_RL_GREET_TEXT)];
+                                            NGX_RL_HANDSHAKE_TEXT)];
     ngx_uint_t                      fatal;
     ngx_rl_failure_e    failure;
-    ngx_rl_greeting_t  *greeting;
+    ngx_rl_handshake_step_t  *step;
 
-    greeting = redis->conf->greeting.elts;
-    greeting += redis->greeted++;
+    step = connection->conf->greeting.elts;
+    step += connection->steps++;
 
-    if (reply->type != REDIS_REPLY_ERROR && greeting->tell) {
+    if (reply->type != REDIS_REPLY_ERROR && step->tell) {
 
-        failure = redis->owner->greeted(redis->owner->data, greeting->tell,
-                                        reply);
+        failure = connection->owner->greeted(connection->owner->data,
+                                             step->tell, reply);
 
         if (failure != NGX_RL_OK) {
-            ngx_rl_redis_close(redis, failure);
+            ngx_rl_connection_close(connection, failure);
             return;
         }
     }
@@ -221,19 +211,19 @@ ngx_rl_greet_reply(ngx_rl_redis_t *redis,
 
         failure = ngx_rl_failure(reply->str, reply->len);
 
-        if (greeting->elsewhere && ngx_rl_redis_elsewhere(reply)) {
+        if (step->elsewhere && ngx_rl_connection_moved_ok(reply)) {
             goto greeted;
         }
 
-        fatal = greeting->required
+        fatal = step->required
                 || (failure != NGX_RL_ERROR
                     && ngx_strncmp(reply->str, "NOPERM", 6) != 0);
 
-        len = ngx_min(reply->len, NGX_RL_GREET_TEXT);
+        len = ngx_min(reply->len, NGX_RL_HANDSHAKE_TEXT);
 
         /* a server that does not know a command may repeat what it was told */
 
-        if (greeting->secret && failure == NGX_RL_ERROR) {
+        if (step->secret && failure == NGX_RL_ERROR) {
             len = ngx_min(len, strcspn(reply->str, " "));
         }
 
@@ -241,39 +231,39 @@ ngx_rl_greet_reply(ngx_rl_redis_t *redis,
 
         if (fatal) {
 
-            if (ngx_rl_redis_loud(redis, failure)) {
-                ngx_rl_greet_refused(redis, greeting, reply->str,
-                                                 text, len);
+            if (ngx_rl_connection_may_log(connection, failure)) {
+                ngx_rl_handshake_refused(connection, step, reply->str,
+                                         text, len);
             }
 
-            ngx_rl_redis_close(redis, failure);
+            ngx_rl_connection_close(connection, failure);
             return;
         }
 
-        ngx_log_error(NGX_LOG_INFO, &redis->log, 0,
+        ngx_log_error(NGX_LOG_INFO, &connection->log, 0,
                       "redis refused %V, which is not needed: \"%*s\"",
-                      &greeting->name, len, text);
+                      &step->name, len, text);
     }
 
 greeted:
 
-    if (greeting->gate) {
+    if (step->gate) {
 
-        if (ngx_rl_greet_send(redis) == NGX_OK) {
-            ngx_post_event(&redis->flush, &ngx_posted_events);
+        if (ngx_rl_handshake_send(connection) == NGX_OK) {
+            ngx_post_event(&connection->flush, &ngx_posted_events);
         }
 
         return;
     }
 
-    if (redis->greeted == redis->conf->greeting.nelts) {
-        ngx_rl_greet_ready(redis);
+    if (connection->steps == connection->conf->greeting.nelts) {
+        ngx_rl_handshake_ready(connection);
     }
 }
 
 
 ngx_uint_t
-ngx_rl_redis_elsewhere(ngx_rl_reply_t *reply)
+ngx_rl_connection_moved_ok(ngx_rl_reply_t *reply)
 {
     return ngx_rl_failure(reply->str, reply->len)
            == NGX_RL_MOVED
@@ -284,65 +274,66 @@ ngx_rl_redis_elsewhere(ngx_rl_reply_t *reply)
 /* in words, where a configuration and a server don't fit together */
 
 static void
-ngx_rl_greet_refused(ngx_rl_redis_t *redis,
-    ngx_rl_greeting_t *greeting, const char *reply, u_char *text,
-    size_t len)
+ngx_rl_handshake_refused(ngx_rl_connection_t *connection,
+    ngx_rl_handshake_step_t *step, const char *reply, u_char *text, size_t len)
 {
     if ((ngx_strncmp(reply, "MOVED ", 6) == 0
          || ngx_strncmp(reply, "CLUSTERDOWN ", 12) == 0)
-        && redis->owner->redirect == NULL)
+        && connection->owner->redirect == NULL)
     {
-        ngx_log_error(NGX_LOG_ERR, &redis->log, 0,
+        ngx_log_error(NGX_LOG_ERR, &connection->log, 0,
                       "redis %V is a node of a cluster: write "
-                      "\"ratelimit_shards cluster ...\"", &redis->conf->name);
+                      "\"ratelimit_shards cluster ...\"",
+                      &connection->conf->name);
         return;
     }
 
     if (ngx_strstr(reply, "cluster support disabled")) {
-        ngx_log_error(NGX_LOG_ERR, &redis->log, 0,
+        ngx_log_error(NGX_LOG_ERR, &connection->log, 0,
                       "redis %V is not in cluster mode: write "
                       "\"ratelimit_shards\" without \"cluster\"",
-                      &redis->conf->name);
+                      &connection->conf->name);
         return;
     }
 
-    ngx_log_error(NGX_LOG_ERR, &redis->log, 0, "redis refused %V: \"%*s\"%s",
-                  &greeting->name, len, text,
+    ngx_log_error(NGX_LOG_ERR, &connection->log, 0,
+                  "redis refused %V: \"%*s\"%s",
+                  &step->name, len, text,
                   ngx_strncmp(reply, "NOPERM", 6) == 0
                   ? ": its ACL has to allow that to this user" : "");
 }
 
 
 static void
-ngx_rl_greet_ready(ngx_rl_redis_t *redis)
+ngx_rl_handshake_ready(ngx_rl_connection_t *connection)
 {
-    ngx_queue_t                *q;
-    ngx_rl_slot_t  *slot;
+    ngx_queue_t       *q;
+    ngx_rl_pending_t  *pending;
 
     /* it may be the timer that has looked */
 
-    if (redis->timer.timer_set) {
-        ngx_del_timer(&redis->timer);
+    if (connection->timer.timer_set) {
+        ngx_del_timer(&connection->timer);
     }
 
-    redis->state = NGX_RL_REDIS_READY;
-    redis->ready = ngx_current_msec;
-    redis->known = 1;
-    redis->gauges->connections++;
+    connection->state = NGX_RL_CONNECTION_READY;
+    connection->ready = ngx_current_msec;
+    connection->known = 1;
+    connection->gauges->connections++;
 
-    redis->owner->ready(redis->owner->data);
+    connection->owner->ready(connection->owner->data);
 
-    while (redis->connection && !ngx_queue_empty(&redis->waiting)) {
-        q = ngx_queue_head(&redis->waiting);
+    while (connection->c && !ngx_queue_empty(&connection->waiting)) {
+        q = ngx_queue_head(&connection->waiting);
         ngx_queue_remove(q);
 
-        slot = ngx_queue_data(q, ngx_rl_slot_t, queue);
+        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
 
-        if (ngx_rl_pipe_queue(redis, slot, &slot->command)
+        if (ngx_rl_pipeline_queue(connection, pending, &pending->command)
             != NGX_OK)
         {
-            ngx_queue_insert_head(&redis->waiting, q);
-            ngx_rl_redis_close(redis, NGX_RL_OVERLOAD);
+            ngx_queue_insert_head(&connection->waiting, q);
+            ngx_rl_connection_close(connection, NGX_RL_OVERLOAD);
             return;
         }
     }
@@ -352,10 +343,10 @@ ngx_rl_greet_ready(ngx_rl_redis_t *redis)
 /* a server for TLS alone has no word for others */
 
 const char *
-ngx_rl_greet_cure(ngx_rl_redis_t *redis)
+ngx_rl_handshake_cure(ngx_rl_connection_t *connection)
 {
-    return redis->state == NGX_RL_REDIS_GREETING
-           && redis->greeted == 0 && redis->conf->tls == NULL
-           && !redis->known
+    return connection->state == NGX_RL_CONNECTION_HANDSHAKE
+           && connection->steps == 0 && connection->conf->tls == NULL
+           && !connection->known
            ? ": does it expect TLS?" : "";
 }

@@ -43,165 +43,164 @@
 #include <poll.h>
 
 
-#define NGX_RL_PIPE_SLOTS      16384
-#define NGX_RL_PIPE_OUT        16384       /* kept when empty */
-#define NGX_RL_PIPE_OUT_MAX    8388608
-#define NGX_RL_PIPE_IN         16384
-#define NGX_RL_PIPE_ALERT      21          /* of TLS, a byte */
-#define NGX_RL_PIPE_GRACE      50          /* ms, at most */
+#define NGX_RL_PIPELINE_PENDINGS      16384
+#define NGX_RL_PIPELINE_OUT        16384       /* kept when empty */
+#define NGX_RL_PIPELINE_OUT_MAX    8388608
+#define NGX_RL_PIPELINE_IN         16384
+#define NGX_RL_PIPELINE_ALERT      21          /* of TLS, a byte */
+#define NGX_RL_PIPELINE_GRACE      50          /* ms, at most */
 
 /* a map with a range for every slot */
-#define NGX_RL_PIPE_LARGE      33554432
+#define NGX_RL_PIPELINE_LARGE      33554432
 
 
-static ngx_rl_slot_t *ngx_rl_pipe_slot(
-    ngx_rl_redis_t *redis);
-static ngx_int_t ngx_rl_pipe_asking(
-    ngx_rl_redis_t *redis);
-static int ngx_rl_pipe_expect(ngx_rl_redis_t *redis);
-static void ngx_rl_pipe_lost(ngx_rl_redis_t *redis,
+static ngx_rl_pending_t *ngx_rl_pipeline_pending(
+    ngx_rl_connection_t *connection);
+static ngx_int_t ngx_rl_pipeline_asking(ngx_rl_connection_t *connection);
+static int ngx_rl_pipeline_expect(ngx_rl_connection_t *connection);
+static void ngx_rl_pipeline_lost(ngx_rl_connection_t *connection,
     ngx_err_t err);
-static void ngx_rl_pipe_reply(ngx_rl_redis_t *redis,
+static void ngx_rl_pipeline_reply(ngx_rl_connection_t *connection,
     ngx_rl_reply_t *reply);
-static void ngx_rl_pipe_slot_handler(ngx_event_t *ev);
-static ngx_int_t ngx_rl_pipe_deliver(
-    ngx_rl_slot_t *slot, ngx_rl_reply_t *reply,
-    ngx_rl_failure_e failure);
+static void ngx_rl_pipeline_pending_handler(ngx_event_t *ev);
+static ngx_int_t ngx_rl_pipeline_deliver(
+    ngx_rl_pending_t *pending, ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
 
 
 /* free ones */
-static ngx_queue_t  ngx_rl_pipe_slots = {
-    &ngx_rl_pipe_slots, &ngx_rl_pipe_slots
+static ngx_queue_t  ngx_rl_pipeline_pendings = {
+    &ngx_rl_pipeline_pendings, &ngx_rl_pipeline_pendings
 };
 
 /* whose calls are being failed, and knows why */
-static ngx_rl_redis_owner_t  *ngx_rl_pipe_told;
+static ngx_rl_events_t  *ngx_rl_pipeline_told;
 
 
 ngx_rl_failure_e
-ngx_rl_redis_send(ngx_rl_redis_t *redis,
+ngx_rl_connection_send(ngx_rl_connection_t *connection,
     ngx_str_t *command, ngx_msec_t timeout,
-    ngx_rl_redis_pt handler, void *data,
-    ngx_rl_slot_t **slotp)
+    ngx_rl_pending_pt handler, void *data, ngx_rl_pending_t **slotp)
 {
-    ngx_rl_slot_t     *slot;
+    ngx_rl_pending_t  *pending;
     ngx_rl_failure_e   failure;
 
-    failure = ngx_rl_redis_check(redis);
+    failure = ngx_rl_connection_check(connection);
 
     if (failure != NGX_RL_OK) {
         return failure;
     }
 
-    slot = ngx_rl_pipe_slot(redis);
-    if (slot == NULL) {
+    pending = ngx_rl_pipeline_pending(connection);
+    if (pending == NULL) {
         return NGX_RL_OVERLOAD;
     }
 
-    if (ngx_rl_pipe_queue(redis, slot, command) != NGX_OK) {
-        ngx_rl_pipe_free_slot(slot);
+    if (ngx_rl_pipeline_queue(connection, pending, command) != NGX_OK) {
+        ngx_rl_pipeline_free(pending);
         return NGX_RL_OVERLOAD;
     }
 
-    slot->handler = handler;
-    slot->data = data;
-    slot->timer.cancelable = 0;
-    ngx_add_timer(&slot->timer, timeout);
+    pending->handler = handler;
+    pending->data = data;
+    pending->timer.cancelable = 0;
+    ngx_add_timer(&pending->timer, timeout);
 
-    *slotp = slot;
+    *slotp = pending;
 
     return NGX_RL_OK;
 }
 
 
-static ngx_rl_slot_t *
-ngx_rl_pipe_slot(ngx_rl_redis_t *redis)
+static ngx_rl_pending_t *
+ngx_rl_pipeline_pending(ngx_rl_connection_t *connection)
 {
-    ngx_queue_t                *q;
-    ngx_rl_slot_t  *slot;
+    ngx_queue_t       *q;
+    ngx_rl_pending_t  *pending;
 
-    if (redis->slots >= NGX_RL_PIPE_SLOTS) {
+    if (connection->pendings >= NGX_RL_PIPELINE_PENDINGS) {
         return NULL;
     }
 
-    if (!ngx_queue_empty(&ngx_rl_pipe_slots)) {
-        q = ngx_queue_head(&ngx_rl_pipe_slots);
+    if (!ngx_queue_empty(&ngx_rl_pipeline_pendings)) {
+        q = ngx_queue_head(&ngx_rl_pipeline_pendings);
         ngx_queue_remove(q);
 
-        slot = ngx_queue_data(q, ngx_rl_slot_t, queue);
+        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
 
     } else {
-        slot = ngx_calloc(sizeof(ngx_rl_slot_t), &redis->log);
-        if (slot == NULL) {
+        pending = ngx_calloc(sizeof(ngx_rl_pending_t), &connection->log);
+        if (pending == NULL) {
             return NULL;
         }
 
-        slot->ident = (ngx_socket_t) -1;
-        slot->timer.handler = ngx_rl_pipe_slot_handler;
-        slot->timer.data = slot;
-        slot->timer.log = ngx_cycle->log;
+        pending->ident = (ngx_socket_t) -1;
+        pending->timer.handler = ngx_rl_pipeline_pending_handler;
+        pending->timer.data = pending;
+        pending->timer.log = ngx_cycle->log;
     }
 
-    slot->redis = redis;
-    slot->hops = 0;
-    slot->sent = 0;
-    slot->asking = 0;
-    slot->parked = 0;
-    slot->large = 0;
-    slot->due = 0;
-    slot->grace = 0;
+    pending->connection = connection;
+    pending->hops = 0;
+    pending->sent = 0;
+    pending->asking = 0;
+    pending->parked = 0;
+    pending->large = 0;
+    pending->due = 0;
+    pending->grace = 0;
 
-    redis->slots++;
-    redis->gauges->calls++;
+    connection->pendings++;
+    connection->gauges->calls++;
 
-    return slot;
+    return pending;
 }
 
 
 ngx_int_t
-ngx_rl_pipe_queue(ngx_rl_redis_t *redis,
-    ngx_rl_slot_t *slot, ngx_str_t *command)
+ngx_rl_pipeline_queue(ngx_rl_connection_t *connection,
+    ngx_rl_pending_t *pending, ngx_str_t *command)
 {
     ngx_uint_t  ready;
 
-    ready = (redis->state == NGX_RL_REDIS_READY);
+    ready = (connection->state == NGX_RL_CONNECTION_READY);
 
-    if (slot->command.data == NULL && (!ready || redis->owner->redirect)) {
+    if (pending->command.data == NULL
+        && (!ready || connection->owner->redirect))
+    {
 
-        slot->command.data = ngx_alloc(command->len, &redis->log);
-        if (slot->command.data == NULL) {
+        pending->command.data = ngx_alloc(command->len, &connection->log);
+        if (pending->command.data == NULL) {
             return NGX_ERROR;
         }
 
-        ngx_memcpy(slot->command.data, command->data, command->len);
-        slot->command.len = command->len;
+        ngx_memcpy(pending->command.data, command->data, command->len);
+        pending->command.len = command->len;
     }
 
-    slot->sent = 0;
-    slot->parked = 0;
+    pending->sent = 0;
+    pending->parked = 0;
 
     if (!ready) {
-        ngx_queue_insert_tail(&redis->waiting, &slot->queue);
+        ngx_queue_insert_tail(&connection->waiting, &pending->queue);
         return NGX_OK;
     }
 
-    if (slot->asking && ngx_rl_pipe_asking(redis) != NGX_OK) {
+    if (pending->asking && ngx_rl_pipeline_asking(connection) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (ngx_rl_pipe_append(redis, command) != NGX_OK) {
+    if (ngx_rl_pipeline_append(connection, command) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (slot->command.data && redis->owner->redirect == NULL) {
-        ngx_free(slot->command.data);
-        ngx_str_null(&slot->command);
+    if (pending->command.data && connection->owner->redirect == NULL) {
+        ngx_free(pending->command.data);
+        ngx_str_null(&pending->command);
     }
 
-    slot->sent = 1;
-    ngx_queue_insert_tail(&redis->sent, &slot->queue);
-    redis->connection->idle = 0;
-    ngx_post_event(&redis->flush, &ngx_posted_events);
+    pending->sent = 1;
+    ngx_queue_insert_tail(&connection->sent, &pending->queue);
+    connection->c->idle = 0;
+    ngx_post_event(&connection->flush, &ngx_posted_events);
 
     return NGX_OK;
 }
@@ -210,292 +209,288 @@ ngx_rl_pipe_queue(ngx_rl_redis_t *redis,
 /* for the next command; nobody waits for its reply */
 
 static ngx_int_t
-ngx_rl_pipe_asking(ngx_rl_redis_t *redis)
+ngx_rl_pipeline_asking(ngx_rl_connection_t *connection)
 {
-    ngx_rl_slot_t  *slot;
+    ngx_rl_pending_t  *pending;
 
     static ngx_str_t  command = ngx_string("*1\r\n$6\r\nASKING\r\n");
 
-    slot = ngx_rl_pipe_slot(redis);
-    if (slot == NULL) {
+    pending = ngx_rl_pipeline_pending(connection);
+    if (pending == NULL) {
         return NGX_ERROR;
     }
 
-    if (ngx_rl_pipe_append(redis, &command) != NGX_OK) {
-        ngx_rl_pipe_free_slot(slot);
+    if (ngx_rl_pipeline_append(connection, &command) != NGX_OK) {
+        ngx_rl_pipeline_free(pending);
         return NGX_ERROR;
     }
 
-    slot->sent = 1;
-    slot->timer.cancelable = 1;
+    pending->sent = 1;
+    pending->timer.cancelable = 1;
 
-    ngx_add_timer(&slot->timer, NGX_RL_REDIS_STALL);
-    ngx_queue_insert_tail(&redis->sent, &slot->queue);
+    ngx_add_timer(&pending->timer, NGX_RL_CONNECTION_STALL);
+    ngx_queue_insert_tail(&connection->sent, &pending->queue);
 
     return NGX_OK;
 }
 
 
 void
-ngx_rl_redis_say(ngx_rl_redis_t *redis,
-    ngx_str_t *command)
+ngx_rl_connection_ping(ngx_rl_connection_t *connection, ngx_str_t *command)
 {
-    if (redis->state == NGX_RL_REDIS_READY
-        && ngx_rl_pipe_append(redis, command) == NGX_OK)
+    if (connection->state == NGX_RL_CONNECTION_READY
+        && ngx_rl_pipeline_append(connection, command) == NGX_OK)
     {
-        ngx_post_event(&redis->flush, &ngx_posted_events);
+        ngx_post_event(&connection->flush, &ngx_posted_events);
     }
 }
 
 
 ngx_int_t
-ngx_rl_pipe_append(ngx_rl_redis_t *redis,
-    ngx_str_t *command)
+ngx_rl_pipeline_append(ngx_rl_connection_t *connection, ngx_str_t *command)
 {
     u_char  *out;
     size_t   used, size;
 
-    if ((size_t) (redis->out_end - redis->out_last) < command->len) {
+    if ((size_t) (connection->out_end - connection->out_last) < command->len) {
 
-        used = redis->out_last - redis->out_pos;
-        size = ngx_max(redis->out_end - redis->out,
-                       NGX_RL_PIPE_OUT);
+        used = connection->out_last - connection->out_pos;
+        size = ngx_max(connection->out_end - connection->out,
+                       NGX_RL_PIPELINE_OUT);
 
         while (size - used < command->len) {
             size *= 2;
         }
 
-        if (size > NGX_RL_PIPE_OUT_MAX) {
+        if (size > NGX_RL_PIPELINE_OUT_MAX) {
             return NGX_ERROR;
         }
 
-        out = ngx_alloc(size, &redis->log);
+        out = ngx_alloc(size, &connection->log);
         if (out == NULL) {
             return NGX_ERROR;
         }
 
-        if (redis->out) {
-            ngx_memcpy(out, redis->out_pos, used);
-            ngx_free(redis->out);
+        if (connection->out) {
+            ngx_memcpy(out, connection->out_pos, used);
+            ngx_free(connection->out);
         }
 
-        redis->out = out;
-        redis->out_pos = out;
-        redis->out_last = out + used;
-        redis->out_end = out + size;
+        connection->out = out;
+        connection->out_pos = out;
+        connection->out_last = out + used;
+        connection->out_end = out + size;
     }
 
-    redis->out_last = ngx_cpymem(redis->out_last, command->data, command->len);
+    connection->out_last = ngx_cpymem(connection->out_last, command->data,
+                                      command->len);
 
     return NGX_OK;
 }
 
 
 void
-ngx_rl_redis_quiet(ngx_rl_slot_t *slot)
+ngx_rl_pending_background(ngx_rl_pending_t *pending)
 {
-    slot->timer.cancelable = 1;
+    pending->timer.cancelable = 1;
 }
 
 
 void
-ngx_rl_redis_large(ngx_rl_slot_t *slot)
+ngx_rl_pending_large(ngx_rl_pending_t *pending)
 {
-    slot->large = 1;
+    pending->large = 1;
 }
 
 
 void
-ngx_rl_redis_direct(ngx_rl_slot_t *slot)
+ngx_rl_pending_no_redirect(ngx_rl_pending_t *pending)
 {
-    if (slot->sent && slot->command.data) {
-        ngx_free(slot->command.data);
-        ngx_str_null(&slot->command);
+    if (pending->sent && pending->command.data) {
+        ngx_free(pending->command.data);
+        ngx_str_null(&pending->command);
     }
 }
 
 
 void
-ngx_rl_redis_cancel(ngx_rl_slot_t *slot)
+ngx_rl_pending_cancel(ngx_rl_pending_t *pending)
 {
-    slot->handler = NULL;
+    pending->handler = NULL;
 
-    if (!slot->sent) {
-        ngx_queue_remove(&slot->queue);
-        ngx_rl_pipe_free_slot(slot);
+    if (!pending->sent) {
+        ngx_queue_remove(&pending->queue);
+        ngx_rl_pipeline_free(pending);
         return;
     }
 
     /* the timer goes on: the reply is still due, but nobody waits for it */
 
-    slot->timer.cancelable = 1;
+    pending->timer.cancelable = 1;
 }
 
 
 void
-ngx_rl_pipe_flush_handler(ngx_event_t *ev)
+ngx_rl_pipeline_flush_handler(ngx_event_t *ev)
 {
-    ngx_rl_redis_t  *redis;
+    ngx_rl_connection_t  *connection;
 
-    redis = ev->data;
+    connection = ev->data;
 
-    ngx_rl_pipe_write_handler(redis->connection->write);
+    ngx_rl_pipeline_write_handler(connection->c->write);
 }
 
 
 void
-ngx_rl_pipe_write_handler(ngx_event_t *wev)
+ngx_rl_pipeline_write_handler(ngx_event_t *wev)
 {
-    ssize_t                      n;
-    ngx_connection_t            *c;
-    ngx_rl_redis_t  *redis;
+    ssize_t               n;
+    ngx_connection_t     *c;
+    ngx_rl_connection_t  *connection;
 
     c = wev->data;
-    redis = c->data;
+    connection = c->data;
 
-    if (redis->state == NGX_RL_REDIS_CONNECTING
-        && ngx_rl_greet_connected(redis) != NGX_OK)
+    if (connection->state == NGX_RL_CONNECTION_CONNECTING
+        && ngx_rl_handshake_connected(connection) != NGX_OK)
     {
         return;
     }
 
-    while (redis->out_pos < redis->out_last && wev->ready) {
+    while (connection->out_pos < connection->out_last && wev->ready) {
 
-        n = c->send(c, redis->out_pos, redis->out_last - redis->out_pos);
+        n = c->send(c, connection->out_pos,
+                    connection->out_last - connection->out_pos);
 
         if (n == NGX_AGAIN) {
             break;
         }
 
         if (n == NGX_ERROR) {
-            if (ngx_rl_redis_loud(redis,
-                                              NGX_RL_CLOSED))
-            {
-                ngx_log_error(NGX_LOG_ERR, &redis->log, ngx_socket_errno,
+            if (ngx_rl_connection_may_log(connection, NGX_RL_CLOSED)) {
+                ngx_log_error(NGX_LOG_ERR, &connection->log, ngx_socket_errno,
                               "redis connection lost while sending");
             }
 
-            ngx_rl_redis_close(redis, NGX_RL_CLOSED);
+            ngx_rl_connection_close(connection, NGX_RL_CLOSED);
             return;
         }
 
-        redis->out_pos += n;
-        (void) ngx_atomic_fetch_add(&redis->owner->stats->sent, n);
+        connection->out_pos += n;
+        (void) ngx_atomic_fetch_add(&connection->owner->stats->sent, n);
     }
 
-    if (redis->out_pos == redis->out_last) {
-        redis->out_pos = redis->out;
-        redis->out_last = redis->out;
+    if (connection->out_pos == connection->out_last) {
+        connection->out_pos = connection->out;
+        connection->out_last = connection->out;
 
-        if (redis->out_end - redis->out > NGX_RL_PIPE_OUT) {
-            ngx_free(redis->out);
-            redis->out = NULL;
-            redis->out_pos = NULL;
-            redis->out_last = NULL;
-            redis->out_end = NULL;
+        if (connection->out_end - connection->out > NGX_RL_PIPELINE_OUT) {
+            ngx_free(connection->out);
+            connection->out = NULL;
+            connection->out_pos = NULL;
+            connection->out_last = NULL;
+            connection->out_end = NULL;
         }
     }
 
     if (ngx_handle_write_event(wev, 0) != NGX_OK) {
-        ngx_rl_redis_close(redis, NGX_RL_CLOSED);
+        ngx_rl_connection_close(connection, NGX_RL_CLOSED);
     }
 }
 
 
 void
-ngx_rl_pipe_read_handler(ngx_event_t *rev)
+ngx_rl_pipeline_read_handler(ngx_event_t *rev)
 {
-    int                          rc;
-    u_char                       buf[NGX_RL_PIPE_IN];
-    ssize_t                      n;
-    ngx_uint_t                   generation;
-    ngx_connection_t            *c;
-    ngx_rl_reply_t  *reply;
-    ngx_rl_redis_t  *redis;
+    int                   rc;
+    u_char                buf[NGX_RL_PIPELINE_IN];
+    ssize_t               n;
+    ngx_uint_t            generation;
+    ngx_rl_reply_t       *reply;
+    ngx_connection_t     *c;
+    ngx_rl_connection_t  *connection;
 
     c = rev->data;
-    redis = c->data;
-    generation = redis->generation;
+    connection = c->data;
+    generation = connection->generation;
 
     if (c->close) {
-        ngx_rl_redis_close(redis, redis->slots
-                                              ? NGX_RL_CLOSED
-                                              : NGX_RL_OK);
+        ngx_rl_connection_close(connection, connection->pendings
+                                ? NGX_RL_CLOSED
+                                : NGX_RL_OK);
         return;
     }
 
     /* an error of connect() may be reported as a read event first */
 
-    if (redis->state == NGX_RL_REDIS_CONNECTING) {
-        ngx_rl_pipe_write_handler(c->write);
+    if (connection->state == NGX_RL_CONNECTION_CONNECTING) {
+        ngx_rl_pipeline_write_handler(c->write);
 
-        if (redis->generation != generation || redis->connection != c
-            || redis->state == NGX_RL_REDIS_HANDSHAKE)
+        if (connection->generation != generation || connection->c != c
+            || connection->state == NGX_RL_CONNECTION_TLS)
         {
             return;
         }
     }
 
     do {
-        n = c->recv(c, buf, NGX_RL_PIPE_IN);
+        n = c->recv(c, buf, NGX_RL_PIPELINE_IN);
 
         if (n == NGX_AGAIN) {
             break;
         }
 
         if (n == NGX_ERROR || n == 0) {
-            ngx_rl_pipe_lost(redis, n == NGX_ERROR
-                                                 ? ngx_socket_errno : 0);
+            ngx_rl_pipeline_lost(connection, n == NGX_ERROR
+                                 ? ngx_socket_errno : 0);
             return;
         }
 
-        (void) ngx_atomic_fetch_add(&redis->owner->stats->received, n);
+        (void) ngx_atomic_fetch_add(&connection->owner->stats->received, n);
 
-        rc = ngx_rl_pipe_expect(redis);
+        rc = ngx_rl_pipeline_expect(connection);
 
         if (rc >= 0) {
-            rc = ngx_rl_reader_feed(redis->reader, buf, n);
+            rc = ngx_rl_reader_feed(connection->reader, buf, n);
         }
 
         while (rc >= 0) {
-            rc = ngx_rl_reader_next(redis->reader, &reply);
+            rc = ngx_rl_reader_next(connection->reader, &reply);
 
             if (rc <= 0) {
                 break;
             }
 
-            ngx_rl_pipe_reply(redis, reply);
+            ngx_rl_pipeline_reply(connection, reply);
 
-            if (redis->generation != generation || redis->connection != c) {
+            if (connection->generation != generation || connection->c != c) {
                 return;
             }
 
-            rc = ngx_rl_pipe_expect(redis);
+            rc = ngx_rl_pipeline_expect(connection);
         }
 
         if (rc < 0) {
-            if (ngx_rl_redis_loud(redis,
-                                              NGX_RL_PROTOCOL))
-            {
-                ngx_log_error(NGX_LOG_ERR, &redis->log, 0,
+            if (ngx_rl_connection_may_log(connection, NGX_RL_PROTOCOL)) {
+                ngx_log_error(NGX_LOG_ERR, &connection->log, 0,
                               "redis sent what is no reply, or a reply "
                               "that is too large%s",
-                              buf[0] == NGX_RL_PIPE_ALERT
-                              ? ngx_rl_greet_cure(redis) : "");
+                              buf[0] == NGX_RL_PIPELINE_ALERT
+                              ? ngx_rl_handshake_cure(connection) : "");
             }
 
-            ngx_rl_redis_close(redis, NGX_RL_PROTOCOL);
+            ngx_rl_connection_close(connection, NGX_RL_PROTOCOL);
             return;
         }
 
     } while (rev->ready);
 
-    c->idle = ngx_queue_empty(&redis->sent)
-              && redis->kept == 0
-              && redis->state == NGX_RL_REDIS_READY;
+    c->idle = ngx_queue_empty(&connection->sent)
+              && connection->holds == 0
+              && connection->state == NGX_RL_CONNECTION_READY;
 
     if (ngx_handle_read_event(rev, 0) != NGX_OK) {
-        ngx_rl_redis_close(redis, NGX_RL_CLOSED);
+        ngx_rl_connection_close(connection, NGX_RL_CLOSED);
     }
 }
 
@@ -503,236 +498,237 @@ ngx_rl_pipe_read_handler(ngx_event_t *rev)
 /* how large the reply may be that is due next; -1: no memory */
 
 static int
-ngx_rl_pipe_expect(ngx_rl_redis_t *redis)
+ngx_rl_pipeline_expect(ngx_rl_connection_t *connection)
 {
-    ngx_uint_t                      large;
-    ngx_queue_t                    *q;
-    ngx_rl_slot_t      *slot;
-    ngx_rl_greeting_t  *greeting;
+    ngx_uint_t                large;
+    ngx_queue_t              *q;
+    ngx_rl_pending_t         *pending;
+    ngx_rl_handshake_step_t  *step;
 
     large = 0;
 
-    if (redis->state == NGX_RL_REDIS_GREETING) {
-        greeting = redis->conf->greeting.elts;
-        large = greeting[redis->greeted].large;
+    if (connection->state == NGX_RL_CONNECTION_HANDSHAKE) {
+        step = connection->conf->greeting.elts;
+        large = step[connection->steps].large;
 
-    } else if (!ngx_queue_empty(&redis->sent)) {
-        q = ngx_queue_head(&redis->sent);
-        slot = ngx_queue_data(q, ngx_rl_slot_t, queue);
-        large = slot->large;
+    } else if (!ngx_queue_empty(&connection->sent)) {
+        q = ngx_queue_head(&connection->sent);
+        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
+        large = pending->large;
     }
 
-    return ngx_rl_reader_expect(redis->reader,
-                              large ? NGX_RL_PIPE_LARGE : 0);
+    return ngx_rl_reader_expect(connection->reader,
+                                large ? NGX_RL_PIPELINE_LARGE : 0);
 }
 
 
 /* there is nothing more to read, or it can't be read */
 
 static void
-ngx_rl_pipe_lost(ngx_rl_redis_t *redis, ngx_err_t err)
+ngx_rl_pipeline_lost(ngx_rl_connection_t *connection, ngx_err_t err)
 {
     const char  *why;
 
     /* a server may close an idle connection; that is no failure */
 
-    if (redis->state == NGX_RL_REDIS_READY && redis->slots == 0) {
-        ngx_rl_redis_close(redis, NGX_RL_OK);
+    if (connection->state == NGX_RL_CONNECTION_READY
+        && connection->pendings == 0)
+    {
+        ngx_rl_connection_close(connection, NGX_RL_OK);
         return;
     }
 
-    why = redis->conf->tls ? ngx_rl_tls_error(&redis->session)
+    why = connection->conf->tls ? ngx_rl_tls_error(&connection->session)
                            : NULL;
 
     /* with TLS 1.3 a server may refuse a certificate as late as now */
 
-    if (why && redis->state == NGX_RL_REDIS_GREETING) {
-        ngx_rl_greet_insecure(redis, why);
+    if (why && connection->state == NGX_RL_CONNECTION_HANDSHAKE) {
+        ngx_rl_handshake_insecure(connection, why);
         return;
     }
 
-    if (ngx_rl_redis_loud(redis, NGX_RL_CLOSED)) {
-        ngx_log_error(NGX_LOG_ERR, &redis->log, why ? 0 : err,
+    if (ngx_rl_connection_may_log(connection, NGX_RL_CLOSED)) {
+        ngx_log_error(NGX_LOG_ERR, &connection->log, why ? 0 : err,
                       "redis closed the connection, calls lost: %ui%s%s",
-                      redis->slots, why ? ": " : "",
-                      why ? why : ngx_rl_greet_cure(redis));
+                      connection->pendings, why ? ": " : "",
+                      why ? why : ngx_rl_handshake_cure(connection));
     }
 
-    ngx_rl_redis_close(redis, NGX_RL_CLOSED);
+    ngx_rl_connection_close(connection, NGX_RL_CLOSED);
 }
 
 
 static void
-ngx_rl_pipe_reply(ngx_rl_redis_t *redis,
-    ngx_rl_reply_t *reply)
+ngx_rl_pipeline_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
 {
-    ngx_queue_t                   *q;
-    ngx_rl_slot_t     *slot;
+    ngx_queue_t       *q;
+    ngx_rl_pending_t  *pending;
     ngx_rl_failure_e   failure;
 
-    if (redis->state == NGX_RL_REDIS_GREETING) {
-        ngx_rl_greet_reply(redis, reply);
+    if (connection->state == NGX_RL_CONNECTION_HANDSHAKE) {
+        ngx_rl_handshake_reply(connection, reply);
         return;
     }
 
-    if (redis->owner->push) {
-        redis->owner->push(redis->owner->data, reply);
+    if (connection->owner->push) {
+        connection->owner->push(connection->owner->data, reply);
         return;
     }
 
-    if (ngx_queue_empty(&redis->sent)) {
+    if (ngx_queue_empty(&connection->sent)) {
 
-        if (ngx_rl_redis_loud(redis, NGX_RL_PROTOCOL))
+        if (ngx_rl_connection_may_log(connection, NGX_RL_PROTOCOL))
         {
-            ngx_log_error(NGX_LOG_ERR, &redis->log, 0,
+            ngx_log_error(NGX_LOG_ERR, &connection->log, 0,
                           "redis sent a reply that nobody asked for");
         }
 
-        ngx_rl_redis_close(redis, NGX_RL_PROTOCOL);
+        ngx_rl_connection_close(connection, NGX_RL_PROTOCOL);
         return;
     }
 
-    q = ngx_queue_head(&redis->sent);
+    q = ngx_queue_head(&connection->sent);
     ngx_queue_remove(q);
 
-    slot = ngx_queue_data(q, ngx_rl_slot_t, queue);
+    pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
     failure = NGX_RL_OK;
 
-    if (reply->type == REDIS_REPLY_ERROR && slot->handler
-        && slot->command.data
-        && redis->owner->redirect(redis->owner->data, slot, reply, &failure)
+    if (reply->type == REDIS_REPLY_ERROR && pending->handler
+        && pending->command.data
+        && connection->owner->redirect(connection->owner->data, pending, reply,
+                                       &failure)
            == NGX_OK)
     {
         return;
     }
 
-    if (ngx_rl_pipe_deliver(slot, failure ? NULL : reply, failure)
+    if (ngx_rl_pipeline_deliver(pending, failure ? NULL : reply, failure)
         != NGX_OK)
     {
-        ngx_rl_redis_close(redis, NGX_RL_PROTOCOL);
+        ngx_rl_connection_close(connection, NGX_RL_PROTOCOL);
     }
 }
 
 
 ngx_rl_failure_e
-ngx_rl_redis_forward(ngx_rl_slot_t *slot,
-    ngx_rl_redis_t *redis, ngx_uint_t asking)
+ngx_rl_pending_forward(ngx_rl_pending_t *pending,
+    ngx_rl_connection_t *connection, ngx_uint_t asking)
 {
-    ngx_uint_t                     was_asking;
-    ngx_rl_failure_e   failure;
+    ngx_uint_t        was_asking;
+    ngx_rl_failure_e  failure;
 
-    failure = ngx_rl_redis_check(redis);
+    failure = ngx_rl_connection_check(connection);
 
     if (failure != NGX_RL_OK) {
         return failure;
     }
 
-    if (redis->slots >= NGX_RL_PIPE_SLOTS) {
+    if (connection->pendings >= NGX_RL_PIPELINE_PENDINGS) {
         return NGX_RL_OVERLOAD;
     }
 
-    was_asking = slot->asking;
-    slot->asking = asking;
+    was_asking = pending->asking;
+    pending->asking = asking;
 
-    if (ngx_rl_pipe_queue(redis, slot, &slot->command) != NGX_OK) {
-        slot->asking = was_asking;
+    if (ngx_rl_pipeline_queue(connection, pending, &pending->command)
+        != NGX_OK)
+    {
+        pending->asking = was_asking;
         return NGX_RL_OVERLOAD;
     }
 
-    slot->hops++;
-    ngx_rl_pipe_give(slot, redis);
+    pending->hops++;
+    ngx_rl_pipeline_give(pending, connection);
 
     return NGX_RL_OK;
 }
 
 
 void
-ngx_rl_pipe_give(ngx_rl_slot_t *slot,
-    ngx_rl_redis_t *redis)
+ngx_rl_pipeline_give(ngx_rl_pending_t *pending, ngx_rl_connection_t *connection)
 {
-    ngx_rl_redis_t  *old;
+    ngx_rl_connection_t  *old;
 
-    old = slot->redis;
+    old = pending->connection;
 
-    old->slots--;
+    old->pendings--;
     old->gauges->calls--;
 
-    slot->redis = redis;
+    pending->connection = connection;
 
-    redis->slots++;
-    redis->gauges->calls++;
+    connection->pendings++;
+    connection->gauges->calls++;
 
-    ngx_rl_redis_end(old);
+    ngx_rl_connection_end(old);
 }
 
 
 void
-ngx_rl_redis_park(ngx_rl_slot_t *slot,
-    ngx_queue_t *queue, void *place)
+ngx_rl_pending_park(ngx_rl_pending_t *pending, ngx_queue_t *queue, void *place)
 {
-    slot->sent = 0;
-    slot->parked = 1;
-    slot->place = place;
-    ngx_queue_insert_tail(queue, &slot->queue);
+    pending->sent = 0;
+    pending->parked = 1;
+    pending->place = place;
+    ngx_queue_insert_tail(queue, &pending->queue);
 }
 
 
-ngx_rl_slot_t *
-ngx_rl_redis_parked(ngx_queue_t *queue, void **place)
+ngx_rl_pending_t *
+ngx_rl_pending_parked(ngx_queue_t *queue, void **place)
 {
-    ngx_queue_t                *q;
-    ngx_rl_slot_t  *slot;
+    ngx_queue_t       *q;
+    ngx_rl_pending_t  *pending;
 
     q = ngx_queue_head(queue);
-    slot = ngx_queue_data(q, ngx_rl_slot_t, queue);
+    pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
 
-    *place = slot->place;
+    *place = pending->place;
 
-    return slot;
+    return pending;
 }
 
 
 void
-ngx_rl_redis_again(ngx_rl_slot_t *slot,
-    ngx_rl_redis_t *redis)
+ngx_rl_pending_again(ngx_rl_pending_t *pending, ngx_rl_connection_t *connection)
 {
     ngx_rl_failure_e  failure;
 
-    ngx_queue_remove(&slot->queue);
+    ngx_queue_remove(&pending->queue);
 
-    failure = ngx_rl_redis_forward(slot, redis, slot->asking);
+    failure = ngx_rl_pending_forward(pending, connection, pending->asking);
 
     if (failure == NGX_RL_OK) {
-        slot->hops--;
+        pending->hops--;
         return;
     }
 
-    (void) ngx_rl_pipe_deliver(slot, NULL, failure);
+    (void) ngx_rl_pipeline_deliver(pending, NULL, failure);
 }
 
 
 ngx_uint_t
-ngx_rl_redis_hops(ngx_rl_slot_t *slot)
+ngx_rl_pending_hops(ngx_rl_pending_t *pending)
 {
-    return slot->hops;
+    return pending->hops;
 }
 
 
 void
-ngx_rl_pipe_look(ngx_rl_redis_t *redis)
+ngx_rl_pipeline_look(ngx_rl_connection_t *connection)
 {
     ngx_event_t       *ev;
     struct pollfd      pfd;
     ngx_connection_t  *c;
 
-    c = redis->connection;
+    c = connection->c;
 
     if (c == NULL) {
         return;
     }
 
     pfd.fd = c->fd;
-    pfd.events = (redis->state == NGX_RL_REDIS_CONNECTING)
+    pfd.events = (connection->state == NGX_RL_CONNECTION_CONNECTING)
                  ? POLLIN|POLLOUT : POLLIN;
 
     if (poll(&pfd, 1, 0) != 1) {
@@ -758,59 +754,59 @@ ngx_rl_pipe_look(ngx_rl_redis_t *redis)
 /* no reply in time, unless it was the worker that had none */
 
 static void
-ngx_rl_pipe_slot_handler(ngx_event_t *ev)
+ngx_rl_pipeline_pending_handler(ngx_event_t *ev)
 {
-    void                              *data;
-    ngx_msec_t                         late;
-    ngx_uint_t                         hops;
-    ngx_rl_slot_t         *slot;
-    ngx_rl_redis_t        *redis;
-    ngx_rl_redis_pt        handler;
-    ngx_rl_failure_e       failure;
-    ngx_rl_redis_owner_t  *owner;
+    void                 *data;
+    ngx_msec_t            late;
+    ngx_uint_t            hops;
+    ngx_rl_events_t      *owner;
+    ngx_rl_pending_t     *pending;
+    ngx_rl_failure_e      failure;
+    ngx_rl_pending_pt     handler;
+    ngx_rl_connection_t  *connection;
 
-    slot = ev->data;
-    late = ngx_rl_redis_late(ev);
+    pending = ev->data;
+    late = ngx_rl_connection_late(ev);
 
-    slot->due = 1;
+    pending->due = 1;
 
-    ngx_rl_pipe_look(slot->redis);
+    ngx_rl_pipeline_look(pending->connection);
 
-    if (!slot->due) {
+    if (!pending->due) {
         return;
     }
 
-    slot->due = 0;
+    pending->due = 0;
 
-    if (late > NGX_RL_REDIS_HELD && slot->handler && !slot->grace) {
-        slot->grace = 1;
-        ngx_add_timer(ev, ngx_min(late, NGX_RL_PIPE_GRACE));
+    if (late > NGX_RL_CONNECTION_HELD && pending->handler && !pending->grace) {
+        pending->grace = 1;
+        ngx_add_timer(ev, ngx_min(late, NGX_RL_PIPELINE_GRACE));
         return;
     }
 
-    redis = slot->redis;
+    connection = pending->connection;
 
-    failure = slot->parked ? NGX_RL_MOVED
+    failure = pending->parked ? NGX_RL_MOVED
                            : NGX_RL_TIMEOUT;
 
-    if (!slot->sent) {
-        ngx_queue_remove(&slot->queue);
-        (void) ngx_rl_pipe_deliver(slot, NULL, failure);
+    if (!pending->sent) {
+        ngx_queue_remove(&pending->queue);
+        (void) ngx_rl_pipeline_deliver(pending, NULL, failure);
         return;
     }
 
     /* the slot outlives its caller: the reply is still due */
 
-    handler = slot->handler;
-    data = slot->data;
-    hops = slot->hops;
-    owner = redis->owner;
+    handler = pending->handler;
+    data = pending->data;
+    hops = pending->hops;
+    owner = connection->owner;
 
-    slot->handler = NULL;
-    slot->expired = ngx_current_msec;
+    pending->handler = NULL;
+    pending->expired = ngx_current_msec;
 
-    if (!redis->timer.timer_set) {
-        ngx_add_timer(&redis->timer, NGX_RL_REDIS_STALL);
+    if (!connection->timer.timer_set) {
+        ngx_add_timer(&connection->timer, NGX_RL_CONNECTION_STALL);
     }
 
     if (handler == NULL) {
@@ -824,32 +820,32 @@ ngx_rl_pipe_slot_handler(ngx_event_t *ev)
 
     /* that a server is slow from which others have moved away is no news */
 
-    ngx_rl_pipe_told = redis->retired ? owner : NULL;
+    ngx_rl_pipeline_told = connection->retired ? owner : NULL;
 
     (void) handler(data, NULL, failure);
 
-    ngx_rl_pipe_told = NULL;
+    ngx_rl_pipeline_told = NULL;
 }
 
 
 /* the slot ends, and whoever has made the call hears what came of it */
 
 static ngx_int_t
-ngx_rl_pipe_deliver(ngx_rl_slot_t *slot,
+ngx_rl_pipeline_deliver(ngx_rl_pending_t *pending,
     ngx_rl_reply_t *reply, ngx_rl_failure_e failure)
 {
-    void                              *data;
-    ngx_uint_t                         hops;
-    ngx_rl_redis_pt        handler;
-    ngx_rl_failure_e       why;
-    ngx_rl_redis_owner_t  *owner;
+    void              *data;
+    ngx_uint_t         hops;
+    ngx_rl_events_t   *owner;
+    ngx_rl_failure_e   why;
+    ngx_rl_pending_pt  handler;
 
-    handler = slot->handler;
-    data = slot->data;
-    hops = slot->hops;
-    owner = slot->redis->owner;
+    handler = pending->handler;
+    data = pending->data;
+    hops = pending->hops;
+    owner = pending->connection->owner;
 
-    ngx_rl_pipe_free_slot(slot);
+    ngx_rl_pipeline_free(pending);
 
     if (handler == NULL) {
         return NGX_OK;
@@ -875,73 +871,72 @@ ngx_rl_pipe_deliver(ngx_rl_slot_t *slot,
 
 
 void
-ngx_rl_pipe_fail(ngx_rl_redis_t *redis,
+ngx_rl_pipeline_fail(ngx_rl_connection_t *connection,
     ngx_queue_t *failed, ngx_rl_failure_e failure)
 {
-    ngx_queue_t                       *q;
-    ngx_rl_redis_owner_t  *told;
+    ngx_queue_t      *q;
+    ngx_rl_events_t  *told;
 
-    told = ngx_rl_pipe_told;
-    ngx_rl_pipe_told = redis->owner;
+    told = ngx_rl_pipeline_told;
+    ngx_rl_pipeline_told = connection->owner;
 
     while (!ngx_queue_empty(failed)) {
         q = ngx_queue_head(failed);
         ngx_queue_remove(q);
 
-        (void) ngx_rl_pipe_deliver(
-                    ngx_queue_data(q, ngx_rl_slot_t, queue), NULL,
-                    failure);
+        (void) ngx_rl_pipeline_deliver(
+                    ngx_queue_data(q, ngx_rl_pending_t, queue), NULL, failure);
     }
 
-    ngx_rl_pipe_told = told;
+    ngx_rl_pipeline_told = told;
 }
 
 
 ngx_uint_t
-ngx_rl_redis_failing(ngx_rl_redis_owner_t *owner)
+ngx_rl_connection_failing(ngx_rl_events_t *owner)
 {
-    return ngx_rl_pipe_told == owner;
+    return ngx_rl_pipeline_told == owner;
 }
 
 
 void
-ngx_rl_pipe_free_slot(ngx_rl_slot_t *slot)
+ngx_rl_pipeline_free(ngx_rl_pending_t *pending)
 {
-    if (slot->timer.timer_set) {
-        ngx_del_timer(&slot->timer);
+    if (pending->timer.timer_set) {
+        ngx_del_timer(&pending->timer);
     }
 
-    if (slot->command.data) {
-        ngx_free(slot->command.data);
-        ngx_str_null(&slot->command);
+    if (pending->command.data) {
+        ngx_free(pending->command.data);
+        ngx_str_null(&pending->command);
     }
 
-    slot->handler = NULL;
-    slot->due = 0;
-    slot->redis->slots--;
-    slot->redis->gauges->calls--;
+    pending->handler = NULL;
+    pending->due = 0;
+    pending->connection->pendings--;
+    pending->connection->gauges->calls--;
 
-    ngx_rl_redis_end(slot->redis);
+    ngx_rl_connection_end(pending->connection);
 
-    ngx_queue_insert_head(&ngx_rl_pipe_slots, &slot->queue);
+    ngx_queue_insert_head(&ngx_rl_pipeline_pendings, &pending->queue);
 }
 
 
 void
-ngx_rl_pipe_done(void)
+ngx_rl_pipeline_done(void)
 {
-    ngx_queue_t                *q, *next;
-    ngx_rl_slot_t  *slot;
+    ngx_queue_t       *q, *next;
+    ngx_rl_pending_t  *pending;
 
-    for (q = ngx_queue_head(&ngx_rl_pipe_slots);
-         q != ngx_queue_sentinel(&ngx_rl_pipe_slots);
+    for (q = ngx_queue_head(&ngx_rl_pipeline_pendings);
+         q != ngx_queue_sentinel(&ngx_rl_pipeline_pendings);
          q = next)
     {
         next = ngx_queue_next(q);
 
-        slot = ngx_queue_data(q, ngx_rl_slot_t, queue);
-        ngx_free(slot);
+        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
+        ngx_free(pending);
     }
 
-    ngx_queue_init(&ngx_rl_pipe_slots);
+    ngx_queue_init(&ngx_rl_pipeline_pendings);
 }

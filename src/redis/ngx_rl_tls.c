@@ -23,8 +23,7 @@
 #include "redis/ngx_rl_tls.h"
 
 
-static void ngx_rl_tls_merge_str(ngx_str_t *prev, ngx_str_t *conf,
-    char *value);
+static void ngx_rl_tls_merge_str(ngx_str_t *prev, ngx_str_t *conf, char *value);
 static ngx_uint_t ngx_rl_tls_str_equal(ngx_str_t *a, ngx_str_t *b);
 
 
@@ -56,8 +55,7 @@ ngx_rl_tls_conf_set(ngx_rl_tls_conf_t *conf)
 
 
 void
-ngx_rl_tls_conf_merge(ngx_rl_tls_conf_t *prev,
-    ngx_rl_tls_conf_t *conf)
+ngx_rl_tls_conf_merge(ngx_rl_tls_conf_t *prev, ngx_rl_tls_conf_t *conf)
 {
     if (conf->enable == NGX_CONF_UNSET) {
         conf->enable = prev->enable;
@@ -70,20 +68,16 @@ ngx_rl_tls_conf_merge(ngx_rl_tls_conf_t *prev,
 
     if (conf->protocols == 0) {
         conf->protocols = prev->protocols ? prev->protocols
-                                          : (NGX_RL_TLS_V1_2
-                                             |NGX_RL_TLS_V1_3);
+                                          : (NGX_RL_TLS_V1_2 |NGX_RL_TLS_V1_3);
     }
 
-    ngx_rl_tls_merge_str(&prev->ciphers, &conf->ciphers,
-                                     "DEFAULT");
+    ngx_rl_tls_merge_str(&prev->ciphers, &conf->ciphers, "DEFAULT");
     ngx_rl_tls_merge_str(&prev->name, &conf->name, "");
     ngx_rl_tls_merge_str(&prev->trusted_certificate,
-                                     &conf->trusted_certificate, "");
+                         &conf->trusted_certificate, "");
     ngx_rl_tls_merge_str(&prev->crl, &conf->crl, "");
-    ngx_rl_tls_merge_str(&prev->certificate, &conf->certificate,
-                                     "");
-    ngx_rl_tls_merge_str(&prev->certificate_key,
-                                     &conf->certificate_key, "");
+    ngx_rl_tls_merge_str(&prev->certificate, &conf->certificate, "");
+    ngx_rl_tls_merge_str(&prev->certificate_key, &conf->certificate_key, "");
 
     if (conf->passwords == NULL) {
         conf->passwords = prev->passwords;
@@ -121,11 +115,10 @@ ngx_rl_tls_conf_given(ngx_rl_tls_conf_t *conf)
 
 
 ngx_uint_t
-ngx_rl_tls_conf_equal(ngx_rl_tls_conf_t *a,
-    ngx_rl_tls_conf_t *b)
+ngx_rl_tls_conf_equal(ngx_rl_tls_conf_t *a, ngx_rl_tls_conf_t *b)
 {
-    ngx_str_t   *s1, *s2;
-    ngx_uint_t   i;
+    ngx_str_t  *s1, *s2;
+    ngx_uint_t  i;
 
     if (a->enable != 1 && b->enable != 1) {
         return 1;
@@ -139,11 +132,10 @@ ngx_rl_tls_conf_equal(ngx_rl_tls_conf_t *a,
         || !ngx_rl_tls_str_equal(&a->ciphers, &b->ciphers)
         || !ngx_rl_tls_str_equal(&a->name, &b->name)
         || !ngx_rl_tls_str_equal(&a->trusted_certificate,
-                                             &b->trusted_certificate)
+                                 &b->trusted_certificate)
         || !ngx_rl_tls_str_equal(&a->crl, &b->crl)
         || !ngx_rl_tls_str_equal(&a->certificate, &b->certificate)
-        || !ngx_rl_tls_str_equal(&a->certificate_key,
-                                             &b->certificate_key))
+        || !ngx_rl_tls_str_equal(&a->certificate_key, &b->certificate_key))
     {
         return 0;
     }
@@ -182,20 +174,16 @@ ngx_rl_tls_str_equal(ngx_str_t *a, ngx_str_t *b)
 
 
 struct ngx_rl_tls_s {
-    ngx_ssl_t                      ssl;
+    ngx_ssl_t          ssl;
     ngx_rl_tls_conf_t  conf;
 };
 
 
-static ngx_int_t ngx_rl_tls_verification(ngx_conf_t *cf,
-    ngx_rl_tls_t *tls);
-static ngx_int_t ngx_rl_tls_certificate(ngx_conf_t *cf,
-    ngx_rl_tls_t *tls);
-static void ngx_rl_tls_wrong(ngx_conf_t *cf, char *directive,
-    ngx_str_t *value);
+static ngx_int_t ngx_rl_tls_verification(ngx_conf_t *cf, ngx_rl_tls_t *tls);
+static ngx_int_t ngx_rl_tls_certificate(ngx_conf_t *cf, ngx_rl_tls_t *tls);
+static void ngx_rl_tls_wrong(ngx_conf_t *cf, char *directive, ngx_str_t *value);
 static ngx_int_t ngx_rl_tls_open(ngx_rl_tls_t *tls,
-    ngx_connection_t *c, ngx_str_t *host,
-    ngx_rl_tls_session_t *session);
+    ngx_connection_t *c, ngx_str_t *host, ngx_rl_tls_session_t *session);
 static ngx_uint_t ngx_rl_tls_name(ngx_rl_tls_t *tls,
     ngx_str_t *host, ngx_str_t *name);
 static void ngx_rl_tls_save(ngx_connection_t *c);
@@ -203,8 +191,7 @@ static void ngx_rl_tls_log_init(
     ngx_rl_tls_session_t *session, ngx_log_t *parent);
 static void ngx_rl_tls_log_writer(ngx_log_t *log, ngx_uint_t level,
     u_char *buf, size_t len);
-static void ngx_rl_tls_log_use(ngx_connection_t *c,
-    ngx_log_t *log);
+static void ngx_rl_tls_log_use(ngx_connection_t *c, ngx_log_t *log);
 
 
 ngx_array_t *
@@ -215,12 +202,11 @@ ngx_rl_tls_passwords(ngx_conf_t *cf, ngx_str_t *file)
 
 
 ngx_rl_tls_t *
-ngx_rl_tls_create(ngx_conf_t *cf,
-    ngx_rl_tls_conf_t *conf)
+ngx_rl_tls_create(ngx_conf_t *cf, ngx_rl_tls_conf_t *conf)
 {
-    ngx_uint_t                 protocols;
-    ngx_pool_cleanup_t        *cln;
-    ngx_rl_tls_t  *tls;
+    ngx_uint_t           protocols;
+    ngx_rl_tls_t        *tls;
+    ngx_pool_cleanup_t  *cln;
 
     tls = ngx_pcalloc(cf->pool, sizeof(ngx_rl_tls_t));
     if (tls == NULL) {
@@ -264,7 +250,7 @@ ngx_rl_tls_create(ngx_conf_t *cf,
     /* what was not written yet may move as more is added to it */
 
     SSL_CTX_set_mode(tls->ssl.ctx, SSL_MODE_ENABLE_PARTIAL_WRITE
-                                   |SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+                     |SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 
     if (ngx_ssl_ciphers(cf, &tls->ssl, &tls->conf.ciphers, 0) != NGX_OK) {
         ngx_rl_tls_wrong(cf, "ciphers", &tls->conf.ciphers);
@@ -288,8 +274,7 @@ ngx_rl_tls_create(ngx_conf_t *cf,
 
 
 static ngx_int_t
-ngx_rl_tls_certificate(ngx_conf_t *cf,
-    ngx_rl_tls_t *tls)
+ngx_rl_tls_certificate(ngx_conf_t *cf, ngx_rl_tls_t *tls)
 {
     ngx_rl_tls_conf_t  *conf;
 
@@ -328,8 +313,7 @@ ngx_rl_tls_certificate(ngx_conf_t *cf,
 
 
 static ngx_int_t
-ngx_rl_tls_verification(ngx_conf_t *cf,
-    ngx_rl_tls_t *tls)
+ngx_rl_tls_verification(ngx_conf_t *cf, ngx_rl_tls_t *tls)
 {
     ngx_rl_tls_conf_t  *conf;
 
@@ -343,8 +327,7 @@ ngx_rl_tls_verification(ngx_conf_t *cf,
                                     conf->verify_depth)
         != NGX_OK)
     {
-        ngx_rl_tls_wrong(cf, "trusted_certificate",
-                                     &conf->trusted_certificate);
+        ngx_rl_tls_wrong(cf, "trusted_certificate", &conf->trusted_certificate);
         return NGX_ERROR;
     }
 
@@ -385,10 +368,8 @@ ngx_rl_tls_wrong(ngx_conf_t *cf, char *directive, ngx_str_t *value)
 
 
 ngx_int_t
-ngx_rl_tls_start(ngx_rl_tls_t *tls,
-    ngx_connection_t *c, ngx_str_t *host,
-    ngx_rl_tls_session_t *session,
-    void (*handler)(ngx_connection_t *c))
+ngx_rl_tls_start(ngx_rl_tls_t *tls, ngx_connection_t *c, ngx_str_t *host,
+    ngx_rl_tls_session_t *session, void (*handler)(ngx_connection_t *c))
 {
     ngx_int_t  rc;
 
@@ -413,10 +394,10 @@ static ngx_int_t
 ngx_rl_tls_open(ngx_rl_tls_t *tls, ngx_connection_t *c,
     ngx_str_t *host, ngx_rl_tls_session_t *session)
 {
-    u_char      *sni;
-    uint32_t     hash;
-    ngx_str_t    name;
-    ngx_uint_t   address;
+    u_char     *sni;
+    uint32_t    hash;
+    ngx_str_t   name;
+    ngx_uint_t  address;
 
     /* a connection to a peer has no pool, and SSL needs one */
 
@@ -471,8 +452,7 @@ ngx_rl_tls_open(ngx_rl_tls_t *tls, ngx_connection_t *c,
 /* what the certificate must be for; returns whether that is an address */
 
 static ngx_uint_t
-ngx_rl_tls_name(ngx_rl_tls_t *tls, ngx_str_t *host,
-    ngx_str_t *name)
+ngx_rl_tls_name(ngx_rl_tls_t *tls, ngx_str_t *host, ngx_str_t *name)
 {
 #if (NGX_HAVE_INET6)
     u_char  address[16];
@@ -513,11 +493,11 @@ ngx_int_t
 ngx_rl_tls_verified(ngx_rl_tls_t *tls,
     ngx_connection_t *c, ngx_str_t *host, const char **why)
 {
-    int                                matches;
-    long                               rc;
-    X509                              *cert;
-    u_char                             text[NGX_SOCKADDR_STRLEN];
-    ngx_str_t                          name;
+    int                    matches;
+    long                   rc;
+    X509                  *cert;
+    u_char                 text[NGX_SOCKADDR_STRLEN];
+    ngx_str_t              name;
     ngx_rl_tls_session_t  *session;
 
     session = c->log->wdata;
@@ -590,8 +570,8 @@ ngx_rl_tls_verified(ngx_rl_tls_t *tls,
 const char *
 ngx_rl_tls_error(ngx_rl_tls_session_t *session)
 {
-    char        *p, *end;
-    ngx_uint_t   i;
+    char       *p, *end;
+    ngx_uint_t  i;
 
     if (session->len == 0) {
         return NULL;
@@ -622,7 +602,7 @@ ngx_rl_tls_error(ngx_rl_tls_session_t *session)
 static void
 ngx_rl_tls_save(ngx_connection_t *c)
 {
-    ngx_ssl_session_t                 *saved;
+    ngx_ssl_session_t     *saved;
     ngx_rl_tls_session_t  *session;
 
     session = c->log->wdata;
@@ -652,7 +632,7 @@ ngx_rl_tls_forget(ngx_rl_tls_session_t *session)
 void
 ngx_rl_tls_close(ngx_connection_t *c)
 {
-    ngx_pool_t                        *pool;
+    ngx_pool_t            *pool;
     ngx_rl_tls_session_t  *session;
 
     if (c->log->writer != ngx_rl_tls_log_writer) {
@@ -684,8 +664,7 @@ ngx_rl_tls_close(ngx_connection_t *c)
 
 
 static void
-ngx_rl_tls_log_init(ngx_rl_tls_session_t *session,
-    ngx_log_t *parent)
+ngx_rl_tls_log_init(ngx_rl_tls_session_t *session, ngx_log_t *parent)
 {
     session->parent = parent;
     session->len = 0;
@@ -699,10 +678,9 @@ ngx_rl_tls_log_init(ngx_rl_tls_session_t *session,
 
 
 static void
-ngx_rl_tls_log_writer(ngx_log_t *log, ngx_uint_t level,
-    u_char *buf, size_t len)
+ngx_rl_tls_log_writer(ngx_log_t *log, ngx_uint_t level, u_char *buf, size_t len)
 {
-    u_char                            *p, *last;
+    u_char                *p, *last;
     ngx_rl_tls_session_t  *session;
 
     session = log->wdata;
@@ -755,8 +733,7 @@ ngx_rl_tls_passwords(ngx_conf_t *cf, ngx_str_t *file)
 
 
 ngx_rl_tls_t *
-ngx_rl_tls_create(ngx_conf_t *cf,
-    ngx_rl_tls_conf_t *conf)
+ngx_rl_tls_create(ngx_conf_t *cf, ngx_rl_tls_conf_t *conf)
 {
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                        "\"ratelimit_redis_ssl on\" and \"rediss://\" need "
@@ -767,10 +744,8 @@ ngx_rl_tls_create(ngx_conf_t *cf,
 
 
 ngx_int_t
-ngx_rl_tls_start(ngx_rl_tls_t *tls,
-    ngx_connection_t *c, ngx_str_t *host,
-    ngx_rl_tls_session_t *session,
-    void (*handler)(ngx_connection_t *c))
+ngx_rl_tls_start(ngx_rl_tls_t *tls, ngx_connection_t *c, ngx_str_t *host,
+    ngx_rl_tls_session_t *session, void (*handler)(ngx_connection_t *c))
 {
     return NGX_ERROR;
 }

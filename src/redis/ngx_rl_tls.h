@@ -28,19 +28,19 @@
 /* the "ratelimit_redis_ssl..." directives, as written */
 
 typedef struct {
-    ngx_flag_t                 enable;
-    ngx_flag_t                 verify;
-    ngx_flag_t                 session_reuse;
-    ngx_flag_t                 server_name;          /* SNI */
-    ngx_uint_t                 verify_depth;
-    ngx_uint_t                 protocols;            /* 0: not set */
-    ngx_str_t                  ciphers;
-    ngx_str_t                  name;                 /* empty: the host */
-    ngx_str_t                  trusted_certificate;  /* empty: the system's */
-    ngx_str_t                  crl;
-    ngx_str_t                  certificate;
-    ngx_str_t                  certificate_key;
-    ngx_array_t               *passwords;            /* while it is parsed */
+    ngx_flag_t    enable;
+    ngx_flag_t    verify;
+    ngx_flag_t    session_reuse;
+    ngx_flag_t    server_name;          /* SNI */
+    ngx_uint_t    verify_depth;
+    ngx_uint_t    protocols;            /* 0: not set */
+    ngx_str_t     ciphers;
+    ngx_str_t     name;                 /* empty: the host */
+    ngx_str_t     trusted_certificate;  /* empty: the system's */
+    ngx_str_t     crl;
+    ngx_str_t     certificate;
+    ngx_str_t     certificate_key;
+    ngx_array_t  *passwords;            /* while it is parsed */
 } ngx_rl_tls_conf_t;
 
 
@@ -54,12 +54,12 @@ typedef struct ngx_rl_tls_s  ngx_rl_tls_t;
  */
 
 typedef struct {
-    void                      *session;
-    uint32_t                   name;                 /* whose it is, a hash */
-    ngx_log_t                  log;                  /* of the connection */
-    ngx_log_t                 *parent;               /* as it was before */
-    size_t                     len;
-    char                       text[NGX_RL_TLS_TEXT];
+    void       *session;
+    uint32_t    name;    /* whose it is, a hash */
+    ngx_log_t   log;     /* of the connection */
+    ngx_log_t  *parent;  /* as it was before */
+    size_t      len;
+    char        text[NGX_RL_TLS_TEXT];
 } ngx_rl_tls_session_t;
 
 
@@ -70,23 +70,20 @@ void ngx_rl_tls_conf_init(ngx_rl_tls_conf_t *conf);
 ngx_uint_t ngx_rl_tls_conf_set(ngx_rl_tls_conf_t *conf);
 
 /* all but "enable" gets its default, if neither sets it */
-void ngx_rl_tls_conf_merge(ngx_rl_tls_conf_t *prev,
-    ngx_rl_tls_conf_t *conf);
+void ngx_rl_tls_conf_merge(ngx_rl_tls_conf_t *prev, ngx_rl_tls_conf_t *conf);
 
 /* what is of no use without TLS, or NULL; the name of a directive */
 char *ngx_rl_tls_conf_given(ngx_rl_tls_conf_t *conf);
 
 /* whether two merged ones make the same connections */
-ngx_uint_t ngx_rl_tls_conf_equal(ngx_rl_tls_conf_t *a,
-    ngx_rl_tls_conf_t *b);
+ngx_uint_t ngx_rl_tls_conf_equal(ngx_rl_tls_conf_t *a, ngx_rl_tls_conf_t *b);
 
 /* the passwords of keys, one in a line; NULL: an error was logged */
 ngx_array_t *ngx_rl_tls_passwords(ngx_conf_t *cf, ngx_str_t *file);
 
 
 /* lives as long as cf->pool; NULL: an error was logged */
-ngx_rl_tls_t *ngx_rl_tls_create(ngx_conf_t *cf,
-    ngx_rl_tls_conf_t *conf);
+ngx_rl_tls_t *ngx_rl_tls_create(ngx_conf_t *cf, ngx_rl_tls_conf_t *conf);
 
 
 /*
@@ -98,8 +95,7 @@ ngx_rl_tls_t *ngx_rl_tls_create(ngx_conf_t *cf,
  * "host" is the server's name or address as it was written, without the port.
  */
 ngx_int_t ngx_rl_tls_start(ngx_rl_tls_t *tls,
-    ngx_connection_t *c, ngx_str_t *host,
-    ngx_rl_tls_session_t *session,
+    ngx_connection_t *c, ngx_str_t *host, ngx_rl_tls_session_t *session,
     void (*handler)(ngx_connection_t *c));
 
 /*
@@ -113,8 +109,7 @@ ngx_int_t ngx_rl_tls_verified(ngx_rl_tls_t *tls,
  * Why the last read, write or handshake failed, or NULL: nginx logs none of
  * this by itself on such a connection
  */
-const char *ngx_rl_tls_error(
-    ngx_rl_tls_session_t *session);
+const char *ngx_rl_tls_error(ngx_rl_tls_session_t *session);
 
 /*
  * Says goodbye, if the peer is there to hear it, and never waits; to be called

@@ -22,7 +22,7 @@
  * EVALSHA sha n, then of a bundle: five for all, a key and eight more a limit,
  * two more a call, and the numbers of all limits; refunds have less
  */
-#define NGX_RL_ARGS        (8 + 11 * NGX_RL_BUNDLE    \
+#define NGX_RL_RESP_WORDS        (8 + 11 * NGX_RL_EVAL_CALLS                  \
                                         + NGX_RL_NUMBERS)
 
 
@@ -36,49 +36,35 @@ typedef struct {
 
 typedef struct {
     int          n;
-    const char  *argv[NGX_RL_ARGS];
-    size_t       lens[NGX_RL_ARGS];
-    char         numbers[NGX_RL_ARGS]
+    const char  *argv[NGX_RL_RESP_WORDS];
+    size_t       lens[NGX_RL_RESP_WORDS];
+    char         numbers[NGX_RL_RESP_WORDS]
                         [NGX_RL_NUMBER_LEN];
-} ngx_rl_args_t;
+} ngx_rl_resp_t;
 
 
-static int ngx_rl_bundle_number(
-    ngx_rl_bundle_t *bundle, ngx_rl_script_t *script);
-static long long ngx_rl_bundle_short(char **command,
-    ngx_rl_bundle_t *bundle, unsigned eval);
-static long long ngx_rl_bundle_take(char **command,
-    ngx_rl_bundle_t *bundle, unsigned eval);
-static int ngx_rl_bundle_fits(
-    const ngx_rl_bundle_t *bundle,
-    const ngx_rl_script_t *script);
-static int ngx_rl_claim_same(const ngx_rl_claim_t *a,
-    const ngx_rl_claim_t *b);
-static int ngx_rl_script_alike(
-    const ngx_rl_script_t *a,
-    const ngx_rl_script_t *b);
-static int ngx_rl_script_states(
-    ngx_rl_script_t *script,
+static int ngx_rl_eval_number(ngx_rl_eval_t *eval, ngx_rl_call_t *call);
+static long long ngx_rl_eval_short(char **command,
+    ngx_rl_eval_t *eval, unsigned with_text);
+static long long ngx_rl_eval_take(char **command,
+    ngx_rl_eval_t *eval, unsigned with_text);
+static int ngx_rl_eval_fits(const ngx_rl_eval_t *eval,
+    const ngx_rl_call_t *call);
+static int ngx_rl_claim_same(const ngx_rl_claim_t *a, const ngx_rl_claim_t *b);
+static int ngx_rl_eval_alike(const ngx_rl_call_t *a, const ngx_rl_call_t *b);
+static int ngx_rl_eval_states(ngx_rl_call_t *call,
     ngx_rl_reply_t *const *element, size_t n);
-static void ngx_rl_args_script(ngx_rl_args_t *args,
-    unsigned eval, const ngx_rl_lua_t *lua, size_t keys);
-static void ngx_rl_args_add(ngx_rl_args_t *args,
-    const char *data, size_t len);
-static void ngx_rl_args_word(ngx_rl_args_t *args,
-    const char *word);
-static void ngx_rl_args_number(ngx_rl_args_t *args,
-    uint64_t n);
-static long long ngx_rl_args_format(char **command,
-    ngx_rl_args_t *args);
+static void ngx_rl_eval_script(ngx_rl_resp_t *args,
+    unsigned with_text, const ngx_rl_lua_t *lua, size_t keys);
+static void ngx_rl_resp_add(ngx_rl_resp_t *args, const char *data, size_t len);
+static void ngx_rl_resp_word(ngx_rl_resp_t *args, const char *word);
+static void ngx_rl_resp_number(ngx_rl_resp_t *args, uint64_t n);
+static long long ngx_rl_resp_format(char **command, ngx_rl_resp_t *args);
 static char *ngx_rl_prefix(char *p, char type, uint64_t n);
-static void ngx_rl_args_claim(ngx_rl_args_t *args,
-    const ngx_rl_claim_t *claim);
-static void ngx_rl_script_state(ngx_rl_claim_t *claim,
-    size_t i, int64_t n);
-static int ngx_rl_script_slow(
-    const ngx_rl_bucket_t *bucket);
-static uint64_t ngx_rl_script_ttl(
-    const ngx_rl_bucket_t *bucket);
+static void ngx_rl_eval_claim(ngx_rl_resp_t *args, const ngx_rl_claim_t *claim);
+static void ngx_rl_eval_state(ngx_rl_claim_t *claim, size_t i, int64_t n);
+static int ngx_rl_eval_slow(const ngx_rl_bucket_t *bucket);
+static uint64_t ngx_rl_eval_ttl(const ngx_rl_bucket_t *bucket);
 
 
 /* as the scripts call them, in the order of their numbers */
@@ -119,28 +105,27 @@ static const ngx_rl_lua_t  *ngx_rl_scripts[] = {
 
 
 int
-ngx_rl_bundle_add(ngx_rl_bundle_t *bundle,
-    ngx_rl_script_t *script)
+ngx_rl_eval_add(ngx_rl_eval_t *eval, ngx_rl_call_t *call)
 {
-    if (bundle->n == 0) {
-        bundle->nlimits = 0;
-        bundle->nnumbers = 0;
+    if (eval->n == 0) {
+        eval->nlimits = 0;
+        eval->nnumbers = 0;
 
-    } else if (bundle->n == NGX_RL_BUNDLE) {
+    } else if (eval->n == NGX_RL_EVAL_CALLS) {
         return 0;
     }
 
-    if (ngx_rl_script_short(script)) {
+    if (ngx_rl_call_short(call)) {
 
-        if (!ngx_rl_bundle_fits(bundle, script)) {
+        if (!ngx_rl_eval_fits(eval, call)) {
             return 0;
         }
 
-    } else if (!ngx_rl_bundle_number(bundle, script)) {
+    } else if (!ngx_rl_eval_number(eval, call)) {
         return 0;
     }
 
-    bundle->scripts[bundle->n++] = script;
+    eval->scripts[eval->n++] = call;
 
     return 1;
 }
@@ -149,21 +134,16 @@ ngx_rl_bundle_add(ngx_rl_bundle_t *bundle,
 /* keys whose limits are the same; no key twice, as all are read at once */
 
 static int
-ngx_rl_bundle_fits(const ngx_rl_bundle_t *bundle,
-    const ngx_rl_script_t *script)
+ngx_rl_eval_fits(const ngx_rl_eval_t *eval, const ngx_rl_call_t *call)
 {
     size_t  i;
 
-    if (bundle->n
-        && !ngx_rl_script_alike(bundle->scripts[0], script))
-    {
+    if (eval->n && !ngx_rl_eval_alike(eval->scripts[0], call)) {
         return 0;
     }
 
-    for (i = 0; i < bundle->n; i++) {
-        if (ngx_rl_claim_same(bundle->scripts[i]->claims[0],
-                                          script->claims[0]))
-        {
+    for (i = 0; i < eval->n; i++) {
+        if (ngx_rl_claim_same(eval->scripts[i]->claims[0], call->claims[0])) {
             return 0;
         }
     }
@@ -178,66 +158,64 @@ ngx_rl_bundle_fits(const ngx_rl_bundle_t *bundle,
  */
 
 static int
-ngx_rl_bundle_number(ngx_rl_bundle_t *bundle,
-    ngx_rl_script_t *script)
+ngx_rl_eval_number(ngx_rl_eval_t *eval, ngx_rl_call_t *call)
 {
-    size_t                       i, k, limits, numbers;
+    size_t           i, k, limits, numbers;
     ngx_rl_claim_t  *claim;
 
-    if (bundle->n
-        && (ngx_rl_script_short(bundle->scripts[0])
-            || bundle->scripts[0]->preview != script->preview
-            || bundle->scripts[0]->clock != script->clock))
+    if (eval->n
+        && (ngx_rl_call_short(eval->scripts[0])
+            || eval->scripts[0]->preview != call->preview
+            || eval->scripts[0]->clock != call->clock))
     {
         return 0;
     }
 
-    limits = bundle->nlimits;
-    numbers = bundle->nnumbers;
+    limits = eval->nlimits;
+    numbers = eval->nnumbers;
 
-    if (numbers + script->n > NGX_RL_NUMBERS) {
+    if (numbers + call->n > NGX_RL_NUMBERS) {
         return 0;
     }
 
-    for (i = 0; i < script->n; i++) {
-        claim = script->claims[i];
+    for (i = 0; i < call->n; i++) {
+        claim = call->claims[i];
 
-        for (k = 0; k < bundle->nlimits; k++) {
-            if (ngx_rl_claim_same(bundle->limits[k], claim)) {
+        for (k = 0; k < eval->nlimits; k++) {
+            if (ngx_rl_claim_same(eval->limits[k], claim)) {
                 break;
             }
         }
 
-        if (k == bundle->nlimits) {
+        if (k == eval->nlimits) {
             k = limits;
 
-            if (k == NGX_RL_BUNDLE) {
+            if (k == NGX_RL_EVAL_CALLS) {
                 return 0;
             }
 
-            bundle->limits[limits++] = claim;
+            eval->limits[limits++] = claim;
 
-        } else if (bundle->limits[k]->shadow != claim->shadow
-                   || memcmp(&bundle->limits[k]->bucket, &claim->bucket,
+        } else if (eval->limits[k]->shadow != claim->shadow
+                   || memcmp(&eval->limits[k]->bucket, &claim->bucket,
                              sizeof(ngx_rl_bucket_t))
-                      != 0)
+                   != 0)
         {
             return 0;
         }
 
-        bundle->numbers[numbers++] = (unsigned char) (k + 1);
+        eval->numbers[numbers++] = (unsigned char) (k + 1);
     }
 
-    bundle->nlimits = limits;
-    bundle->nnumbers = numbers;
+    eval->nlimits = limits;
+    eval->nnumbers = numbers;
 
     return 1;
 }
 
 
 static int
-ngx_rl_claim_same(const ngx_rl_claim_t *a,
-    const ngx_rl_claim_t *b)
+ngx_rl_claim_same(const ngx_rl_claim_t *a, const ngx_rl_claim_t *b)
 {
     return a->hash[0] == b->hash[0] && a->hash[1] == b->hash[1]
            && a->len == b->len && memcmp(a->key, b->key, a->len) == 0;
@@ -245,150 +223,143 @@ ngx_rl_claim_same(const ngx_rl_claim_t *a,
 
 
 long long
-ngx_rl_bundle_format(char **command,
-    ngx_rl_bundle_t *bundle, unsigned eval)
+ngx_rl_eval_format(char **command, ngx_rl_eval_t *eval, unsigned with_text)
 {
-    size_t                        i, k;
-    ngx_rl_script_t  *script;
+    size_t          i, k;
+    ngx_rl_call_t  *call;
 
-    for (i = 0; i < bundle->n; i++) {
-        script = bundle->scripts[i];
+    for (i = 0; i < eval->n; i++) {
+        call = eval->scripts[i];
 
-        bundle->elements[i] = (script->times > 1) ? 1 : 0;
+        eval->elements[i] = (call->times > 1) ? 1 : 0;
 
-        for (k = 0; k < script->n; k++) {
-            bundle->elements[i] +=
-                       ngx_rl_states(&script->claims[k]->bucket);
+        for (k = 0; k < call->n; k++) {
+            eval->elements[i] +=
+                       ngx_rl_states(&call->claims[k]->bucket);
         }
     }
 
-    if (ngx_rl_script_short(bundle->scripts[0])) {
-        return ngx_rl_bundle_short(command, bundle, eval);
+    if (ngx_rl_call_short(eval->scripts[0])) {
+        return ngx_rl_eval_short(command, eval, with_text);
     }
 
-    return ngx_rl_bundle_take(command, bundle, eval);
+    return ngx_rl_eval_take(command, eval, with_text);
 }
 
 
 static long long
-ngx_rl_bundle_short(char **command,
-    ngx_rl_bundle_t *bundle, unsigned eval)
+ngx_rl_eval_short(char **command, ngx_rl_eval_t *eval, unsigned with_text)
 {
-    size_t                              i;
-    uint64_t                            tick, several, now;
-    ngx_rl_args_t           args;
+    size_t                  i;
+    uint64_t                tick, several, now;
+    ngx_rl_resp_t           args;
     const ngx_rl_lua_t     *lua;
     const ngx_rl_bucket_t  *bucket;
 
-    bucket = &bundle->scripts[0]->claims[0]->bucket;
+    bucket = &eval->scripts[0]->claims[0]->bucket;
 
     lua = (bucket->algorithm == NGX_RL_GCRA)
           ? &ngx_rl_gcra : &ngx_rl_token_bucket;
 
-    ngx_rl_args_script(&args, eval, lua, bundle->n);
+    ngx_rl_eval_script(&args, with_text, lua, eval->n);
 
     several = 0;
 
-    for (i = 0; i < bundle->n; i++) {
-        ngx_rl_args_add(&args, bundle->scripts[i]->claims[0]->key,
-                                    bundle->scripts[i]->claims[0]->len);
-        several |= (bundle->scripts[i]->times > 1);
+    for (i = 0; i < eval->n; i++) {
+        ngx_rl_resp_add(&args, eval->scripts[i]->claims[0]->key,
+                        eval->scripts[i]->claims[0]->len);
+        several |= (eval->scripts[i]->times > 1);
     }
 
     if (bucket->algorithm == NGX_RL_GCRA) {
         tick = ngx_rl_gcra_tick(&bucket->rate);
 
-        ngx_rl_args_number(&args, bucket->capacity * tick);
-        ngx_rl_args_number(&args, bucket->cost * tick);
-        ngx_rl_args_number(&args, bucket->varies);
+        ngx_rl_resp_number(&args, bucket->capacity * tick);
+        ngx_rl_resp_number(&args, bucket->cost * tick);
+        ngx_rl_resp_number(&args, bucket->varies);
 
     } else {
-        ngx_rl_args_number(&args, bucket->capacity);
-        ngx_rl_args_number(&args, bucket->rate.num);
-        ngx_rl_args_number(&args, bucket->rate.den);
-        ngx_rl_args_number(&args, bucket->cost);
-        ngx_rl_args_number(&args,
-                                       ngx_rl_script_ttl(bucket));
+        ngx_rl_resp_number(&args, bucket->capacity);
+        ngx_rl_resp_number(&args, bucket->rate.num);
+        ngx_rl_resp_number(&args, bucket->rate.den);
+        ngx_rl_resp_number(&args, bucket->cost);
+        ngx_rl_resp_number(&args, ngx_rl_eval_ttl(bucket));
 
-        now = ngx_rl_script_slow(bucket) ? bundle->scripts[0]->now
+        now = ngx_rl_eval_slow(bucket) ? eval->scripts[0]->now
                                                      : 0;
 
         if (now || several) {
-            ngx_rl_args_number(&args, now);
+            ngx_rl_resp_number(&args, now);
         }
     }
 
-    for (i = 0; several && i < bundle->n; i++) {
-        ngx_rl_args_number(&args, bundle->scripts[i]->times);
+    for (i = 0; several && i < eval->n; i++) {
+        ngx_rl_resp_number(&args, eval->scripts[i]->times);
 
         /* where one is told how many pass, all are */
-        bundle->elements[i] = 2;
+        eval->elements[i] = 2;
     }
 
-    return ngx_rl_args_format(command, &args);
+    return ngx_rl_resp_format(command, &args);
 }
 
 
 static long long
-ngx_rl_bundle_take(char **command,
-    ngx_rl_bundle_t *bundle, unsigned eval)
+ngx_rl_eval_take(char **command, ngx_rl_eval_t *eval, unsigned with_text)
 {
-    size_t                        i, k;
-    const unsigned char          *number;
-    ngx_rl_args_t     args;
-    ngx_rl_script_t  *script;
+    size_t                i, k;
+    ngx_rl_resp_t         args;
+    ngx_rl_call_t        *call;
+    const unsigned char  *number;
 
-    script = bundle->scripts[0];
+    call = eval->scripts[0];
 
-    ngx_rl_args_script(&args, eval, &ngx_rl_take,
-                                   bundle->nlimits);
+    ngx_rl_eval_script(&args, with_text, &ngx_rl_take, eval->nlimits);
 
-    for (i = 0; i < bundle->nlimits; i++) {
-        ngx_rl_args_add(&args, bundle->limits[i]->key,
-                                    bundle->limits[i]->len);
+    for (i = 0; i < eval->nlimits; i++) {
+        ngx_rl_resp_add(&args, eval->limits[i]->key, eval->limits[i]->len);
     }
 
-    ngx_rl_args_word(&args, script->preview ? "peek" : "take");
-    ngx_rl_args_word(&args, script->clock ? "nginx" : "redis");
-    ngx_rl_args_number(&args, script->now);
-    ngx_rl_args_add(&args, script->id, script->id_len);
-    ngx_rl_args_number(&args, script->times);
+    ngx_rl_resp_word(&args, call->preview ? "peek" : "take");
+    ngx_rl_resp_word(&args, call->clock ? "nginx" : "redis");
+    ngx_rl_resp_number(&args, call->now);
+    ngx_rl_resp_add(&args, call->id, call->id_len);
+    ngx_rl_resp_number(&args, call->times);
 
-    for (i = 0; i < bundle->nlimits; i++) {
-        ngx_rl_args_claim(&args, bundle->limits[i]);
+    for (i = 0; i < eval->nlimits; i++) {
+        ngx_rl_eval_claim(&args, eval->limits[i]);
     }
 
     /* a single one has all of them */
 
-    number = bundle->numbers;
+    number = eval->numbers;
 
-    for (i = 0; bundle->n > 1 && i < bundle->n; i++) {
-        script = bundle->scripts[i];
+    for (i = 0; eval->n > 1 && i < eval->n; i++) {
+        call = eval->scripts[i];
 
-        ngx_rl_args_number(&args, script->times);
-        ngx_rl_args_number(&args, script->n);
+        ngx_rl_resp_number(&args, call->times);
+        ngx_rl_resp_number(&args, call->n);
 
-        for (k = 0; k < script->n; k++) {
-            ngx_rl_args_number(&args, *number++);
+        for (k = 0; k < call->n; k++) {
+            ngx_rl_resp_number(&args, *number++);
         }
     }
 
-    return ngx_rl_args_format(command, &args);
+    return ngx_rl_resp_format(command, &args);
 }
 
 
 /* whether two short calls are the same but for the key and the times */
 
 static int
-ngx_rl_script_alike(const ngx_rl_script_t *a,
-    const ngx_rl_script_t *b)
+ngx_rl_eval_alike(const ngx_rl_call_t *a, const ngx_rl_call_t *b)
 {
     const ngx_rl_bucket_t  *x, *y;
 
     x = &a->claims[0]->bucket;
     y = &b->claims[0]->bucket;
 
-    return ngx_rl_script_short(a)
+    return ngx_rl_call_short(a)
            && x->algorithm == y->algorithm && x->capacity == y->capacity
            && x->cost == y->cost && x->rate.num == y->rate.num
            && x->rate.den == y->rate.den && x->varies == y->varies;
@@ -396,18 +367,18 @@ ngx_rl_script_alike(const ngx_rl_script_t *a,
 
 
 long long
-ngx_rl_script_refund(char **command,
-    const ngx_rl_refund_t *refunds, size_t n, unsigned eval)
+ngx_rl_eval_refund(char **command,
+    const ngx_rl_refund_t *refunds, size_t n, unsigned with_text)
 {
-    size_t                              i;
-    uint64_t                            amount;
-    ngx_rl_args_t           args;
+    size_t                  i;
+    uint64_t                amount;
+    ngx_rl_resp_t           args;
     const ngx_rl_bucket_t  *bucket;
 
-    ngx_rl_args_script(&args, eval, &ngx_rl_refund, n);
+    ngx_rl_eval_script(&args, with_text, &ngx_rl_refund, n);
 
     for (i = 0; i < n; i++) {
-        ngx_rl_args_add(&args, refunds[i].key, refunds[i].len);
+        ngx_rl_resp_add(&args, refunds[i].key, refunds[i].len);
     }
 
     for (i = 0; i < n; i++) {
@@ -418,55 +389,52 @@ ngx_rl_script_refund(char **command,
             amount *= ngx_rl_gcra_tick(&bucket->rate);
         }
 
-        ngx_rl_args_word(&args,
-                       ngx_rl_algorithm_names[bucket->algorithm]);
-        ngx_rl_args_number(&args, bucket->capacity);
-        ngx_rl_args_number(&args, amount);
-        ngx_rl_args_add(&args, refunds[i].id, refunds[i].id_len);
+        ngx_rl_resp_word(&args, ngx_rl_algorithm_names[bucket->algorithm]);
+        ngx_rl_resp_number(&args, bucket->capacity);
+        ngx_rl_resp_number(&args, amount);
+        ngx_rl_resp_add(&args, refunds[i].id, refunds[i].id_len);
     }
 
-    return ngx_rl_args_format(command, &args);
+    return ngx_rl_resp_format(command, &args);
 }
 
 
 /* with its text, as it may be all that a new server has been told so far */
 
 long long
-ngx_rl_script_probe(char **command, const char *key, size_t len)
+ngx_rl_scripts_probe(char **command, const char *key, size_t len)
 {
-    ngx_rl_args_t  args;
+    ngx_rl_resp_t  args;
 
     args.n = 0;
 
-    ngx_rl_args_word(&args, "EVAL");
-    ngx_rl_args_word(&args, NGX_RL_LUA_PROBE);
-    ngx_rl_args_number(&args, 1);
-    ngx_rl_args_add(&args, key, len);
+    ngx_rl_resp_word(&args, "EVAL");
+    ngx_rl_resp_word(&args, NGX_RL_LUA_PROBE);
+    ngx_rl_resp_number(&args, 1);
+    ngx_rl_resp_add(&args, key, len);
 
-    return ngx_rl_args_format(command, &args);
+    return ngx_rl_resp_format(command, &args);
 }
 
 
 long long
-ngx_rl_script_load(char **command, size_t i)
+ngx_rl_scripts_load(char **command, size_t i)
 {
-    if (i >= sizeof(ngx_rl_scripts)
-             / sizeof(ngx_rl_scripts[0]))
-    {
+    if (i >= sizeof(ngx_rl_scripts) / sizeof(ngx_rl_scripts[0])) {
         return -2;
     }
 
-    return ngx_rl_script_command(command, "SCRIPT", "LOAD",
-                                   ngx_rl_scripts[i]->text, NULL);
+    return ngx_rl_resp_command(command, "SCRIPT", "LOAD",
+                               ngx_rl_scripts[i]->text, NULL);
 }
 
 
 long long
-ngx_rl_script_command(char **command, ...)
+ngx_rl_resp_command(char **command, ...)
 {
-    va_list                     words;
-    const char                 *word;
-    ngx_rl_args_t   args;
+    va_list        words;
+    const char    *word;
+    ngx_rl_resp_t  args;
 
     args.n = 0;
 
@@ -479,21 +447,20 @@ ngx_rl_script_command(char **command, ...)
             break;
         }
 
-        ngx_rl_args_word(&args, word);
+        ngx_rl_resp_word(&args, word);
     }
 
     va_end(words);
 
-    return ngx_rl_args_format(command, &args);
+    return ngx_rl_resp_format(command, &args);
 }
 
 
 ngx_rl_failure_e
-ngx_rl_bundle_reply(const ngx_rl_reply_t *reply,
-    ngx_rl_bundle_t *bundle)
+ngx_rl_eval_reply(const ngx_rl_reply_t *reply, ngx_rl_eval_t *eval)
 {
-    size_t                        i, n;
-    ngx_rl_reply_t    single, *first, **element;
+    size_t          i, n;
+    ngx_rl_reply_t  single, *first, **element;
 
     if (reply->type == REDIS_REPLY_ERROR) {
         return ngx_rl_failure(reply->str, reply->len);
@@ -501,8 +468,8 @@ ngx_rl_bundle_reply(const ngx_rl_reply_t *reply,
 
     n = 0;
 
-    for (i = 0; i < bundle->n; i++) {
-        n += bundle->elements[i];
+    for (i = 0; i < eval->n; i++) {
+        n += eval->elements[i];
     }
 
     if (n == 1) {
@@ -520,16 +487,16 @@ ngx_rl_bundle_reply(const ngx_rl_reply_t *reply,
         return NGX_RL_PROTOCOL;
     }
 
-    for (i = 0; i < bundle->n; i++) {
+    for (i = 0; i < eval->n; i++) {
 
-        if (bundle->scripts[i]
-            && !ngx_rl_script_states(bundle->scripts[i], element,
-                                                 bundle->elements[i]))
+        if (eval->scripts[i]
+            && !ngx_rl_eval_states(eval->scripts[i], element,
+                                   eval->elements[i]))
         {
             return NGX_RL_PROTOCOL;
         }
 
-        element += bundle->elements[i];
+        element += eval->elements[i];
     }
 
     return NGX_RL_OK;
@@ -539,14 +506,14 @@ ngx_rl_bundle_reply(const ngx_rl_reply_t *reply,
 /* of one call; 0: these can't be its numbers */
 
 static int
-ngx_rl_script_states(ngx_rl_script_t *script,
+ngx_rl_eval_states(ngx_rl_call_t *call,
     ngx_rl_reply_t *const *element, size_t n)
 {
-    size_t                       i, k, told, states;
+    size_t           i, k, told, states;
     ngx_rl_reply_t  *error;
 
-    script->failure = NGX_RL_OK;
-    script->passed = 0;
+    call->failure = NGX_RL_OK;
+    call->passed = 0;
 
     error = NULL;
     states = 0;
@@ -564,36 +531,34 @@ ngx_rl_script_states(ngx_rl_script_t *script,
     if (error) {
         /* somebody else's data is in one of its keys */
 
-        script->failure = ngx_rl_failure(error->str, error->len);
-        script->error = error;
+        call->failure = ngx_rl_failure(error->str, error->len);
+        call->error = error;
         return 1;
     }
 
-    for (i = 0; i < script->n; i++) {
-        states += ngx_rl_states(&script->claims[i]->bucket);
+    for (i = 0; i < call->n; i++) {
+        states += ngx_rl_states(&call->claims[i]->bucket);
     }
 
     told = n - states;
 
-    if (told && (element[0]->integer < 0
-                 || element[0]->integer > script->times))
+    if (told && (element[0]->integer < 0 || element[0]->integer > call->times))
     {
         return 0;
     }
 
     k = told;
 
-    for (i = 0; i < script->n; i++) {
-        states = ngx_rl_states(&script->claims[i]->bucket);
+    for (i = 0; i < call->n; i++) {
+        states = ngx_rl_states(&call->claims[i]->bucket);
 
         for (n = 0; n < states; n++) {
-            ngx_rl_script_state(script->claims[i], n,
-                                            element[k++]->integer);
+            ngx_rl_eval_state(call->claims[i], n, element[k++]->integer);
         }
     }
 
-    script->passed = told ? (uint32_t) element[0]->integer
-                          : (script->claims[0]->state[0] >= 0);
+    call->passed = told ? (uint32_t) element[0]->integer
+                          : (call->claims[0]->state[0] >= 0);
 
     return 1;
 }
@@ -602,10 +567,9 @@ ngx_rl_script_states(ngx_rl_script_t *script,
 /* of GCRA, ticks are told, and microtokens are what we count */
 
 static void
-ngx_rl_script_state(ngx_rl_claim_t *claim, size_t i,
-    int64_t n)
+ngx_rl_eval_state(ngx_rl_claim_t *claim, size_t i, int64_t n)
 {
-    uint64_t                   left;
+    uint64_t       left;
     ngx_rl_rate_t  rate;
 
     if (claim->bucket.algorithm == NGX_RL_GCRA) {
@@ -627,12 +591,12 @@ ngx_rl_script_state(ngx_rl_claim_t *claim, size_t i,
 
 
 int
-ngx_rl_script_enforced(const ngx_rl_script_t *script)
+ngx_rl_call_enforced(const ngx_rl_call_t *call)
 {
     size_t  i;
 
-    for (i = 0; i < script->n; i++) {
-        if (!script->claims[i]->shadow) {
+    for (i = 0; i < call->n; i++) {
+        if (!call->claims[i]->shadow) {
             return 1;
         }
     }
@@ -642,23 +606,23 @@ ngx_rl_script_enforced(const ngx_rl_script_t *script)
 
 
 int
-ngx_rl_script_taken(const ngx_rl_script_t *script)
+ngx_rl_call_taken(const ngx_rl_call_t *call)
 {
     int     taken;
     size_t  i;
 
-    if (script->preview) {
+    if (call->preview) {
         return 0;
     }
 
     taken = 0;
 
-    for (i = 0; i < script->n; i++) {
+    for (i = 0; i < call->n; i++) {
 
-        if (script->claims[i]->state[0] >= 0) {
+        if (call->claims[i]->state[0] >= 0) {
             taken = 1;
 
-        } else if (!script->claims[i]->shadow) {
+        } else if (!call->claims[i]->shadow) {
             return 0;
         }
     }
@@ -673,87 +637,82 @@ ngx_rl_script_taken(const ngx_rl_script_t *script)
  */
 
 int
-ngx_rl_script_short(const ngx_rl_script_t *script)
+ngx_rl_call_short(const ngx_rl_call_t *call)
 {
     const ngx_rl_bucket_t  *bucket;
 
-    bucket = &script->claims[0]->bucket;
+    bucket = &call->claims[0]->bucket;
 
-    return script->n == 1
-           && !script->preview
-           && !script->clock
+    return call->n == 1
+           && !call->preview
+           && !call->clock
            && bucket->step == 0
            && bucket->algorithm != NGX_RL_SLIDING_WINDOW_LOG
-           && (!script->part
+           && (!call->part
                || bucket->algorithm == NGX_RL_GCRA
-               || !ngx_rl_script_slow(bucket));
+               || !ngx_rl_eval_slow(bucket));
 }
 
 
 /* whether so much comes in a leap of a clock that another one has to witness */
 
 static int
-ngx_rl_script_slow(const ngx_rl_bucket_t *bucket)
+ngx_rl_eval_slow(const ngx_rl_bucket_t *bucket)
 {
-    return ngx_rl_script_ttl(bucket) > NGX_RL_HOUR;
+    return ngx_rl_eval_ttl(bucket) > NGX_RL_HOUR;
 }
 
 
 static void
-ngx_rl_args_claim(ngx_rl_args_t *args,
-    const ngx_rl_claim_t *claim)
+ngx_rl_eval_claim(ngx_rl_resp_t *args, const ngx_rl_claim_t *claim)
 {
-    uint64_t                            tick;
+    uint64_t                tick;
     const ngx_rl_bucket_t  *bucket;
 
     bucket = &claim->bucket;
     tick = (bucket->algorithm == NGX_RL_GCRA)
            ? ngx_rl_gcra_tick(&bucket->rate) : 1;
 
-    ngx_rl_args_word(args,
-                       ngx_rl_algorithm_names[bucket->algorithm]);
-    ngx_rl_args_word(args, claim->shadow ? "shadow" : "enforced");
-    ngx_rl_args_number(args, bucket->capacity * tick);
-    ngx_rl_args_number(args, bucket->cost * tick);
+    ngx_rl_resp_word(args, ngx_rl_algorithm_names[bucket->algorithm]);
+    ngx_rl_resp_word(args, claim->shadow ? "shadow" : "enforced");
+    ngx_rl_resp_number(args, bucket->capacity * tick);
+    ngx_rl_resp_number(args, bucket->cost * tick);
 
     if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-        ngx_rl_args_number(args, bucket->window);
-        ngx_rl_args_number(args, 0);
-        ngx_rl_args_number(args, 0);
+        ngx_rl_resp_number(args, bucket->window);
+        ngx_rl_resp_number(args, 0);
+        ngx_rl_resp_number(args, 0);
 
     } else {
-        ngx_rl_args_number(args, bucket->rate.num);
-        ngx_rl_args_number(args, bucket->rate.den);
-        ngx_rl_args_number(args,
-                      bucket->algorithm == NGX_RL_GCRA
-                      ? bucket->varies : bucket->step);
+        ngx_rl_resp_number(args, bucket->rate.num);
+        ngx_rl_resp_number(args, bucket->rate.den);
+        ngx_rl_resp_number(args, bucket->algorithm == NGX_RL_GCRA
+                           ? bucket->varies : bucket->step);
     }
 
     /* how long the state of gcra is kept, it says itself */
 
-    ngx_rl_args_number(args,
-                                   bucket->algorithm == NGX_RL_GCRA
-                                   ? 0 : ngx_rl_script_ttl(bucket));
+    ngx_rl_resp_number(args, bucket->algorithm == NGX_RL_GCRA
+                       ? 0 : ngx_rl_eval_ttl(bucket));
 }
 
 
 /* what every call begins with */
 
 static void
-ngx_rl_args_script(ngx_rl_args_t *args,
-    unsigned eval, const ngx_rl_lua_t *lua, size_t keys)
+ngx_rl_eval_script(ngx_rl_resp_t *args,
+    unsigned with_text, const ngx_rl_lua_t *lua, size_t keys)
 {
     args->n = 0;
 
-    ngx_rl_args_word(args, eval ? "EVAL" : "EVALSHA");
-    ngx_rl_args_word(args, eval ? lua->text : lua->sha1);
-    ngx_rl_args_number(args, keys);
+    ngx_rl_resp_word(args, with_text ? "EVAL" : "EVALSHA");
+    ngx_rl_resp_word(args, with_text ? lua->text : lua->sha1);
+    ngx_rl_resp_number(args, keys);
 }
 
 
 static void
-ngx_rl_args_add(ngx_rl_args_t *args, const char *data,
-    size_t len)
+ngx_rl_resp_add(ngx_rl_resp_t *args, const char *data, size_t len)
 {
     args->argv[args->n] = data;
     args->lens[args->n] = len;
@@ -762,22 +721,21 @@ ngx_rl_args_add(ngx_rl_args_t *args, const char *data,
 
 
 static void
-ngx_rl_args_word(ngx_rl_args_t *args,
-    const char *word)
+ngx_rl_resp_word(ngx_rl_resp_t *args, const char *word)
 {
-    ngx_rl_args_add(args, word, strlen(word));
+    ngx_rl_resp_add(args, word, strlen(word));
 }
 
 
 static void
-ngx_rl_args_number(ngx_rl_args_t *args, uint64_t n)
+ngx_rl_resp_number(ngx_rl_resp_t *args, uint64_t n)
 {
     char  *p, *last;
 
     last = args->numbers[args->n] + NGX_RL_NUMBER_LEN;
     p = ngx_rl_number(last, n);
 
-    ngx_rl_args_add(args, p, last - p);
+    ngx_rl_resp_add(args, p, last - p);
 }
 
 
@@ -787,8 +745,7 @@ ngx_rl_args_number(ngx_rl_args_t *args, uint64_t n)
  */
 
 static long long
-ngx_rl_args_format(char **command,
-    ngx_rl_args_t *args)
+ngx_rl_resp_format(char **command, ngx_rl_resp_t *args)
 {
     int     i;
     char   *p;
@@ -844,7 +801,7 @@ ngx_rl_prefix(char *p, char type, uint64_t n)
 
 
 void
-ngx_rl_script_free(char *command)
+ngx_rl_resp_free(char *command)
 {
     free(command);
 }
@@ -857,7 +814,7 @@ ngx_rl_script_free(char *command)
  */
 
 static uint64_t
-ngx_rl_script_ttl(const ngx_rl_bucket_t *bucket)
+ngx_rl_eval_ttl(const ngx_rl_bucket_t *bucket)
 {
     uint64_t  us;
 
@@ -868,8 +825,7 @@ ngx_rl_script_ttl(const ngx_rl_bucket_t *bucket)
         return NGX_RL_TTL_NEVER;
 
     } else {
-        us = ngx_rl_rate_wait(&bucket->rate,
-                               bucket->capacity * NGX_RL_MICRO);
+        us = ngx_rl_rate_wait(&bucket->rate, bucket->capacity * NGX_RL_MICRO);
     }
 
     us = (us > UINT64_MAX - bucket->step) ? us : us + bucket->step;

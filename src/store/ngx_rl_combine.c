@@ -27,168 +27,165 @@
 #include "store/ngx_rl_refund.h"
 
 
-#define NGX_RL_GROUPS   1024            /* chains of them */
-#define NGX_RL_RIDERS   10000           /* in one call */
+#define NGX_RL_COMBINERS   1024            /* chains of them */
+#define NGX_RL_COMBINED_MAX   10000           /* in one call */
 
 
-struct ngx_rl_group_s {
-    ngx_queue_t                      queue;      /* of its chain, or free */
+struct ngx_rl_combiner_s {
+    ngx_queue_t              queue;     /* of its chain, or free */
 
     /* -1, as in ngx_connection_t, at the same place: timers log it */
-    void                            *unused;
-    ngx_socket_t                     ident;
+    void                    *unused;
+    ngx_socket_t             ident;
 
-    ngx_rl_link_t       *link;
-    uint64_t                         hash[2];
-    ngx_rl_bucket_t      bucket;
-    ngx_msec_t                       timeout;
-    unsigned                         clock:1;
+    ngx_rl_server_t         *server;
+    uint64_t                 hash[2];
+    ngx_rl_bucket_t          bucket;
+    ngx_msec_t               timeout;
+    unsigned                 clock:1;
 
-    ngx_queue_t                      waiting;    /* takes, oldest first */
-    ngx_uint_t                       rides;      /* under way */
-    ngx_rl_ride_t       *last;       /* of them; may be NULL */
-    ngx_event_t                      timer;      /* they don't wait longer */
+    ngx_queue_t              waiting;   /* takes, oldest first */
+    ngx_uint_t               combined;  /* under way */
+    ngx_rl_combined_call_t  *last;      /* of them; may be NULL */
+    ngx_event_t              timer;     /* they don't wait longer */
 };
 
 
-struct ngx_rl_ride_s {
-    ngx_queue_t                      queue;      /* of free ones */
+struct ngx_rl_combined_call_s {
+    ngx_queue_t         queue;  /* of free ones */
 
-    ngx_rl_group_t      *group;
-    ngx_queue_t                      takes;      /* oldest first */
+    ngx_rl_combiner_t  *combiner;
+    ngx_queue_t         takes;  /* oldest first */
 
-    ngx_rl_errand_t      errand;
-    ngx_rl_claim_t       claim;
-    u_char                           id[NGX_RL_BATCH_ID];
-    u_char                          *key;        /* the claim's, malloc()ed */
-    size_t                           size;
+    ngx_rl_entry_t      entry;
+    ngx_rl_claim_t      claim;
+    u_char              id[NGX_RL_CALL_ID];
+    u_char             *key;    /* the claim's, malloc()ed */
+    size_t              size;
 
-    ngx_rl_trust_t       trust;
+    ngx_rl_known_ttl_t  trust;
 };
 
 
-static ngx_rl_group_t *ngx_rl_group_find(
-    ngx_rl_take_t *take, ngx_rl_link_t *link);
-static ngx_rl_group_t *ngx_rl_group_create(
-    ngx_rl_take_t *take, ngx_rl_link_t *link);
-static void ngx_rl_group_free(ngx_rl_group_t *group);
-static void ngx_rl_group_timer(ngx_event_t *ev);
-static void ngx_rl_group_go(ngx_rl_group_t *group);
-static ngx_rl_failure_e ngx_rl_ride_start(
-    ngx_rl_ride_t *ride, ngx_rl_take_t *take,
-    ngx_uint_t n);
-static void ngx_rl_ride_small(ngx_rl_ride_t *ride);
-static void ngx_rl_ride_over(ngx_rl_errand_t *errand,
+static ngx_rl_combiner_t *ngx_rl_combiner_find(
+    ngx_rl_take_t *take, ngx_rl_server_t *server);
+static ngx_rl_combiner_t *ngx_rl_combiner_create(
+    ngx_rl_take_t *take, ngx_rl_server_t *server);
+static void ngx_rl_combiner_free(ngx_rl_combiner_t *combiner);
+static void ngx_rl_combiner_timer(ngx_event_t *ev);
+static void ngx_rl_combiner_go(ngx_rl_combiner_t *combiner);
+static ngx_rl_failure_e ngx_rl_combined_start(
+    ngx_rl_combined_call_t *combined, ngx_rl_take_t *take, ngx_uint_t n);
+static void ngx_rl_combined_small(ngx_rl_combined_call_t *combined);
+static void ngx_rl_combined_over(ngx_rl_entry_t *entry,
     ngx_rl_failure_e failure);
-static void ngx_rl_ride_serve(ngx_rl_ride_t *ride);
-static void ngx_rl_ride_serve_one(
-    ngx_rl_ride_t *ride, ngx_queue_t *q, uint64_t left,
+static void ngx_rl_combined_serve(ngx_rl_combined_call_t *combined);
+static void ngx_rl_combined_serve_one(
+    ngx_rl_combined_call_t *combined, ngx_queue_t *q, uint64_t left,
     ngx_uint_t passed);
-static void ngx_rl_ride_rest(ngx_rl_ride_t *ride,
+static void ngx_rl_combined_rest(ngx_rl_combined_call_t *combined,
     uint64_t rest, ngx_uint_t empty);
-static void ngx_rl_ride_fail(ngx_rl_ride_t *ride,
+static void ngx_rl_combined_fail(ngx_rl_combined_call_t *combined,
     ngx_rl_failure_e failure);
-static ngx_rl_ride_t *ngx_rl_ride_create(
-    ngx_rl_group_t *group, ngx_rl_claim_t *claim);
-static void ngx_rl_ride_free(ngx_rl_ride_t *ride);
+static ngx_rl_combined_call_t *ngx_rl_combined_create(
+    ngx_rl_combiner_t *combiner, ngx_rl_claim_t *claim);
+static void ngx_rl_combined_free(ngx_rl_combined_call_t *combined);
 
 
-static ngx_queue_t                 *ngx_rl_groups;
-static ngx_queue_t                  ngx_rl_groups_free;
-static ngx_queue_t                  ngx_rl_rides_free;
-static ngx_pool_t                  *ngx_rl_group_pool;
-static ngx_rl_zone_t   *ngx_rl_group_zone;
+static ngx_queue_t                 *ngx_rl_combiners;
+static ngx_queue_t                  ngx_rl_combiners_free;
+static ngx_queue_t                  ngx_rl_combined_calls_free;
+static ngx_pool_t                  *ngx_rl_combine_pool;
+static ngx_rl_zone_t   *ngx_rl_combine_zone;
 
 
-#define ngx_rl_take_claim(take)                                   \
-    ((ngx_rl_call_t *) (take)->calls.elts)->errand.script.claims[0]
+#define ngx_rl_take_claim(take)                                               \
+    ((ngx_rl_take_call_t *) (take)->calls.elts)->entry.script.claims[0]
 
 
 ngx_int_t
-ngx_rl_group_init(ngx_cycle_t *cycle,
-    ngx_rl_zone_t *zone)
+ngx_rl_combine_init(ngx_cycle_t *cycle, ngx_rl_zone_t *zone)
 {
     ngx_uint_t  i;
 
-    ngx_rl_group_pool = cycle->pool;
-    ngx_rl_group_zone = zone;
+    ngx_rl_combine_pool = cycle->pool;
+    ngx_rl_combine_zone = zone;
 
-    ngx_rl_groups = ngx_palloc(cycle->pool,
-                          NGX_RL_GROUPS * sizeof(ngx_queue_t));
-    if (ngx_rl_groups == NULL) {
+    ngx_rl_combiners = ngx_palloc(cycle->pool,
+                                  NGX_RL_COMBINERS * sizeof(ngx_queue_t));
+    if (ngx_rl_combiners == NULL) {
         return NGX_ERROR;
     }
 
-    for (i = 0; i < NGX_RL_GROUPS; i++) {
-        ngx_queue_init(&ngx_rl_groups[i]);
+    for (i = 0; i < NGX_RL_COMBINERS; i++) {
+        ngx_queue_init(&ngx_rl_combiners[i]);
     }
 
-    ngx_queue_init(&ngx_rl_groups_free);
-    ngx_queue_init(&ngx_rl_rides_free);
+    ngx_queue_init(&ngx_rl_combiners_free);
+    ngx_queue_init(&ngx_rl_combined_calls_free);
 
     return NGX_OK;
 }
 
 
 void
-ngx_rl_group_exit(void)
+ngx_rl_combine_exit(void)
 {
-    ngx_queue_t                *q;
-    ngx_rl_ride_t  *ride;
+    ngx_queue_t             *q;
+    ngx_rl_combined_call_t  *combined;
 
-    if (ngx_rl_groups == NULL) {
+    if (ngx_rl_combiners == NULL) {
         return;
     }
 
-    for (q = ngx_queue_head(&ngx_rl_rides_free);
-         q != ngx_queue_sentinel(&ngx_rl_rides_free);
+    for (q = ngx_queue_head(&ngx_rl_combined_calls_free);
+         q != ngx_queue_sentinel(&ngx_rl_combined_calls_free);
          q = ngx_queue_next(q))
     {
-        ride = ngx_queue_data(q, ngx_rl_ride_t, queue);
+        combined = ngx_queue_data(q, ngx_rl_combined_call_t, queue);
 
-        if (ride->key) {
-            ngx_free(ride->key);
+        if (combined->key) {
+            ngx_free(combined->key);
         }
     }
 
-    ngx_rl_groups = NULL;
+    ngx_rl_combiners = NULL;
 }
 
 
 ngx_int_t
-ngx_rl_group_join(ngx_rl_take_t *take,
-    ngx_rl_link_t *link)
+ngx_rl_combine_join(ngx_rl_take_t *take, ngx_rl_server_t *server)
 {
-    ngx_rl_call_t     *call;
-    ngx_rl_ride_t     *ride;
-    ngx_rl_group_t    *group;
-    ngx_rl_failure_e   failure;
+    ngx_rl_failure_e         failure;
+    ngx_rl_combiner_t       *combiner;
+    ngx_rl_take_call_t      *call;
+    ngx_rl_combined_call_t  *combined;
 
     call = take->calls.elts;
-    group = ngx_rl_group_find(take, link);
+    combiner = ngx_rl_combiner_find(take, server);
 
-    if (group) {
-        ride = group->last;
+    if (combiner) {
+        combined = combiner->last;
 
-        take->group = group;
-        take->ride = NULL;
+        take->combiner = combiner;
+        take->combined = NULL;
         take->pending = 1;
 
-        if (ride && !ride->errand.gone
-            && ride->errand.script.times < NGX_RL_RIDERS)
+        if (combined && !combined->entry.gone
+            && combined->entry.script.times < NGX_RL_COMBINED_MAX)
         {
-            take->ride = ride;
-            ride->errand.script.times++;
-            ngx_queue_insert_tail(&ride->takes, &take->queue);
-            ngx_rl_batch_grew(&ride->errand);
+            take->combined = combined;
+            combined->entry.script.times++;
+            ngx_queue_insert_tail(&combined->takes, &take->queue);
+            ngx_rl_command_grew(&combined->entry);
 
             return NGX_AGAIN;
         }
 
-        ngx_queue_insert_tail(&group->waiting, &take->queue);
+        ngx_queue_insert_tail(&combiner->waiting, &take->queue);
 
-        if (!group->timer.timer_set) {
-            ngx_add_timer(&group->timer, take->timeout / 4 + 1);
+        if (!combiner->timer.timer_set) {
+            ngx_add_timer(&combiner->timer, take->timeout / 4 + 1);
         }
 
         return NGX_AGAIN;
@@ -196,29 +193,28 @@ ngx_rl_group_join(ngx_rl_take_t *take,
 
     failure = NGX_RL_OVERLOAD;
 
-    group = ngx_rl_group_create(take, link);
+    combiner = ngx_rl_combiner_create(take, server);
 
-    if (group) {
-        ride = ngx_rl_ride_create(group,
-                                       ngx_rl_take_claim(take));
+    if (combiner) {
+        combined = ngx_rl_combined_create(combiner, ngx_rl_take_claim(take));
 
-        if (ride) {
-            ngx_queue_insert_tail(&ride->takes, &take->queue);
+        if (combined) {
+            ngx_queue_insert_tail(&combined->takes, &take->queue);
 
-            failure = ngx_rl_ride_start(ride, take, 1);
+            failure = ngx_rl_combined_start(combined, take, 1);
 
             if (failure == NGX_RL_OK) {
-                take->group = group;
-                take->ride = ride;
+                take->combiner = combiner;
+                take->combined = combined;
                 take->pending = 1;
                 return NGX_AGAIN;
             }
 
             ngx_queue_remove(&take->queue);
-            ngx_rl_ride_free(ride);
+            ngx_rl_combined_free(combined);
         }
 
-        ngx_rl_group_free(group);
+        ngx_rl_combiner_free(combiner);
     }
 
     call->failure = failure;
@@ -228,56 +224,55 @@ ngx_rl_group_join(ngx_rl_take_t *take,
 
 
 void
-ngx_rl_group_leave(ngx_rl_take_t *take)
+ngx_rl_combine_leave(ngx_rl_take_t *take)
 {
-    ngx_rl_group_t  *group;
+    ngx_rl_combiner_t  *combiner;
 
-    group = take->group;
+    combiner = take->combiner;
 
     ngx_queue_remove(&take->queue);
     take->pending = 0;
 
-    if (take->ride == NULL && ngx_queue_empty(&group->waiting)) {
+    if (take->combined == NULL && ngx_queue_empty(&combiner->waiting)) {
 
-        if (group->timer.timer_set) {
-            ngx_del_timer(&group->timer);
+        if (combiner->timer.timer_set) {
+            ngx_del_timer(&combiner->timer);
         }
 
-        if (group->rides == 0) {
-            ngx_rl_group_free(group);
+        if (combiner->combined == 0) {
+            ngx_rl_combiner_free(combiner);
         }
     }
 }
 
 
-static ngx_rl_group_t *
-ngx_rl_group_find(ngx_rl_take_t *take,
-    ngx_rl_link_t *link)
+static ngx_rl_combiner_t *
+ngx_rl_combiner_find(ngx_rl_take_t *take, ngx_rl_server_t *server)
 {
-    ngx_queue_t                 *chain, *q;
-    ngx_rl_claim_t  *claim;
-    ngx_rl_group_t  *group;
+    ngx_queue_t        *chain, *q;
+    ngx_rl_claim_t     *claim;
+    ngx_rl_combiner_t  *combiner;
 
     claim = ngx_rl_take_claim(take);
-    chain = &ngx_rl_groups[claim->hash[0]
-                                       % NGX_RL_GROUPS];
+    chain = &ngx_rl_combiners[claim->hash[0]
+                                       % NGX_RL_COMBINERS];
 
     for (q = ngx_queue_head(chain);
          q != ngx_queue_sentinel(chain);
          q = ngx_queue_next(q))
     {
-        group = ngx_queue_data(q, ngx_rl_group_t, queue);
+        combiner = ngx_queue_data(q, ngx_rl_combiner_t, queue);
 
-        if (group->hash[0] == claim->hash[0]
-            && group->hash[1] == claim->hash[1]
-            && group->link == link
-            && group->timeout == take->timeout
-            && group->clock == take->clock
-            && ngx_memcmp(&group->bucket, &claim->bucket,
+        if (combiner->hash[0] == claim->hash[0]
+            && combiner->hash[1] == claim->hash[1]
+            && combiner->server == server
+            && combiner->timeout == take->timeout
+            && combiner->clock == take->clock
+            && ngx_memcmp(&combiner->bucket, &claim->bucket,
                           sizeof(ngx_rl_bucket_t))
-               == 0)
+            == 0)
         {
-            return group;
+            return combiner;
         }
     }
 
@@ -285,72 +280,69 @@ ngx_rl_group_find(ngx_rl_take_t *take,
 }
 
 
-static ngx_rl_group_t *
-ngx_rl_group_create(ngx_rl_take_t *take,
-    ngx_rl_link_t *link)
+static ngx_rl_combiner_t *
+ngx_rl_combiner_create(ngx_rl_take_t *take, ngx_rl_server_t *server)
 {
-    ngx_queue_t                 *q;
-    ngx_rl_claim_t  *claim;
-    ngx_rl_group_t  *group;
+    ngx_queue_t        *q;
+    ngx_rl_claim_t     *claim;
+    ngx_rl_combiner_t  *combiner;
 
     claim = ngx_rl_take_claim(take);
 
-    if (!ngx_queue_empty(&ngx_rl_groups_free)) {
-        q = ngx_queue_head(&ngx_rl_groups_free);
+    if (!ngx_queue_empty(&ngx_rl_combiners_free)) {
+        q = ngx_queue_head(&ngx_rl_combiners_free);
         ngx_queue_remove(q);
-        group = ngx_queue_data(q, ngx_rl_group_t, queue);
+        combiner = ngx_queue_data(q, ngx_rl_combiner_t, queue);
 
     } else {
-        group = ngx_pcalloc(ngx_rl_group_pool,
-                            sizeof(ngx_rl_group_t));
-        if (group == NULL) {
+        combiner = ngx_pcalloc(ngx_rl_combine_pool, sizeof(ngx_rl_combiner_t));
+        if (combiner == NULL) {
             return NULL;
         }
 
-        group->ident = (ngx_socket_t) -1;
-        group->timer.handler = ngx_rl_group_timer;
-        group->timer.data = group;
-        group->timer.log = ngx_cycle->log;
+        combiner->ident = (ngx_socket_t) -1;
+        combiner->timer.handler = ngx_rl_combiner_timer;
+        combiner->timer.data = combiner;
+        combiner->timer.log = ngx_cycle->log;
 
-        ngx_queue_init(&group->waiting);
+        ngx_queue_init(&combiner->waiting);
     }
 
-    group->link = link;
-    group->hash[0] = claim->hash[0];
-    group->hash[1] = claim->hash[1];
-    group->bucket = claim->bucket;
-    group->timeout = take->timeout;
-    group->clock = take->clock;
-    group->rides = 0;
-    group->last = NULL;
+    combiner->server = server;
+    combiner->hash[0] = claim->hash[0];
+    combiner->hash[1] = claim->hash[1];
+    combiner->bucket = claim->bucket;
+    combiner->timeout = take->timeout;
+    combiner->clock = take->clock;
+    combiner->combined = 0;
+    combiner->last = NULL;
 
-    ngx_queue_insert_head(&ngx_rl_groups[claim->hash[0]
-                                                % NGX_RL_GROUPS],
-                          &group->queue);
+    ngx_queue_insert_head(&ngx_rl_combiners[claim->hash[0]
+                          % NGX_RL_COMBINERS], &combiner->queue);
 
-    return group;
+    return combiner;
 }
 
 
 static void
-ngx_rl_group_free(ngx_rl_group_t *group)
+ngx_rl_combiner_free(ngx_rl_combiner_t *combiner)
 {
-    ngx_queue_remove(&group->queue);
-    ngx_queue_insert_head(&ngx_rl_groups_free, &group->queue);
+    ngx_queue_remove(&combiner->queue);
+    ngx_queue_insert_head(&ngx_rl_combiners_free, &combiner->queue);
 }
 
 
 static void
-ngx_rl_group_timer(ngx_event_t *ev)
+ngx_rl_combiner_timer(ngx_event_t *ev)
 {
-    ngx_rl_group_t  *group;
+    ngx_rl_combiner_t  *combiner;
 
-    group = ev->data;
+    combiner = ev->data;
 
-    ngx_rl_group_go(group);
+    ngx_rl_combiner_go(combiner);
 
-    if (group->rides == 0 && ngx_queue_empty(&group->waiting)) {
-        ngx_rl_group_free(group);
+    if (combiner->combined == 0 && ngx_queue_empty(&combiner->waiting)) {
+        ngx_rl_combiner_free(combiner);
     }
 }
 
@@ -358,95 +350,93 @@ ngx_rl_group_timer(ngx_event_t *ev)
 /* all who wait go with one call */
 
 static void
-ngx_rl_group_go(ngx_rl_group_t *group)
+ngx_rl_combiner_go(ngx_rl_combiner_t *combiner)
 {
-    ngx_uint_t                     n;
-    ngx_queue_t                   *q;
-    ngx_rl_ride_t     *ride;
-    ngx_rl_take_t     *take, *first;
-    ngx_rl_failure_e   failure;
+    ngx_uint_t               n;
+    ngx_queue_t             *q;
+    ngx_rl_take_t           *take, *first;
+    ngx_rl_failure_e         failure;
+    ngx_rl_combined_call_t  *combined;
 
-    if (group->timer.timer_set) {
-        ngx_del_timer(&group->timer);
+    if (combiner->timer.timer_set) {
+        ngx_del_timer(&combiner->timer);
     }
 
-    while (!ngx_queue_empty(&group->waiting)) {
+    while (!ngx_queue_empty(&combiner->waiting)) {
 
-        q = ngx_queue_head(&group->waiting);
+        q = ngx_queue_head(&combiner->waiting);
         first = ngx_queue_data(q, ngx_rl_take_t, queue);
 
-        ride = ngx_rl_ride_create(group,
-                                     ngx_rl_take_claim(first));
-        if (ride == NULL) {
+        combined = ngx_rl_combined_create(combiner, ngx_rl_take_claim(first));
+        if (combined == NULL) {
             /* each of them has its time, and no memory is a rare thing */
-            ngx_add_timer(&group->timer, 1);
+            ngx_add_timer(&combiner->timer, 1);
             return;
         }
 
         for (n = 0;
-             n < NGX_RL_RIDERS
-             && !ngx_queue_empty(&group->waiting);
+             n < NGX_RL_COMBINED_MAX
+             && !ngx_queue_empty(&combiner->waiting);
              n++)
         {
-            q = ngx_queue_head(&group->waiting);
+            q = ngx_queue_head(&combiner->waiting);
             ngx_queue_remove(q);
-            ngx_queue_insert_tail(&ride->takes, q);
+            ngx_queue_insert_tail(&combined->takes, q);
 
             take = ngx_queue_data(q, ngx_rl_take_t, queue);
-            take->ride = ride;
+            take->combined = combined;
         }
 
-        failure = ngx_rl_ride_start(ride, first, n);
+        failure = ngx_rl_combined_start(combined, first, n);
 
         if (failure != NGX_RL_OK) {
-            ride->errand.ended = ngx_rl_local_clock();
-            ngx_rl_ride_fail(ride, failure);
-            ngx_rl_ride_free(ride);
+            combined->entry.ended = ngx_rl_clock_us();
+            ngx_rl_combined_fail(combined, failure);
+            ngx_rl_combined_free(combined);
         }
     }
 }
 
 
 static ngx_rl_failure_e
-ngx_rl_ride_start(ngx_rl_ride_t *ride,
+ngx_rl_combined_start(ngx_rl_combined_call_t *combined,
     ngx_rl_take_t *take, ngx_uint_t n)
 {
-    uint64_t                       extra;
-    ngx_rl_script_t   *script;
-    ngx_rl_failure_e   failure;
+    uint64_t          extra;
+    ngx_rl_call_t    *call;
+    ngx_rl_failure_e  failure;
 
-    ride->trust = take->trust;
+    combined->trust = take->trust;
 
-    ride->errand.start = take->start;
-    ride->errand.timeout = take->timeout;
+    combined->entry.start = take->start;
+    combined->entry.timeout = take->timeout;
 
     extra = 0;
 
     if (take->lease) {
-        extra = ngx_rl_local_wanted(ngx_rl_group_zone,
-                                            &ride->claim, &take->trust,
-                                            take->lease,
-                                            ngx_rl_local_clock())
-                / ride->claim.bucket.cost;
+        extra = ngx_rl_known_lease_size(ngx_rl_combine_zone,
+                                        &combined->claim, &take->trust,
+                                        take->lease, ngx_rl_clock_us())
+                / combined->claim.bucket.cost;
     }
 
     if (extra && !ngx_rl_lease_room(take->trust.lease)) {
         extra = 0;
-        ngx_rl_ride_small(ride);
+        ngx_rl_combined_small(combined);
     }
 
-    script = &ride->errand.script;
+    call = &combined->entry.script;
 
-    script->times = (uint32_t) (n + extra);
-    script->passed = 0;
-    script->clock = take->clock;
-    script->part = 0;
+    call->times = (uint32_t) (n + extra);
+    call->passed = 0;
+    call->clock = take->clock;
+    call->part = 0;
 
-    failure = ngx_rl_batch_add(ride->group->link, &ride->errand);
+    failure = ngx_rl_command_add(combined->combiner->server, &combined->entry);
 
     if (failure == NGX_RL_OK) {
-        ride->group->rides++;
-        ride->group->last = ride;
+        combined->combiner->combined++;
+        combined->combiner->last = combined;
     }
 
     return failure;
@@ -456,53 +446,51 @@ ngx_rl_ride_start(ngx_rl_ride_t *ride,
 /* the next lease of this bucket is as small as the first */
 
 static void
-ngx_rl_ride_small(ngx_rl_ride_t *ride)
+ngx_rl_combined_small(ngx_rl_combined_call_t *combined)
 {
-    (void) ngx_rl_local_wanted(ngx_rl_group_zone,
-                                           &ride->claim, &ride->trust, 0,
-                                           ngx_rl_local_clock());
+    (void) ngx_rl_known_lease_size(ngx_rl_combine_zone,
+                                   &combined->claim, &combined->trust, 0,
+                                   ngx_rl_clock_us());
 }
 
 
 static void
-ngx_rl_ride_over(ngx_rl_errand_t *errand,
-    ngx_rl_failure_e failure)
+ngx_rl_combined_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
 {
-    ngx_rl_ride_t   *ride;
-    ngx_rl_group_t  *group;
+    ngx_rl_combiner_t       *combiner;
+    ngx_rl_combined_call_t  *combined;
 
-    ride = (ngx_rl_ride_t *)
-               ((u_char *) errand - offsetof(ngx_rl_ride_t,
-                                             errand));
-    group = ride->group;
-    group->rides--;
+    combined = (ngx_rl_combined_call_t *)
+               ((u_char *) entry - offsetof(ngx_rl_combined_call_t, entry));
+    combiner = combined->combiner;
+    combiner->combined--;
 
-    if (group->last == ride) {
-        group->last = NULL;
+    if (combiner->last == combined) {
+        combiner->last = NULL;
     }
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_ride_serve(ride);
+        ngx_rl_combined_serve(combined);
 
     } else {
 
         /* what it took in advance may be lost: the next one begins small */
 
-        if (ride->trust.lease) {
-            ngx_rl_ride_small(ride);
+        if (combined->trust.lease) {
+            ngx_rl_combined_small(combined);
         }
 
-        ngx_rl_ride_fail(ride, failure);
+        ngx_rl_combined_fail(combined, failure);
     }
 
-    ngx_rl_ride_free(ride);
+    ngx_rl_combined_free(combined);
 
-    if (!ngx_queue_empty(&group->waiting)) {
-        ngx_rl_group_go(group);
+    if (!ngx_queue_empty(&combiner->waiting)) {
+        ngx_rl_combiner_go(combiner);
     }
 
-    if (group->rides == 0 && ngx_queue_empty(&group->waiting)) {
-        ngx_rl_group_free(group);
+    if (combiner->combined == 0 && ngx_queue_empty(&combiner->waiting)) {
+        ngx_rl_combiner_free(combiner);
     }
 }
 
@@ -510,21 +498,21 @@ ngx_rl_ride_over(ngx_rl_errand_t *errand,
 /* those who ride, then those who wait, in their order; then there is a rest */
 
 static void
-ngx_rl_ride_serve(ngx_rl_ride_t *ride)
+ngx_rl_combined_serve(ngx_rl_combined_call_t *combined)
 {
-    int64_t                       *state;
-    uint64_t                       grants, left, unit;
-    ngx_rl_group_t    *group;
+    int64_t            *state;
+    uint64_t            grants, left, unit;
+    ngx_rl_combiner_t  *combiner;
 
-    group = ride->group;
-    state = ride->claim.state;
+    combiner = combined->combiner;
+    state = combined->claim.state;
 
-    grants = ride->errand.script.passed;
+    grants = combined->entry.script.passed;
     left = (state[0] < 0) ? -1 - state[0] : state[0];
 
-    unit = ride->claim.bucket.cost;
+    unit = combined->claim.bucket.cost;
 
-    if (ride->claim.bucket.algorithm != NGX_RL_SLIDING_WINDOW_LOG)
+    if (combined->claim.bucket.algorithm != NGX_RL_SLIDING_WINDOW_LOG)
     {
         unit *= NGX_RL_MICRO;
 
@@ -534,55 +522,54 @@ ngx_rl_ride_serve(ngx_rl_ride_t *ride)
     }
 
     while (grants
-           && (!ngx_queue_empty(&ride->takes)
-               || !ngx_queue_empty(&group->waiting)))
+           && (!ngx_queue_empty(&combined->takes)
+               || !ngx_queue_empty(&combiner->waiting)))
     {
         grants--;
 
-        ngx_rl_ride_serve_one(ride,
-                                 ngx_queue_empty(&ride->takes)
-                                 ? ngx_queue_head(&group->waiting)
-                                 : ngx_queue_head(&ride->takes),
-                                 left + grants * unit, 1);
+        ngx_rl_combined_serve_one(combined, ngx_queue_empty(&combined->takes)
+                                  ? ngx_queue_head(&combiner->waiting)
+                                  : ngx_queue_head(&combined->takes),
+                                  left + grants * unit, 1);
     }
 
-    while (!ngx_queue_empty(&ride->takes)) {
-        ngx_rl_ride_serve_one(ride, ngx_queue_head(&ride->takes),
-                                          left, 0);
+    while (!ngx_queue_empty(&combined->takes)) {
+        ngx_rl_combined_serve_one(combined, ngx_queue_head(&combined->takes),
+                                  left, 0);
     }
 
-    if (ngx_queue_empty(&group->waiting) && group->timer.timer_set) {
-        ngx_del_timer(&group->timer);
+    if (ngx_queue_empty(&combiner->waiting) && combiner->timer.timer_set) {
+        ngx_del_timer(&combiner->timer);
     }
 
-    ngx_rl_ride_rest(ride, grants, left < unit);
+    ngx_rl_combined_rest(combined, grants, left < unit);
 }
 
 
 static void
-ngx_rl_ride_serve_one(ngx_rl_ride_t *ride,
+ngx_rl_combined_serve_one(ngx_rl_combined_call_t *combined,
     ngx_queue_t *q, uint64_t left, ngx_uint_t passed)
 {
-    ngx_rl_call_t   *call;
-    ngx_rl_take_t   *take;
-    ngx_rl_claim_t  *claim;
+    ngx_rl_take_t       *take;
+    ngx_rl_claim_t      *claim;
+    ngx_rl_take_call_t  *call;
 
     ngx_queue_remove(q);
 
     take = ngx_queue_data(q, ngx_rl_take_t, queue);
     call = take->calls.elts;
-    claim = call->errand.script.claims[0];
+    claim = call->entry.script.claims[0];
 
     claim->state[0] = passed ? (int64_t) left : -1 - (int64_t) left;
-    claim->state[1] = ride->claim.state[1];
-    claim->state[2] = ride->claim.state[2];
+    claim->state[1] = combined->claim.state[1];
+    claim->state[2] = combined->claim.state[2];
 
     ngx_rl_decide(&claim->decision, &claim->bucket, claim->state);
     claim->decision.source = NGX_RL_SOURCE_REDIS;
 
     call->failure = NGX_RL_OK;
     take->pending = 0;
-    take->ended = ride->errand.ended;
+    take->ended = combined->entry.ended;
 
     take->handler(take);
 }
@@ -591,61 +578,58 @@ ngx_rl_ride_serve_one(ngx_rl_ride_t *ride,
 /* grants that nobody needed, and what else is to be learned */
 
 static void
-ngx_rl_ride_rest(ngx_rl_ride_t *ride, uint64_t rest,
+ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
     ngx_uint_t empty)
 {
-    uint64_t                      tokens;
-    ngx_rl_claim_t   *claim;
-    ngx_rl_refund_t   refund;
+    uint64_t         tokens;
+    ngx_rl_claim_t  *claim;
+    ngx_rl_refund_t  refund;
 
-    claim = &ride->claim;
+    claim = &combined->claim;
     tokens = rest * claim->bucket.cost;
 
-    if (tokens && ride->trust.lease
-        && ngx_rl_lease(ride->group->link, claim, &ride->trust,
-                                    ride->errand.sent, tokens,
-                                    ride->group->timeout)
-           == NGX_OK)
+    if (tokens && combined->trust.lease
+        && ngx_rl_lease(combined->combiner->server, claim, &combined->trust,
+                        combined->entry.sent, tokens,
+                        combined->combiner->timeout)
+        == NGX_OK)
     {
         return;
     }
 
     /* an empty bucket need not be asked for a while */
 
-    if (ride->trust.lease || (empty && ride->trust.deny)) {
-        (void) ngx_rl_local_learn(ngx_rl_group_zone,
-                                              claim, &ride->trust,
-                                              ride->errand.sent, 0, NULL);
+    if (combined->trust.lease || (empty && combined->trust.deny)) {
+        (void) ngx_rl_known_learn(ngx_rl_combine_zone, claim, &combined->trust,
+                                  combined->entry.sent, 0, NULL);
     }
 
     /* a call for one request has charged it, come what may */
 
-    if (tokens && ride->errand.script.times > 1) {
+    if (tokens && combined->entry.script.times > 1) {
         refund.key = claim->key;
         refund.len = claim->len;
         refund.bucket = claim->bucket;
         refund.tokens = tokens;
-        refund.id = ride->errand.script.id;
-        refund.id_len = ride->errand.script.id_len;
+        refund.id = combined->entry.script.id;
+        refund.id_len = combined->entry.script.id_len;
 
-        ngx_rl_refund(ride->group->link, &refund,
-                                  ride->group->timeout);
-        ngx_rl_local_returned(ngx_rl_group_zone,
-                                          claim, tokens);
+        ngx_rl_refund(combined->combiner->server, &refund,
+                      combined->combiner->timeout);
+        ngx_rl_known_lease_returned(ngx_rl_combine_zone, claim, tokens);
     }
 }
 
 
 static void
-ngx_rl_ride_fail(ngx_rl_ride_t *ride,
-    ngx_rl_failure_e failure)
+ngx_rl_combined_fail(ngx_rl_combined_call_t *combined, ngx_rl_failure_e failure)
 {
-    ngx_queue_t                *q;
-    ngx_rl_call_t  *call;
-    ngx_rl_take_t  *take;
+    ngx_queue_t         *q;
+    ngx_rl_take_t       *take;
+    ngx_rl_take_call_t  *call;
 
-    while (!ngx_queue_empty(&ride->takes)) {
-        q = ngx_queue_head(&ride->takes);
+    while (!ngx_queue_empty(&combined->takes)) {
+        q = ngx_queue_head(&combined->takes);
         ngx_queue_remove(q);
 
         take = ngx_queue_data(q, ngx_rl_take_t, queue);
@@ -653,71 +637,70 @@ ngx_rl_ride_fail(ngx_rl_ride_t *ride,
 
         call->failure = failure;
         take->pending = 0;
-        take->ended = ride->errand.ended;
+        take->ended = combined->entry.ended;
 
         take->handler(take);
     }
 }
 
 
-static ngx_rl_ride_t *
-ngx_rl_ride_create(ngx_rl_group_t *group,
-    ngx_rl_claim_t *claim)
+static ngx_rl_combined_call_t *
+ngx_rl_combined_create(ngx_rl_combiner_t *combiner, ngx_rl_claim_t *claim)
 {
-    u_char                     *key;
-    ngx_queue_t                *q;
-    ngx_rl_ride_t  *ride;
+    u_char                  *key;
+    ngx_queue_t             *q;
+    ngx_rl_combined_call_t  *combined;
 
-    if (!ngx_queue_empty(&ngx_rl_rides_free)) {
-        q = ngx_queue_head(&ngx_rl_rides_free);
-        ride = ngx_queue_data(q, ngx_rl_ride_t, queue);
+    if (!ngx_queue_empty(&ngx_rl_combined_calls_free)) {
+        q = ngx_queue_head(&ngx_rl_combined_calls_free);
+        combined = ngx_queue_data(q, ngx_rl_combined_call_t, queue);
 
     } else {
-        ride = ngx_pcalloc(ngx_rl_group_pool,
-                           sizeof(ngx_rl_ride_t));
-        if (ride == NULL) {
+        combined = ngx_pcalloc(ngx_rl_combine_pool,
+                               sizeof(ngx_rl_combined_call_t));
+        if (combined == NULL) {
             return NULL;
         }
 
-        ride->errand.handler = ngx_rl_ride_over;
-        ride->errand.script.claims[0] = &ride->claim;
-        ride->errand.script.n = 1;
-        ride->errand.script.id = (char *) ride->id;
+        combined->entry.handler = ngx_rl_combined_over;
+        combined->entry.script.claims[0] = &combined->claim;
+        combined->entry.script.n = 1;
+        combined->entry.script.id = (char *) combined->id;
 
-        ngx_queue_init(&ride->takes);
-        ngx_queue_insert_head(&ngx_rl_rides_free, &ride->queue);
+        ngx_queue_init(&combined->takes);
+        ngx_queue_insert_head(&ngx_rl_combined_calls_free, &combined->queue);
     }
 
     /* the key outlives the requests */
 
-    if (ride->size < claim->len) {
+    if (combined->size < claim->len) {
         key = ngx_alloc(2 * claim->len, ngx_cycle->log);
         if (key == NULL) {
             return NULL;
         }
 
-        if (ride->key) {
-            ngx_free(ride->key);
+        if (combined->key) {
+            ngx_free(combined->key);
         }
 
-        ride->key = key;
-        ride->size = 2 * claim->len;
+        combined->key = key;
+        combined->size = 2 * claim->len;
     }
 
-    ngx_queue_remove(&ride->queue);
+    ngx_queue_remove(&combined->queue);
 
-    ngx_memcpy(ride->key, claim->key, claim->len);
+    ngx_memcpy(combined->key, claim->key, claim->len);
 
-    ride->claim = *claim;
-    ride->claim.key = (char *) ride->key;
-    ride->group = group;
+    combined->claim = *claim;
+    combined->claim.key = (char *) combined->key;
+    combined->combiner = combiner;
 
-    return ride;
+    return combined;
 }
 
 
 static void
-ngx_rl_ride_free(ngx_rl_ride_t *ride)
+ngx_rl_combined_free(ngx_rl_combined_call_t *combined)
 {
-    ngx_queue_insert_head(&ngx_rl_rides_free, &ride->queue);
+    ngx_queue_insert_head(&ngx_rl_combined_calls_free, &combined->queue);
 }

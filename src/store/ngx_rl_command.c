@@ -18,71 +18,67 @@
 
 
 /* ms: in a worker that has much to do, turns are long */
-#define NGX_RL_BATCH_WAIT  5
+#define NGX_RL_COMMAND_WAIT  5
 
 
 /* what waits for one server */
 
-struct ngx_rl_lane_s {
-    ngx_rl_link_t       *link;
-    ngx_queue_t                      errands;
+struct ngx_rl_queue_s {
+    ngx_rl_server_t  *server;
+    ngx_queue_t       entries;
 
     /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t                     ident;
+    ngx_socket_t      ident;
 
-    ngx_event_t                      flush;      /* posted, and a timer: a
-                                                    process that leaves waits
-                                                    for nothing else */
-    unsigned                         grew:1;     /* in this turn */
+    ngx_event_t       flush;   /* posted, and a timer: a
+                                  process that leaves waits
+                                  for nothing else */
+    unsigned          grew:1;  /* in this turn */
 };
 
 
 /* a command under way */
 
-struct ngx_rl_batch_s {
-    ngx_queue_t                      queue;      /* free ones */
-    ngx_rl_link_t       *link;
-    ngx_rl_slot_t       *slot;
-    ngx_rl_errand_t     *errands[NGX_RL_BUNDLE];
-    ngx_rl_bundle_t      bundle;     /* of the same order */
-    ngx_uint_t                       live;       /* not cancelled */
-    uint64_t                         sent;       /* us */
-    unsigned                         eval:1;
+struct ngx_rl_command_s {
+    ngx_queue_t        queue;   /* free ones */
+    ngx_rl_server_t   *server;
+    ngx_rl_pending_t  *pending;
+    ngx_rl_entry_t    *entries[NGX_RL_EVAL_CALLS];
+    ngx_rl_eval_t      bundle;  /* of the same order */
+    ngx_uint_t         live;    /* not cancelled */
+    uint64_t           sent;    /* us */
+    unsigned           with_text:1;
 };
 
 
-static ngx_rl_lane_t *ngx_rl_batch_lane(
-    ngx_rl_link_t *link);
-static void ngx_rl_batch_flush(ngx_event_t *ev);
-static ngx_rl_batch_t *ngx_rl_batch_create(
-    ngx_rl_lane_t *lane);
-static void ngx_rl_batch_stamp(ngx_rl_batch_t *batch);
-static ngx_rl_failure_e ngx_rl_batch_send(
-    ngx_rl_batch_t *batch);
-static ngx_int_t ngx_rl_batch_reply(void *data,
+static ngx_rl_queue_t *ngx_rl_command_queue(ngx_rl_server_t *server);
+static void ngx_rl_command_flush(ngx_event_t *ev);
+static ngx_rl_command_t *ngx_rl_command_create(ngx_rl_queue_t *lane);
+static void ngx_rl_command_stamp(ngx_rl_command_t *command);
+static ngx_rl_failure_e ngx_rl_command_send(ngx_rl_command_t *command);
+static ngx_int_t ngx_rl_command_reply(void *data,
     ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
-static ngx_rl_failure_e ngx_rl_batch_again(
-    ngx_rl_batch_t *batch);
-static void ngx_rl_batch_done(ngx_rl_batch_t *batch,
+static ngx_rl_failure_e ngx_rl_command_again(ngx_rl_command_t *command);
+static void ngx_rl_command_done(ngx_rl_command_t *command,
     ngx_rl_failure_e failure);
-static void ngx_rl_batch_free(ngx_rl_batch_t *batch);
+static void ngx_rl_command_free(ngx_rl_command_t *command);
 
 
-static ngx_pool_t   *ngx_rl_batch_pool;
-static ngx_queue_t   ngx_rl_batches;
+static ngx_pool_t   *ngx_rl_command_pool;
+static ngx_queue_t   ngx_rl_commands_free;
 
 /* ids of calls: those of other processes begin with something else */
-static uint64_t      ngx_rl_batch_process;
-static uint64_t      ngx_rl_batch_calls;
+static uint64_t      ngx_rl_command_process;
+static uint64_t      ngx_rl_command_calls;
 
 
 void
-ngx_rl_batch_init(ngx_cycle_t *cycle)
+ngx_rl_command_init(ngx_cycle_t *cycle)
 {
-    ngx_rl_batch_pool = cycle->pool;
-    ngx_queue_init(&ngx_rl_batches);
+    ngx_rl_command_pool = cycle->pool;
+    ngx_queue_init(&ngx_rl_commands_free);
 
-    ngx_rl_batch_process =
+    ngx_rl_command_process =
         ((uint64_t) ngx_random() << 40)
         ^ ((uint64_t) ngx_random() << 20)
         ^ ngx_murmur_hash2(cycle->hostname.data, cycle->hostname.len)
@@ -92,32 +88,31 @@ ngx_rl_batch_init(ngx_cycle_t *cycle)
 
 /* made with the first call to a server; NULL: no memory */
 
-static ngx_rl_lane_t *
-ngx_rl_batch_lane(ngx_rl_link_t *link)
+static ngx_rl_queue_t *
+ngx_rl_command_queue(ngx_rl_server_t *server)
 {
-    void                       **place;
-    ngx_rl_lane_t   *lane;
+    void           **place;
+    ngx_rl_queue_t  *lane;
 
-    place = ngx_rl_link_lane(link);
+    place = ngx_rl_server_queue(server);
     lane = *place;
 
     if (lane) {
         return lane;
     }
 
-    lane = ngx_pcalloc(ngx_rl_batch_pool,
-                       sizeof(ngx_rl_lane_t));
+    lane = ngx_pcalloc(ngx_rl_command_pool, sizeof(ngx_rl_queue_t));
     if (lane == NULL) {
         return NULL;
     }
 
-    lane->link = link;
+    lane->server = server;
     lane->ident = (ngx_socket_t) -1;
-    lane->flush.handler = ngx_rl_batch_flush;
+    lane->flush.handler = ngx_rl_command_flush;
     lane->flush.data = lane;
     lane->flush.log = ngx_cycle->log;
 
-    ngx_queue_init(&lane->errands);
+    ngx_queue_init(&lane->entries);
 
     *place = lane;
 
@@ -126,30 +121,29 @@ ngx_rl_batch_lane(ngx_rl_link_t *link)
 
 
 ngx_rl_failure_e
-ngx_rl_batch_add(ngx_rl_link_t *link,
-    ngx_rl_errand_t *errand)
+ngx_rl_command_add(ngx_rl_server_t *server, ngx_rl_entry_t *entry)
 {
-    ngx_rl_lane_t     *lane;
-    ngx_rl_failure_e   failure;
+    ngx_rl_queue_t   *lane;
+    ngx_rl_failure_e  failure;
 
-    failure = ngx_rl_link_check(link);
+    failure = ngx_rl_server_check(server);
 
     if (failure != NGX_RL_OK) {
-        ngx_rl_link_unsent(link, failure);
+        ngx_rl_server_unsent(server, failure);
         return failure;
     }
 
-    lane = ngx_rl_batch_lane(link);
+    lane = ngx_rl_command_queue(server);
     if (lane == NULL) {
-        ngx_rl_link_unsent(link, NGX_RL_OVERLOAD);
+        ngx_rl_server_unsent(server, NGX_RL_OVERLOAD);
         return NGX_RL_OVERLOAD;
     }
 
-    errand->lane = lane;
-    errand->gone = 0;
+    entry->lane = lane;
+    entry->gone = 0;
     lane->grew = 1;
 
-    ngx_queue_insert_tail(&lane->errands, &errand->queue);
+    ngx_queue_insert_tail(&lane->entries, &entry->queue);
     ngx_post_event(&lane->flush, &ngx_posted_events);
 
     return NGX_RL_OK;
@@ -157,59 +151,58 @@ ngx_rl_batch_add(ngx_rl_link_t *link,
 
 
 void
-ngx_rl_batch_grew(ngx_rl_errand_t *errand)
+ngx_rl_command_grew(ngx_rl_entry_t *entry)
 {
-    errand->lane->grew = 1;
+    entry->lane->grew = 1;
 }
 
 
 void
-ngx_rl_batch_cancel(ngx_rl_errand_t *errand)
+ngx_rl_command_cancel(ngx_rl_entry_t *entry)
 {
-    ngx_rl_batch_t  *batch;
+    ngx_rl_command_t  *command;
 
-    if (!errand->gone) {
-        ngx_queue_remove(&errand->queue);
+    if (!entry->gone) {
+        ngx_queue_remove(&entry->queue);
         return;
     }
 
-    batch = errand->batch;
+    command = entry->batch;
 
-    batch->errands[errand->place] = NULL;
-    batch->bundle.scripts[errand->place] = NULL;
+    command->entries[entry->place] = NULL;
+    command->bundle.scripts[entry->place] = NULL;
 
-    if (--batch->live == 0) {
+    if (--command->live == 0) {
 
         /* nobody waits for the reply, and it may not have been sent yet */
 
-        ngx_rl_redis_cancel(batch->slot);
-        ngx_rl_batch_free(batch);
+        ngx_rl_pending_cancel(command->pending);
+        ngx_rl_command_free(command);
     }
 }
 
 
 void
-ngx_rl_batch_move(ngx_rl_errand_t *errand,
-    ngx_rl_errand_t *copy)
+ngx_rl_command_move(ngx_rl_entry_t *entry, ngx_rl_entry_t *copy)
 {
-    if (!errand->gone) {
-        ngx_queue_insert_after(&errand->queue, &copy->queue);
-        ngx_queue_remove(&errand->queue);
+    if (!entry->gone) {
+        ngx_queue_insert_after(&entry->queue, &copy->queue);
+        ngx_queue_remove(&entry->queue);
         return;
     }
 
-    errand->batch->errands[errand->place] = copy;
-    errand->batch->bundle.scripts[errand->place] = &copy->script;
+    entry->batch->entries[entry->place] = copy;
+    entry->batch->bundle.scripts[entry->place] = &copy->script;
 }
 
 
 static void
-ngx_rl_batch_flush(ngx_event_t *ev)
+ngx_rl_command_flush(ngx_event_t *ev)
 {
-    ngx_queue_t                   *q;
-    ngx_rl_lane_t     *lane;
-    ngx_rl_batch_t    *batch;
-    ngx_rl_errand_t   *errand;
+    ngx_queue_t       *q;
+    ngx_rl_queue_t    *lane;
+    ngx_rl_entry_t    *entry;
+    ngx_rl_command_t  *command;
     ngx_rl_failure_e   failure;
 
     lane = ev->data;
@@ -218,7 +211,7 @@ ngx_rl_batch_flush(ngx_event_t *ev)
         lane->grew = 0;
 
         if (!ev->timer_set) {
-            ngx_add_timer(ev, NGX_RL_BATCH_WAIT);
+            ngx_add_timer(ev, NGX_RL_COMMAND_WAIT);
         }
 
         ngx_post_event(ev, &ngx_posted_next_events);
@@ -235,31 +228,30 @@ ngx_rl_batch_flush(ngx_event_t *ev)
 
     ev->timedout = 0;
 
-    while (!ngx_queue_empty(&lane->errands)) {
+    while (!ngx_queue_empty(&lane->entries)) {
 
-        batch = ngx_rl_batch_create(lane);
+        command = ngx_rl_command_create(lane);
 
-        if (batch == NULL) {
-            q = ngx_queue_head(&lane->errands);
+        if (command == NULL) {
+            q = ngx_queue_head(&lane->entries);
             ngx_queue_remove(q);
 
-            errand = ngx_queue_data(q, ngx_rl_errand_t, queue);
+            entry = ngx_queue_data(q, ngx_rl_entry_t, queue);
 
-            ngx_rl_link_unsent(lane->link,
-                                           NGX_RL_OVERLOAD);
+            ngx_rl_server_unsent(lane->server, NGX_RL_OVERLOAD);
 
-            errand->ended = ngx_rl_local_clock();
-            errand->handler(errand, NGX_RL_OVERLOAD);
+            entry->ended = ngx_rl_clock_us();
+            entry->handler(entry, NGX_RL_OVERLOAD);
             continue;
         }
 
-        ngx_rl_batch_stamp(batch);
+        ngx_rl_command_stamp(command);
 
-        failure = ngx_rl_batch_send(batch);
+        failure = ngx_rl_command_send(command);
 
         if (failure != NGX_RL_OK) {
-            ngx_rl_link_unsent(lane->link, failure);
-            ngx_rl_batch_done(batch, failure);
+            ngx_rl_server_unsent(lane->server, failure);
+            ngx_rl_command_done(command, failure);
         }
     }
 }
@@ -267,96 +259,95 @@ ngx_rl_batch_flush(ngx_event_t *ev)
 
 /* the oldest errand, and all that can go with it */
 
-static ngx_rl_batch_t *
-ngx_rl_batch_create(ngx_rl_lane_t *lane)
+static ngx_rl_command_t *
+ngx_rl_command_create(ngx_rl_queue_t *lane)
 {
-    ngx_uint_t                    most;
-    ngx_msec_t                    timeout;
-    ngx_queue_t                  *q, *next;
-    ngx_rl_batch_t   *batch;
-    ngx_rl_errand_t  *errand;
+    ngx_uint_t         most;
+    ngx_msec_t         timeout;
+    ngx_queue_t       *q, *next;
+    ngx_rl_entry_t    *entry;
+    ngx_rl_command_t  *command;
 
-    if (!ngx_queue_empty(&ngx_rl_batches)) {
-        q = ngx_queue_head(&ngx_rl_batches);
+    if (!ngx_queue_empty(&ngx_rl_commands_free)) {
+        q = ngx_queue_head(&ngx_rl_commands_free);
         ngx_queue_remove(q);
-        batch = ngx_queue_data(q, ngx_rl_batch_t, queue);
+        command = ngx_queue_data(q, ngx_rl_command_t, queue);
 
     } else {
-        batch = ngx_palloc(ngx_rl_batch_pool,
-                           sizeof(ngx_rl_batch_t));
-        if (batch == NULL) {
+        command = ngx_palloc(ngx_rl_command_pool, sizeof(ngx_rl_command_t));
+        if (command == NULL) {
             return NULL;
         }
     }
 
-    batch->link = lane->link;
-    batch->eval = 0;
-    batch->live = 0;
-    batch->bundle.n = 0;
+    command->server = lane->server;
+    command->with_text = 0;
+    command->live = 0;
+    command->bundle.n = 0;
 
     /* keys of one command to a cluster have to be of one slot */
 
-    most = ngx_rl_link_peer(lane->link)->node
-           ? 1 : NGX_RL_BUNDLE;
+    most = ngx_rl_server_get_conf(lane->server)->node
+           ? 1 : NGX_RL_EVAL_CALLS;
 
     timeout = 0;
 
-    for (q = ngx_queue_head(&lane->errands);
-         q != ngx_queue_sentinel(&lane->errands) && batch->live < most;
+    for (q = ngx_queue_head(&lane->entries);
+         q != ngx_queue_sentinel(&lane->entries) && command->live < most;
          q = next)
     {
         next = ngx_queue_next(q);
-        errand = ngx_queue_data(q, ngx_rl_errand_t, queue);
+        entry = ngx_queue_data(q, ngx_rl_entry_t, queue);
 
-        if ((batch->live && errand->timeout != timeout)
-            || !ngx_rl_bundle_add(&batch->bundle, &errand->script))
+        if ((command->live && entry->timeout != timeout)
+            || !ngx_rl_eval_add(&command->bundle, &entry->script))
         {
             continue;
         }
 
         ngx_queue_remove(q);
 
-        timeout = errand->timeout;
+        timeout = entry->timeout;
 
-        errand->gone = 1;
-        errand->batch = batch;
-        errand->place = batch->live;
-        batch->errands[batch->live++] = errand;
+        entry->gone = 1;
+        entry->batch = command;
+        entry->place = command->live;
+        command->entries[command->live++] = entry;
     }
 
-    return batch;
+    return command;
 }
 
 
 /* the time, and an id that no other command has, if the script asks for one */
 
 static void
-ngx_rl_batch_stamp(ngx_rl_batch_t *batch)
+ngx_rl_command_stamp(ngx_rl_command_t *command)
 {
-    size_t                        len;
-    u_char                        id[NGX_RL_BATCH_ID];
-    uint64_t                      now;
-    ngx_uint_t                    i;
-    struct timeval                tv;
-    ngx_rl_script_t  *script;
+    size_t          len;
+    u_char          id[NGX_RL_CALL_ID];
+    uint64_t        now;
+    ngx_uint_t      i;
+    ngx_rl_call_t  *call;
+    struct timeval  tv;
 
     ngx_gettimeofday(&tv);
 
     now = (uint64_t) tv.tv_sec * NGX_RL_MICRO + tv.tv_usec;
     len = 0;
 
-    if (!ngx_rl_script_short(batch->bundle.scripts[0])) {
-        len = ngx_sprintf(id, "%xL-%xL", ngx_rl_batch_process,
-                          ngx_rl_batch_calls++)
+    if (!ngx_rl_call_short(command->bundle.scripts[0])) {
+        len = ngx_sprintf(id, "%xL-%xL", ngx_rl_command_process,
+                          ngx_rl_command_calls++)
               - id;
     }
 
-    for (i = 0; i < batch->bundle.n; i++) {
-        script = batch->bundle.scripts[i];
+    for (i = 0; i < command->bundle.n; i++) {
+        call = command->bundle.scripts[i];
 
-        script->now = now;
-        script->id_len = len;
-        ngx_memcpy(script->id, id, len);
+        call->now = now;
+        call->id_len = len;
+        ngx_memcpy(call->id, id, len);
     }
 }
 
@@ -368,39 +359,38 @@ ngx_rl_batch_stamp(ngx_rl_batch_t *batch)
  */
 
 static ngx_rl_failure_e
-ngx_rl_batch_send(ngx_rl_batch_t *batch)
+ngx_rl_command_send(ngx_rl_command_t *batch)
 {
-    char                          *bytes;
-    long long                      len;
-    ngx_str_t                      command;
-    ngx_uint_t                     i;
-    ngx_msec_t                     spent, left;
-    ngx_rl_errand_t   *errand;
-    ngx_rl_failure_e   failure;
+    char             *bytes;
+    long long         len;
+    ngx_str_t         command;
+    ngx_uint_t        i;
+    ngx_msec_t        spent, left;
+    ngx_rl_entry_t   *entry;
+    ngx_rl_failure_e  failure;
 
     left = NGX_MAX_INT32_VALUE;
-    batch->sent = ngx_rl_local_clock();
+    batch->sent = ngx_rl_clock_us();
 
     for (i = 0; i < batch->bundle.n; i++) {
-        errand = batch->errands[i];
-        errand->sent = batch->sent;
+        entry = batch->entries[i];
+        entry->sent = batch->sent;
 
-        spent = ngx_current_msec - errand->start;
+        spent = ngx_current_msec - entry->start;
 
-        if (!batch->eval) {
-            spent = ngx_min(spent, errand->timeout * 3 / 4);
+        if (!batch->with_text) {
+            spent = ngx_min(spent, entry->timeout * 3 / 4);
         }
 
-        spent = ngx_min(spent, errand->timeout);
-        left = ngx_min(left, errand->timeout - spent);
+        spent = ngx_min(spent, entry->timeout);
+        left = ngx_min(left, entry->timeout - spent);
     }
 
     if (left == 0) {
         return NGX_RL_TIMEOUT;
     }
 
-    len = ngx_rl_bundle_format(&bytes, &batch->bundle,
-                                           batch->eval);
+    len = ngx_rl_eval_format(&bytes, &batch->bundle, batch->with_text);
     if (len < 0) {
         return NGX_RL_OVERLOAD;
     }
@@ -408,31 +398,30 @@ ngx_rl_batch_send(ngx_rl_batch_t *batch)
     command.data = (u_char *) bytes;
     command.len = len;
 
-    failure = ngx_rl_link_send(batch->link, &command, left,
-                                           ngx_rl_batch_reply,
-                                           batch, &batch->slot);
-    ngx_rl_script_free(bytes);
+    failure = ngx_rl_server_send(batch->server, &command, left,
+                                 ngx_rl_command_reply, batch, &batch->pending);
+    ngx_rl_resp_free(bytes);
 
     return failure;
 }
 
 
 static ngx_int_t
-ngx_rl_batch_reply(void *data, ngx_rl_reply_t *reply,
+ngx_rl_command_reply(void *data, ngx_rl_reply_t *reply,
     ngx_rl_failure_e failure)
 {
-    ngx_rl_batch_t *batch = data;
+    ngx_rl_command_t  *command = data;
 
     if (failure == NGX_RL_OK) {
-        failure = ngx_rl_bundle_reply(reply, &batch->bundle);
+        failure = ngx_rl_eval_reply(reply, &command->bundle);
     }
 
     /* only a call that did not run is made again, once, with the text */
 
-    if (failure == NGX_RL_NOSCRIPT && !batch->eval) {
-        ngx_rl_link_reload(batch->link);
+    if (failure == NGX_RL_NOSCRIPT && !command->with_text) {
+        ngx_rl_server_reload(command->server);
 
-        failure = ngx_rl_batch_again(batch);
+        failure = ngx_rl_command_again(command);
 
         if (failure == NGX_RL_OK) {
             return NGX_OK;
@@ -440,14 +429,14 @@ ngx_rl_batch_reply(void *data, ngx_rl_reply_t *reply,
     }
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_link_answered(batch->link,
-                            ngx_rl_local_clock() - batch->sent);
+        ngx_rl_server_answered(command->server,
+                               ngx_rl_clock_us() - command->sent);
 
     } else {
-        ngx_rl_link_failed(batch->link, failure, reply, 1);
+        ngx_rl_server_failed(command->server, failure, reply, 1);
     }
 
-    ngx_rl_batch_done(batch, failure);
+    ngx_rl_command_done(command, failure);
 
     return (failure == NGX_RL_PROTOCOL) ? NGX_ERROR : NGX_OK;
 }
@@ -456,83 +445,80 @@ ngx_rl_batch_reply(void *data, ngx_rl_reply_t *reply,
 /* for those who still wait for it */
 
 static ngx_rl_failure_e
-ngx_rl_batch_again(ngx_rl_batch_t *batch)
+ngx_rl_command_again(ngx_rl_command_t *command)
 {
-    ngx_uint_t                    i, n;
-    ngx_rl_errand_t  *errand;
+    ngx_uint_t       i, n;
+    ngx_rl_entry_t  *entry;
 
-    n = batch->bundle.n;
+    n = command->bundle.n;
 
-    batch->eval = 1;
-    batch->live = 0;
-    batch->bundle.n = 0;
+    command->with_text = 1;
+    command->live = 0;
+    command->bundle.n = 0;
 
     for (i = 0; i < n; i++) {
-        errand = batch->errands[i];
+        entry = command->entries[i];
 
-        if (errand == NULL) {
+        if (entry == NULL) {
             continue;
         }
 
         /* what went together before does so again */
 
-        (void) ngx_rl_bundle_add(&batch->bundle, &errand->script);
+        (void) ngx_rl_eval_add(&command->bundle, &entry->script);
 
-        errand->place = batch->live;
-        batch->errands[batch->live++] = errand;
+        entry->place = command->live;
+        command->entries[command->live++] = entry;
     }
 
-    return ngx_rl_batch_send(batch);
+    return ngx_rl_command_send(command);
 }
 
 
 static void
-ngx_rl_batch_done(ngx_rl_batch_t *batch,
-    ngx_rl_failure_e failure)
+ngx_rl_command_done(ngx_rl_command_t *command, ngx_rl_failure_e failure)
 {
-    uint64_t                       now;
-    ngx_uint_t                     i, counts;
-    ngx_rl_errand_t   *errand;
-    ngx_rl_failure_e   own;
+    uint64_t          now;
+    ngx_uint_t        i, counts;
+    ngx_rl_entry_t   *entry;
+    ngx_rl_failure_e  own;
 
-    now = ngx_rl_local_clock();
+    now = ngx_rl_clock_us();
     counts = 1;
 
     /* whoever is cancelled from here on finds no slot to cancel */
 
-    batch->live = batch->bundle.n + 1;
+    command->live = command->bundle.n + 1;
 
-    for (i = 0; i < batch->bundle.n; i++) {
+    for (i = 0; i < command->bundle.n; i++) {
 
-        errand = batch->errands[i];
+        entry = command->entries[i];
 
-        if (errand == NULL) {
+        if (entry == NULL) {
             continue;
         }
 
         own = failure;
 
-        if (failure == NGX_RL_OK
-            && errand->script.failure != NGX_RL_OK)
-        {
-            own = errand->script.failure;
-            ngx_rl_link_failed(batch->link, own,
-                                           errand->script.error, counts);
+        if (failure == NGX_RL_OK && entry->script.failure != NGX_RL_OK) {
+            own = entry->script.failure;
+            ngx_rl_server_failed(command->server, own,
+                                 entry->script.error, counts);
             counts = 0;
         }
 
-        batch->errands[i] = NULL;
+        command->entries[i] = NULL;
 
-        errand->ended = now;
-        errand->handler(errand, own);
+        entry->ended = now;
+        entry->handler(entry, own);
     }
 
-    ngx_rl_batch_free(batch);
+    ngx_rl_command_free(command);
 }
 
 
 static void
-ngx_rl_batch_free(ngx_rl_batch_t *batch)
+ngx_rl_command_free(ngx_rl_command_t *command)
 {
-    ngx_queue_insert_head(&ngx_rl_batches, &batch->queue);
+    ngx_queue_insert_head(&ngx_rl_commands_free, &command->queue);
 }

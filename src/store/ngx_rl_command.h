@@ -16,65 +16,64 @@
 
 
 /* bytes that the id of a call may have */
-#define NGX_RL_BATCH_ID  (2 * NGX_INT64_LEN)
+#define NGX_RL_CALL_ID  (2 * NGX_INT64_LEN)
 
 
-typedef struct ngx_rl_errand_s  ngx_rl_errand_t;
-typedef struct ngx_rl_lane_s    ngx_rl_lane_t;
-typedef struct ngx_rl_batch_s   ngx_rl_batch_t;
+typedef struct ngx_rl_entry_s  ngx_rl_entry_t;
+typedef struct ngx_rl_queue_s    ngx_rl_queue_t;
+typedef struct ngx_rl_command_s   ngx_rl_command_t;
 
-typedef void (*ngx_rl_errand_pt)(
-    ngx_rl_errand_t *errand, ngx_rl_failure_e failure);
+typedef void (*ngx_rl_entry_pt)(
+    ngx_rl_entry_t *entry, ngx_rl_failure_e failure);
 
 
 /* a call; its memory is the caller's */
 
-struct ngx_rl_errand_s {
+struct ngx_rl_entry_s {
 
     /* set by the caller */
 
-    ngx_rl_script_t      script;     /* its id: room for one */
-    ngx_rl_errand_pt     handler;
-    ngx_msec_t                       start;
-    ngx_msec_t                       timeout;    /* since then */
+    ngx_rl_call_t      script;   /* its id: room for one */
+    ngx_rl_entry_pt    handler;
+    ngx_msec_t         start;
+    ngx_msec_t         timeout;  /* since then */
 
     /* valid when the handler is called */
 
-    uint64_t                         sent;       /* us */
-    uint64_t                         ended;
+    uint64_t           sent;     /* us */
+    uint64_t           ended;
 
     /* the batch's own */
 
-    ngx_queue_t                      queue;      /* until it has gone */
-    ngx_rl_lane_t       *lane;
-    ngx_rl_batch_t      *batch;
-    ngx_uint_t                       place;      /* in the batch */
-    unsigned                         gone:1;     /* the script is final */
+    ngx_queue_t        queue;    /* until it has gone */
+    ngx_rl_queue_t    *lane;
+    ngx_rl_command_t  *batch;
+    ngx_uint_t         place;    /* in the batch */
+    unsigned           gone:1;   /* the script is final */
 };
 
 
-void ngx_rl_batch_init(ngx_cycle_t *cycle);
+void ngx_rl_command_init(ngx_cycle_t *cycle);
 
 /*
  * NGX_RL_OK: the handler will be called, exactly once and within
  * the timeout, not before this function has returned; else it will not.  The
  * link has been told what came of it in either case.
  */
-ngx_rl_failure_e ngx_rl_batch_add(
-    ngx_rl_link_t *link, ngx_rl_errand_t *errand);
+ngx_rl_failure_e ngx_rl_command_add(
+    ngx_rl_server_t *server, ngx_rl_entry_t *entry);
 
 /* an errand that has not gone yet is for one request more */
-void ngx_rl_batch_grew(ngx_rl_errand_t *errand);
+void ngx_rl_command_grew(ngx_rl_entry_t *entry);
 
 /*
  * The handler will not be called, and nothing of the errand is used any more.
  * What it asks for is taken all the same, if it has gone.
  */
-void ngx_rl_batch_cancel(ngx_rl_errand_t *errand);
+void ngx_rl_command_cancel(ngx_rl_entry_t *entry);
 
 /* an errand under way goes on in a copy of it */
-void ngx_rl_batch_move(ngx_rl_errand_t *errand,
-    ngx_rl_errand_t *copy);
+void ngx_rl_command_move(ngx_rl_entry_t *entry, ngx_rl_entry_t *copy);
 
 
 #endif /* _NGX_RL_COMMAND_H_INCLUDED_ */

@@ -31,55 +31,51 @@
 #define NGX_RL_LEASE_ENDS  512
 
 /* of one worker, about 200 bytes each */
-#define NGX_RL_LEASE_NOTES  131072
+#define NGX_RL_LEASES_MAX  131072
 
 /* looked at for each that is wanted */
 #define NGX_RL_LEASE_LOOKS  2
 
 
 typedef struct {
-    ngx_queue_t                      queue;
-    ngx_rl_link_t       *link;
-    ngx_rl_bucket_t      bucket;
-    uint64_t                         hash[2];    /* of the claim */
-    uint32_t                         mark;       /* of the lease */
-    ngx_msec_t                       end;
-    ngx_msec_t                       timeout;    /* of the refund */
-    size_t                           len;
-    char                             key[1];     /* as long as it is */
-} ngx_rl_note_t;
+    ngx_queue_t       queue;
+    ngx_rl_server_t  *server;
+    ngx_rl_bucket_t   bucket;
+    uint64_t          hash[2];  /* of the claim */
+    uint32_t          mark;     /* of the lease */
+    ngx_msec_t        end;
+    ngx_msec_t        timeout;  /* of the refund */
+    size_t            len;
+    char              key[1];   /* as long as it is */
+} ngx_rl_lease_t;
 
 
 typedef struct {
-    ngx_queue_t                      queue;
-    ngx_msec_t                       ttl;
+    ngx_queue_t   queue;
+    ngx_msec_t    ttl;
 
     /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t                     ident;
+    ngx_socket_t  ident;
 
-    ngx_queue_t                      notes;      /* the first to end first */
-    ngx_queue_t                     *look;       /* the next to be looked at;
-                                                    or the sentinel */
-    ngx_event_t                      timer;
-} ngx_rl_line_t;
+    ngx_queue_t   notes;  /* the first to end first */
+    ngx_queue_t  *look;   /* the next to be looked at;
+                             or the sentinel */
+    ngx_event_t   timer;
+} ngx_rl_lease_queue_t;
 
 
-static ngx_rl_line_t *ngx_rl_lease_line(
-    ngx_msec_t ttl);
+static ngx_rl_lease_queue_t *ngx_rl_lease_queue(ngx_msec_t ttl);
 static void ngx_rl_lease_timer(ngx_event_t *ev);
-static void ngx_rl_lease_look(ngx_rl_line_t *line);
-static void ngx_rl_lease_end(ngx_rl_line_t *line,
-    ngx_rl_note_t *note);
-static void ngx_rl_note_claim(ngx_rl_note_t *note,
-    ngx_rl_claim_t *claim);
-static void ngx_rl_note_free(ngx_rl_line_t *line,
-    ngx_rl_note_t *note);
+static void ngx_rl_lease_look(ngx_rl_lease_queue_t *lq);
+static void ngx_rl_lease_end(ngx_rl_lease_queue_t *lq, ngx_rl_lease_t *lease);
+static void ngx_rl_lease_claim(ngx_rl_lease_t *lease, ngx_rl_claim_t *claim);
+static void ngx_rl_lease_free(ngx_rl_lease_queue_t *lq, ngx_rl_lease_t *lease);
 
 
-static ngx_queue_t                  ngx_rl_lines;
+static ngx_queue_t                  ngx_rl_lease_queues;
 static ngx_rl_zone_t   *ngx_rl_lease_zone;
 static ngx_rl_stats_t  *ngx_rl_lease_stats;
-static ngx_uint_t                   ngx_rl_lease_notes;
+static ngx_uint_t                   ngx_rl_leases;
 static ngx_uint_t                   ngx_rl_lease_max;
 
 
@@ -91,9 +87,9 @@ ngx_rl_lease_init(ngx_cycle_t *cycle,
 
     ngx_rl_lease_zone = zone;
     ngx_rl_lease_stats = stats;
-    ngx_rl_lease_notes = 0;
+    ngx_rl_leases = 0;
 
-    ngx_queue_init(&ngx_rl_lines);
+    ngx_queue_init(&ngx_rl_lease_queues);
 
     /* of three quarters of the keys, a part for each worker */
 
@@ -102,46 +98,46 @@ ngx_rl_lease_init(ngx_cycle_t *cycle,
     ngx_rl_lease_max =
                                ngx_min((ngx_uint_t) zone->cells->n / 4 * 3
                                        / ngx_max(ccf->worker_processes, 1),
-                                       NGX_RL_LEASE_NOTES);
+                                       NGX_RL_LEASES_MAX);
 }
 
 
 void
 ngx_rl_lease_exit(void)
 {
-    ngx_queue_t                *q, *next, *n, *after;
-    ngx_rl_line_t  *line;
-    ngx_rl_note_t  *note;
+    ngx_queue_t           *q, *next, *n, *after;
+    ngx_rl_lease_t        *lease;
+    ngx_rl_lease_queue_t  *lq;
 
-    for (q = ngx_queue_head(&ngx_rl_lines);
-         q != ngx_queue_sentinel(&ngx_rl_lines);
+    for (q = ngx_queue_head(&ngx_rl_lease_queues);
+         q != ngx_queue_sentinel(&ngx_rl_lease_queues);
          q = next)
     {
         next = ngx_queue_next(q);
-        line = ngx_queue_data(q, ngx_rl_line_t, queue);
+        lq = ngx_queue_data(q, ngx_rl_lease_queue_t, queue);
 
-        for (n = ngx_queue_head(&line->notes);
-             n != ngx_queue_sentinel(&line->notes);
+        for (n = ngx_queue_head(&lq->notes);
+             n != ngx_queue_sentinel(&lq->notes);
              n = after)
         {
             after = ngx_queue_next(n);
-            note = ngx_queue_data(n, ngx_rl_note_t, queue);
+            lease = ngx_queue_data(n, ngx_rl_lease_t, queue);
 
-            ngx_rl_lease_end(line, note);
+            ngx_rl_lease_end(lq, lease);
         }
 
-        if (line->timer.timer_set) {
-            ngx_del_timer(&line->timer);
+        if (lq->timer.timer_set) {
+            ngx_del_timer(&lq->timer);
         }
 
-        if (line->timer.posted) {
-            ngx_delete_posted_event(&line->timer);
+        if (lq->timer.posted) {
+            ngx_delete_posted_event(&lq->timer);
         }
 
-        ngx_free(line);
+        ngx_free(lq);
     }
 
-    ngx_queue_init(&ngx_rl_lines);
+    ngx_queue_init(&ngx_rl_lease_queues);
 
     /* calls that are still answered get none */
 
@@ -152,15 +148,15 @@ ngx_rl_lease_exit(void)
 ngx_uint_t
 ngx_rl_lease_room(ngx_msec_t ttl)
 {
-    ngx_rl_line_t  *line;
+    ngx_rl_lease_queue_t  *lq;
 
-    line = ngx_rl_lease_line(ttl);
+    lq = ngx_rl_lease_queue(ttl);
 
-    if (line) {
-        ngx_rl_lease_look(line);
+    if (lq) {
+        ngx_rl_lease_look(lq);
     }
 
-    if (ngx_rl_lease_notes < ngx_rl_lease_max) {
+    if (ngx_rl_leases < ngx_rl_lease_max) {
         return 1;
     }
 
@@ -171,57 +167,56 @@ ngx_rl_lease_room(ngx_msec_t ttl)
 
 
 ngx_int_t
-ngx_rl_lease(ngx_rl_link_t *link,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
+ngx_rl_lease(ngx_rl_server_t *server,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl,
     uint64_t sent, uint64_t tokens, ngx_msec_t timeout)
 {
-    ngx_rl_line_t  *line;
-    ngx_rl_note_t  *note;
+    ngx_rl_lease_t        *lease;
+    ngx_rl_lease_queue_t  *lq;
 
-    if (ngx_rl_lease_notes >= ngx_rl_lease_max) {
+    if (ngx_rl_leases >= ngx_rl_lease_max) {
         return NGX_DECLINED;
     }
 
-    line = ngx_rl_lease_line(trust->lease);
-    if (line == NULL) {
+    lq = ngx_rl_lease_queue(ttl->lease);
+    if (lq == NULL) {
         return NGX_DECLINED;
     }
 
-    note = ngx_alloc(offsetof(ngx_rl_note_t, key) + claim->len,
-                     ngx_cycle->log);
-    if (note == NULL) {
+    lease = ngx_alloc(offsetof(ngx_rl_lease_t, key) + claim->len,
+                      ngx_cycle->log);
+    if (lease == NULL) {
         return NGX_DECLINED;
     }
 
-    if (ngx_rl_local_learn(ngx_rl_lease_zone, claim,
-                                       trust, sent, tokens, &note->mark)
+    if (ngx_rl_known_learn(ngx_rl_lease_zone, claim,
+                           ttl, sent, tokens, &lease->mark)
         != NGX_OK)
     {
-        ngx_free(note);
+        ngx_free(lease);
         return NGX_DECLINED;
     }
 
-    note->link = link;
-    note->bucket = claim->bucket;
-    note->hash[0] = claim->hash[0];
-    note->hash[1] = claim->hash[1];
-    note->end = ngx_current_msec + line->ttl;
-    note->timeout = timeout;
-    note->len = claim->len;
+    lease->server = server;
+    lease->bucket = claim->bucket;
+    lease->hash[0] = claim->hash[0];
+    lease->hash[1] = claim->hash[1];
+    lease->end = ngx_current_msec + lq->ttl;
+    lease->timeout = timeout;
+    lease->len = claim->len;
 
-    ngx_memcpy(note->key, claim->key, claim->len);
+    ngx_memcpy(lease->key, claim->key, claim->len);
 
-    ngx_queue_insert_tail(&line->notes, &note->queue);
-    ngx_rl_lease_notes++;
+    ngx_queue_insert_tail(&lq->notes, &lease->queue);
+    ngx_rl_leases++;
 
-    if (!line->timer.timer_set && !line->timer.posted) {
-        ngx_add_timer(&line->timer,
-                      line->ttl + line->ttl / NGX_RL_LEASE_LATE);
+    if (!lq->timer.timer_set && !lq->timer.posted) {
+        ngx_add_timer(&lq->timer, lq->ttl + lq->ttl / NGX_RL_LEASE_LATE);
     }
 
     /* the connection has to be there when the worker leaves */
 
-    ngx_rl_link_keep(link);
+    ngx_rl_server_hold(server);
 
     return NGX_OK;
 }
@@ -229,69 +224,67 @@ ngx_rl_lease(ngx_rl_link_t *link,
 
 /* NULL: no memory */
 
-static ngx_rl_line_t *
-ngx_rl_lease_line(ngx_msec_t ttl)
+static ngx_rl_lease_queue_t *
+ngx_rl_lease_queue(ngx_msec_t ttl)
 {
-    ngx_queue_t                *q;
-    ngx_rl_line_t  *line;
+    ngx_queue_t           *q;
+    ngx_rl_lease_queue_t  *lq;
 
-    for (q = ngx_queue_head(&ngx_rl_lines);
-         q != ngx_queue_sentinel(&ngx_rl_lines);
+    for (q = ngx_queue_head(&ngx_rl_lease_queues);
+         q != ngx_queue_sentinel(&ngx_rl_lease_queues);
          q = ngx_queue_next(q))
     {
-        line = ngx_queue_data(q, ngx_rl_line_t, queue);
+        lq = ngx_queue_data(q, ngx_rl_lease_queue_t, queue);
 
-        if (line->ttl == ttl) {
-            return line;
+        if (lq->ttl == ttl) {
+            return lq;
         }
     }
 
-    line = ngx_calloc(sizeof(ngx_rl_line_t), ngx_cycle->log);
-    if (line == NULL) {
+    lq = ngx_calloc(sizeof(ngx_rl_lease_queue_t), ngx_cycle->log);
+    if (lq == NULL) {
         return NULL;
     }
 
-    line->ttl = ttl;
-    line->ident = (ngx_socket_t) -1;
-    line->timer.handler = ngx_rl_lease_timer;
-    line->timer.data = line;
-    line->timer.log = ngx_cycle->log;
-    line->timer.cancelable = 1;
+    lq->ttl = ttl;
+    lq->ident = (ngx_socket_t) -1;
+    lq->timer.handler = ngx_rl_lease_timer;
+    lq->timer.data = lq;
+    lq->timer.log = ngx_cycle->log;
+    lq->timer.cancelable = 1;
 
-    ngx_queue_init(&line->notes);
-    line->look = &line->notes;
+    ngx_queue_init(&lq->notes);
+    lq->look = &lq->notes;
 
-    ngx_queue_insert_tail(&ngx_rl_lines, &line->queue);
+    ngx_queue_insert_tail(&ngx_rl_lease_queues, &lq->queue);
 
-    return line;
+    return lq;
 }
 
 
 static void
-ngx_rl_lease_look(ngx_rl_line_t *line)
+ngx_rl_lease_look(ngx_rl_lease_queue_t *lq)
 {
-    ngx_uint_t                  n;
-    ngx_queue_t                *q;
-    ngx_rl_note_t  *note;
-    ngx_rl_claim_t  claim;
+    ngx_uint_t       n;
+    ngx_queue_t     *q;
+    ngx_rl_lease_t  *lease;
+    ngx_rl_claim_t   claim;
 
     for (n = 0; n < NGX_RL_LEASE_LOOKS; n++) {
 
-        q = line->look;
-        line->look = ngx_queue_next(q);
+        q = lq->look;
+        lq->look = ngx_queue_next(q);
 
-        if (q == ngx_queue_sentinel(&line->notes)) {
+        if (q == ngx_queue_sentinel(&lq->notes)) {
             continue;
         }
 
-        note = ngx_queue_data(q, ngx_rl_note_t, queue);
+        lease = ngx_queue_data(q, ngx_rl_lease_t, queue);
 
-        ngx_rl_note_claim(note, &claim);
+        ngx_rl_lease_claim(lease, &claim);
 
-        if (ngx_rl_local_spent(ngx_rl_lease_zone,
-                                           &claim, note->mark))
-        {
-            ngx_rl_note_free(line, note);
+        if (ngx_rl_known_lease_spent(ngx_rl_lease_zone, &claim, lease->mark)) {
+            ngx_rl_lease_free(lq, lease);
         }
     }
 }
@@ -300,23 +293,22 @@ ngx_rl_lease_look(ngx_rl_line_t *line)
 static void
 ngx_rl_lease_timer(ngx_event_t *ev)
 {
-    ngx_uint_t                  n;
-    ngx_queue_t                *q;
-    ngx_msec_int_t              left;
-    ngx_rl_line_t  *line;
-    ngx_rl_note_t  *note;
+    ngx_uint_t             n;
+    ngx_queue_t           *q;
+    ngx_msec_int_t         left;
+    ngx_rl_lease_t        *lease;
+    ngx_rl_lease_queue_t  *lq;
 
-    line = ev->data;
+    lq = ev->data;
 
-    for (n = 0; !ngx_queue_empty(&line->notes); n++) {
-        q = ngx_queue_head(&line->notes);
-        note = ngx_queue_data(q, ngx_rl_note_t, queue);
+    for (n = 0; !ngx_queue_empty(&lq->notes); n++) {
+        q = ngx_queue_head(&lq->notes);
+        lease = ngx_queue_data(q, ngx_rl_lease_t, queue);
 
-        left = (ngx_msec_int_t) (note->end - ngx_current_msec);
+        left = (ngx_msec_int_t) (lease->end - ngx_current_msec);
 
         if (left > 0) {
-            ngx_add_timer(ev, left + line->ttl
-                                     / NGX_RL_LEASE_LATE);
+            ngx_add_timer(ev, left + lq->ttl / NGX_RL_LEASE_LATE);
             return;
         }
 
@@ -325,61 +317,58 @@ ngx_rl_lease_timer(ngx_event_t *ev)
             return;
         }
 
-        ngx_rl_lease_end(line, note);
+        ngx_rl_lease_end(lq, lease);
     }
 }
 
 
 static void
-ngx_rl_lease_end(ngx_rl_line_t *line,
-    ngx_rl_note_t *note)
+ngx_rl_lease_end(ngx_rl_lease_queue_t *lq, ngx_rl_lease_t *lease)
 {
     ngx_rl_claim_t   claim;
     ngx_rl_refund_t  refund;
 
-    ngx_rl_note_claim(note, &claim);
+    ngx_rl_lease_claim(lease, &claim);
 
-    refund.tokens = ngx_rl_local_end(ngx_rl_lease_zone,
-                                                 &claim, note->mark);
+    refund.tokens = ngx_rl_known_lease_end(ngx_rl_lease_zone,
+                                           &claim, lease->mark);
 
     if (refund.tokens) {
-        refund.key = note->key;
-        refund.len = note->len;
-        refund.bucket = note->bucket;
+        refund.key = lease->key;
+        refund.len = lease->len;
+        refund.bucket = lease->bucket;
         refund.id = "";
         refund.id_len = 0;
 
-        ngx_rl_refund(note->link, &refund, note->timeout);
+        ngx_rl_refund(lease->server, &refund, lease->timeout);
     }
 
-    ngx_rl_note_free(line, note);
+    ngx_rl_lease_free(lq, lease);
 }
 
 
 /* as much of it as shared memory knows a claim by */
 
 static void
-ngx_rl_note_claim(ngx_rl_note_t *note,
-    ngx_rl_claim_t *claim)
+ngx_rl_lease_claim(ngx_rl_lease_t *lease, ngx_rl_claim_t *claim)
 {
-    claim->bucket = note->bucket;
-    claim->hash[0] = note->hash[0];
-    claim->hash[1] = note->hash[1];
+    claim->bucket = lease->bucket;
+    claim->hash[0] = lease->hash[0];
+    claim->hash[1] = lease->hash[1];
 }
 
 
 static void
-ngx_rl_note_free(ngx_rl_line_t *line,
-    ngx_rl_note_t *note)
+ngx_rl_lease_free(ngx_rl_lease_queue_t *lq, ngx_rl_lease_t *lease)
 {
-    ngx_rl_link_release(note->link);
+    ngx_rl_server_release(lease->server);
 
-    if (line->look == &note->queue) {
-        line->look = ngx_queue_next(&note->queue);
+    if (lq->look == &lease->queue) {
+        lq->look = ngx_queue_next(&lease->queue);
     }
 
-    ngx_queue_remove(&note->queue);
-    ngx_free(note);
+    ngx_queue_remove(&lease->queue);
+    ngx_free(lease);
 
-    ngx_rl_lease_notes--;
+    ngx_rl_leases--;
 }

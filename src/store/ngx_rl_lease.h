@@ -31,8 +31,8 @@ ngx_uint_t ngx_rl_lease_room(ngx_msec_t ttl);
  * when the time of the lease is over goes back.  NGX_DECLINED: there is nowhere
  * to hold them.
  */
-ngx_int_t ngx_rl_lease(ngx_rl_link_t *link,
-    ngx_rl_claim_t *claim, ngx_rl_trust_t *trust,
+ngx_int_t ngx_rl_lease(ngx_rl_server_t *server,
+    ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl,
     uint64_t sent, uint64_t tokens, ngx_msec_t timeout);
 
 

@@ -32,56 +32,53 @@
 /* one refund; its key and id follow */
 
 typedef struct {
-    ngx_queue_t                   queue;     /* of a line, or a parcel */
-    ngx_msec_t                    made;
-    ngx_msec_t                    timeout;   /* of its command */
-    ngx_rl_refund_t   refund;
+    ngx_queue_t      queue;    /* of a line, or a parcel */
+    ngx_msec_t       made;
+    ngx_msec_t       timeout;  /* of its command */
+    ngx_rl_refund_t  refund;
 } ngx_rl_due_t;
 
 
 /* what goes back to one server */
 
 typedef struct {
-    ngx_queue_t                   queue;     /* of all lines */
-    ngx_rl_link_t    *link;
-    ngx_queue_t                   dues;      /* oldest first */
-    ngx_uint_t                    commands;  /* under way */
+    ngx_queue_t       queue;     /* of all lines */
+    ngx_rl_server_t  *server;
+    ngx_queue_t       dues;      /* oldest first */
+    ngx_uint_t        commands;  /* under way */
 } ngx_rl_refunds_t;
 
 
 typedef struct {
-    ngx_queue_t                    queue;    /* of all under way */
+    ngx_queue_t        queue;  /* of all under way */
     ngx_rl_refunds_t  *line;
-    ngx_queue_t                    dues;
-    ngx_uint_t                     n;
-    unsigned                       eval:1;
-} ngx_rl_parcel_t;
+    ngx_queue_t        dues;
+    ngx_uint_t         n;
+    unsigned           with_text:1;
+} ngx_rl_refund_command_t;
 
 
-static ngx_rl_refunds_t *ngx_rl_refund_line(
-    ngx_rl_link_t *link);
+static ngx_rl_refunds_t *ngx_rl_refund_line(ngx_rl_server_t *server);
 static void ngx_rl_refund_flush(ngx_event_t *ev);
-static void ngx_rl_refund_flush_line(
+static void ngx_rl_refund_flush_line(ngx_rl_refunds_t *line);
+static ngx_rl_refund_command_t *ngx_rl_refund_command_create(
     ngx_rl_refunds_t *line);
-static ngx_rl_parcel_t *ngx_rl_parcel_create(
-    ngx_rl_refunds_t *line);
-static ngx_rl_failure_e ngx_rl_parcel_send(
-    ngx_rl_parcel_t *parcel);
-static ngx_int_t ngx_rl_parcel_reply(void *data,
+static ngx_rl_failure_e ngx_rl_refund_command_send(
+    ngx_rl_refund_command_t *command);
+static ngx_int_t ngx_rl_refund_command_reply(void *data,
     ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
-static void ngx_rl_parcel_free(
-    ngx_rl_parcel_t *parcel, ngx_uint_t lost);
+static void ngx_rl_refund_command_free(
+    ngx_rl_refund_command_t *command, ngx_uint_t lost);
 static void ngx_rl_refund_free(ngx_queue_t *dues,
     ngx_rl_refunds_t *line, ngx_uint_t lost);
 static void ngx_rl_due_free(ngx_rl_due_t *due,
     ngx_rl_refunds_t *line, ngx_uint_t lost);
-static void ngx_rl_refund_lost(ngx_rl_link_t *link,
-    uint64_t tokens);
+static void ngx_rl_refund_lost(ngx_rl_server_t *server, uint64_t tokens);
 static void ngx_rl_refund_drain(void);
 
 
 static ngx_queue_t  ngx_rl_refund_lines;
-static ngx_queue_t  ngx_rl_parcels;
+static ngx_queue_t  ngx_rl_refund_commands;
 static ngx_event_t  ngx_rl_refund_event;
 static ngx_uint_t   ngx_rl_refund_kept;
 
@@ -95,7 +92,7 @@ void
 ngx_rl_refund_init(void)
 {
     ngx_queue_init(&ngx_rl_refund_lines);
-    ngx_queue_init(&ngx_rl_parcels);
+    ngx_queue_init(&ngx_rl_refund_commands);
 
     ngx_memzero(&ngx_rl_refund_event, sizeof(ngx_event_t));
 
@@ -117,17 +114,17 @@ ngx_rl_refund_end(void)
 
 
 void
-ngx_rl_refund(ngx_rl_link_t *link,
+ngx_rl_refund(ngx_rl_server_t *server,
     const ngx_rl_refund_t *refund, ngx_msec_t timeout)
 {
-    char                          *p;
+    char              *p;
     ngx_rl_due_t      *due;
     ngx_rl_refunds_t  *line;
 
     /* the node that a lease came from may have left its cluster */
 
-    link = ngx_rl_link_now(link, refund->key, refund->len);
-    line = ngx_rl_refund_line(link);
+    server = ngx_rl_server_now(server, refund->key, refund->len);
+    line = ngx_rl_refund_line(server);
 
     /* leases, which are given back at the end, have a bound of their own */
 
@@ -135,14 +132,14 @@ ngx_rl_refund(ngx_rl_link_t *link,
         || (ngx_rl_refund_kept >= NGX_RL_REFUND_MAX
             && !ngx_rl_refund_last))
     {
-        ngx_rl_refund_lost(link, refund->tokens);
+        ngx_rl_refund_lost(server, refund->tokens);
         return;
     }
 
     due = ngx_alloc(sizeof(ngx_rl_due_t) + refund->len
                     + refund->id_len, ngx_cycle->log);
     if (due == NULL) {
-        ngx_rl_refund_lost(link, refund->tokens);
+        ngx_rl_refund_lost(server, refund->tokens);
         return;
     }
 
@@ -167,12 +164,12 @@ ngx_rl_refund(ngx_rl_link_t *link,
 /* made with the first refund to a server; NULL: no memory */
 
 static ngx_rl_refunds_t *
-ngx_rl_refund_line(ngx_rl_link_t *link)
+ngx_rl_refund_line(ngx_rl_server_t *server)
 {
-    void                          **place;
-    ngx_rl_refunds_t   *line;
+    void             **place;
+    ngx_rl_refunds_t  *line;
 
-    place = ngx_rl_link_refunds(link);
+    place = ngx_rl_server_refunds(server);
     line = *place;
 
     if (line) {
@@ -184,7 +181,7 @@ ngx_rl_refund_line(ngx_rl_link_t *link)
         return NULL;
     }
 
-    line->link = link;
+    line->server = server;
     line->commands = 0;
 
     ngx_queue_init(&line->dues);
@@ -199,7 +196,7 @@ ngx_rl_refund_line(ngx_rl_link_t *link)
 static void
 ngx_rl_refund_flush(ngx_event_t *ev)
 {
-    ngx_queue_t                   *q;
+    ngx_queue_t       *q;
     ngx_rl_refunds_t  *line;
 
     for (q = ngx_queue_head(&ngx_rl_refund_lines);
@@ -216,8 +213,8 @@ ngx_rl_refund_flush(ngx_event_t *ev)
 static void
 ngx_rl_refund_flush_line(ngx_rl_refunds_t *line)
 {
-    ngx_rl_parcel_t   *parcel;
-    ngx_rl_failure_e   failure;
+    ngx_rl_failure_e          failure;
+    ngx_rl_refund_command_t  *command;
 
     /* many at once: one by one would cost a system call each */
 
@@ -228,74 +225,73 @@ ngx_rl_refund_flush_line(ngx_rl_refunds_t *line)
     while (!ngx_queue_empty(&line->dues)
            && line->commands < NGX_RL_REFUND_COMMANDS)
     {
-        parcel = ngx_rl_parcel_create(line);
+        command = ngx_rl_refund_command_create(line);
 
-        if (parcel == NULL) {
+        if (command == NULL) {
             ngx_rl_refund_free(&line->dues, line, 1);
             return;
         }
 
-        if (parcel->n == 0) {
+        if (command->n == 0) {
             /* all that was there had waited for too long */
-            ngx_rl_parcel_free(parcel, 0);
+            ngx_rl_refund_command_free(command, 0);
             return;
         }
 
-        failure = ngx_rl_parcel_send(parcel);
+        failure = ngx_rl_refund_command_send(command);
 
         if (failure != NGX_RL_OK) {
             ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0,
-                          "a refund failed: %s",
-                          ngx_rl_failure_name(failure));
+                          "a refund failed: %s", ngx_rl_failure_name(failure));
 
             /* nor would the others be sent */
 
-            ngx_rl_parcel_free(parcel, 1);
+            ngx_rl_refund_command_free(command, 1);
             ngx_rl_refund_free(&line->dues, line, 1);
             return;
         }
 
-        ngx_rl_link_refund(line->link);
+        ngx_rl_server_refund(line->server);
     }
 }
 
 
 /* of the oldest ones; NULL: no memory */
 
-static ngx_rl_parcel_t *
-ngx_rl_parcel_create(ngx_rl_refunds_t *line)
+static ngx_rl_refund_command_t *
+ngx_rl_refund_command_create(ngx_rl_refunds_t *line)
 {
-    ngx_msec_t                    timeout;
-    ngx_uint_t                    most;
-    ngx_queue_t                  *q;
-    ngx_rl_due_t     *due;
-    ngx_rl_parcel_t  *parcel;
+    ngx_msec_t                timeout;
+    ngx_uint_t                most;
+    ngx_queue_t              *q;
+    ngx_rl_due_t             *due;
+    ngx_rl_refund_command_t  *command;
 
-    parcel = ngx_alloc(sizeof(ngx_rl_parcel_t), ngx_cycle->log);
-    if (parcel == NULL) {
+    command = ngx_alloc(sizeof(ngx_rl_refund_command_t), ngx_cycle->log);
+    if (command == NULL) {
         return NULL;
     }
 
-    parcel->line = line;
-    parcel->n = 0;
-    parcel->eval = 0;
+    command->line = line;
+    command->n = 0;
+    command->with_text = 0;
 
-    ngx_queue_init(&parcel->dues);
-    ngx_queue_insert_tail(&ngx_rl_parcels, &parcel->queue);
+    ngx_queue_init(&command->dues);
+    ngx_queue_insert_tail(&ngx_rl_refund_commands, &command->queue);
     line->commands++;
 
     /* keys of one command to a cluster have to be of one slot */
 
-    most = ngx_rl_link_peer(line->link)->node
+    most = ngx_rl_server_get_conf(line->server)->node
            ? 1 : NGX_RL_REFUNDS;
 
     timeout = 0;
 
-    while (!ngx_queue_empty(&line->dues) && parcel->n < most) {
+    while (!ngx_queue_empty(&line->dues) && command->n < most) {
         q = ngx_queue_head(&line->dues);
         due = ngx_queue_data(q, ngx_rl_due_t, queue);
 
-        if (parcel->n && due->timeout != timeout) {
+        if (command->n && due->timeout != timeout) {
             break;
         }
 
@@ -310,26 +306,26 @@ ngx_rl_parcel_create(ngx_rl_refunds_t *line)
 
         timeout = due->timeout;
 
-        ngx_queue_insert_tail(&parcel->dues, q);
-        parcel->n++;
+        ngx_queue_insert_tail(&command->dues, q);
+        command->n++;
     }
 
-    return parcel;
+    return command;
 }
 
 
 static ngx_rl_failure_e
-ngx_rl_parcel_send(ngx_rl_parcel_t *parcel)
+ngx_rl_refund_command_send(ngx_rl_refund_command_t *parcel)
 {
-    char                          *bytes;
-    long long                      len;
-    ngx_str_t                      command;
-    ngx_msec_t                     timeout;
-    ngx_uint_t                     n;
-    ngx_queue_t                   *q;
+    char              *bytes;
+    long long          len;
+    ngx_str_t          command;
+    ngx_msec_t         timeout;
+    ngx_uint_t         n;
+    ngx_queue_t       *q;
     ngx_rl_due_t      *due;
-    ngx_rl_slot_t     *slot;
     ngx_rl_refund_t    refunds[NGX_RL_REFUNDS];
+    ngx_rl_pending_t  *pending;
     ngx_rl_failure_e   failure;
 
     n = 0;
@@ -345,7 +341,7 @@ ngx_rl_parcel_send(ngx_rl_parcel_t *parcel)
         refunds[n++] = due->refund;
     }
 
-    len = ngx_rl_script_refund(&bytes, refunds, n, parcel->eval);
+    len = ngx_rl_eval_refund(&bytes, refunds, n, parcel->with_text);
     if (len < 0) {
         return NGX_RL_OVERLOAD;
     }
@@ -353,40 +349,38 @@ ngx_rl_parcel_send(ngx_rl_parcel_t *parcel)
     command.data = (u_char *) bytes;
     command.len = len;
 
-    failure = ngx_rl_link_send(parcel->line->link, &command,
-                                           timeout,
-                                           ngx_rl_parcel_reply,
-                                           parcel, &slot);
+    failure = ngx_rl_server_send(parcel->line->server, &command, timeout,
+                                 ngx_rl_refund_command_reply, parcel, &pending);
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_redis_quiet(slot);
+        ngx_rl_pending_background(pending);
     }
 
-    ngx_rl_script_free(bytes);
+    ngx_rl_resp_free(bytes);
 
     return failure;
 }
 
 
 static ngx_int_t
-ngx_rl_parcel_reply(void *data,
+ngx_rl_refund_command_reply(void *data,
     ngx_rl_reply_t *reply, ngx_rl_failure_e failure)
 {
-    ngx_rl_parcel_t *parcel = data;
+    ngx_rl_refund_command_t  *command = data;
 
-    ngx_rl_link_t  *link;
+    ngx_rl_server_t  *server;
 
-    link = parcel->line->link;
+    server = command->line->server;
 
     if (failure == NGX_RL_OK && reply->type == REDIS_REPLY_ERROR) {
         failure = ngx_rl_failure(reply->str, reply->len);
     }
 
-    if (failure == NGX_RL_NOSCRIPT && !parcel->eval) {
-        ngx_rl_link_reload(link);
+    if (failure == NGX_RL_NOSCRIPT && !command->with_text) {
+        ngx_rl_server_reload(server);
 
-        parcel->eval = 1;
-        failure = ngx_rl_parcel_send(parcel);
+        command->with_text = 1;
+        failure = ngx_rl_refund_command_send(command);
 
         if (failure == NGX_RL_OK) {
             return NGX_OK;
@@ -394,7 +388,7 @@ ngx_rl_parcel_reply(void *data,
     }
 
     if (failure != NGX_RL_OK) {
-        ngx_rl_link_failed(link, failure, reply, 1);
+        ngx_rl_server_failed(server, failure, reply, 1);
 
         ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0, "a refund failed: %s",
                       ngx_rl_failure_name(failure));
@@ -402,41 +396,37 @@ ngx_rl_parcel_reply(void *data,
 
     /* the next ones may go */
 
-    if (!ngx_queue_empty(&parcel->line->dues)) {
+    if (!ngx_queue_empty(&command->line->dues)) {
         ngx_post_event(&ngx_rl_refund_event, &ngx_posted_events);
     }
 
-    ngx_rl_parcel_free(parcel, failure != NGX_RL_OK);
+    ngx_rl_refund_command_free(command, failure != NGX_RL_OK);
 
     return NGX_OK;
 }
 
 
 static void
-ngx_rl_parcel_free(ngx_rl_parcel_t *parcel,
-    ngx_uint_t lost)
+ngx_rl_refund_command_free(ngx_rl_refund_command_t *command, ngx_uint_t lost)
 {
-    parcel->line->commands--;
+    command->line->commands--;
 
-    ngx_rl_refund_free(&parcel->dues, parcel->line, lost);
+    ngx_rl_refund_free(&command->dues, command->line, lost);
 
-    ngx_queue_remove(&parcel->queue);
-    ngx_free(parcel);
+    ngx_queue_remove(&command->queue);
+    ngx_free(command);
 }
 
 
 static void
-ngx_rl_refund_free(ngx_queue_t *dues,
-    ngx_rl_refunds_t *line, ngx_uint_t lost)
+ngx_rl_refund_free(ngx_queue_t *dues, ngx_rl_refunds_t *line, ngx_uint_t lost)
 {
     ngx_queue_t  *q, *next;
 
     for (q = ngx_queue_head(dues); q != ngx_queue_sentinel(dues); q = next) {
         next = ngx_queue_next(q);
 
-        ngx_rl_due_free(ngx_queue_data(q, ngx_rl_due_t,
-                                                   queue),
-                                    line, lost);
+        ngx_rl_due_free(ngx_queue_data(q, ngx_rl_due_t, queue), line, lost);
     }
 
     ngx_queue_init(dues);
@@ -444,11 +434,10 @@ ngx_rl_refund_free(ngx_queue_t *dues,
 
 
 static void
-ngx_rl_due_free(ngx_rl_due_t *due,
-    ngx_rl_refunds_t *line, ngx_uint_t lost)
+ngx_rl_due_free(ngx_rl_due_t *due, ngx_rl_refunds_t *line, ngx_uint_t lost)
 {
     if (lost) {
-        ngx_rl_refund_lost(line->link, due->refund.tokens);
+        ngx_rl_refund_lost(line->server, due->refund.tokens);
     }
 
     ngx_rl_refund_kept--;
@@ -457,10 +446,9 @@ ngx_rl_due_free(ngx_rl_due_t *due,
 
 
 static void
-ngx_rl_refund_lost(ngx_rl_link_t *link,
-    uint64_t tokens)
+ngx_rl_refund_lost(ngx_rl_server_t *server, uint64_t tokens)
 {
-    ngx_rl_link_refund_lost(link);
+    ngx_rl_server_refund_lost(server);
 
     if (ngx_rl_refund_last) {
         ngx_rl_refunds_lost++;
@@ -474,17 +462,17 @@ ngx_rl_refund_lost(ngx_rl_link_t *link,
 void
 ngx_rl_refund_exit(void)
 {
-    ngx_queue_t                   *q;
-    ngx_rl_parcel_t   *parcel;
-    ngx_rl_refunds_t  *line;
+    ngx_queue_t              *q;
+    ngx_rl_refunds_t         *line;
+    ngx_rl_refund_command_t  *command;
 
     ngx_rl_refund_drain();
 
-    while (!ngx_queue_empty(&ngx_rl_parcels)) {
-        q = ngx_queue_head(&ngx_rl_parcels);
-        parcel = ngx_queue_data(q, ngx_rl_parcel_t, queue);
+    while (!ngx_queue_empty(&ngx_rl_refund_commands)) {
+        q = ngx_queue_head(&ngx_rl_refund_commands);
+        command = ngx_queue_data(q, ngx_rl_refund_command_t, queue);
 
-        ngx_rl_parcel_free(parcel, 1);
+        ngx_rl_refund_command_free(command, 1);
     }
 
     while (!ngx_queue_empty(&ngx_rl_refund_lines)) {
@@ -494,7 +482,7 @@ ngx_rl_refund_exit(void)
         line = ngx_queue_data(q, ngx_rl_refunds_t, queue);
 
         ngx_rl_refund_free(&line->dues, line, 1);
-        *ngx_rl_link_refunds(line->link) = NULL;
+        *ngx_rl_server_refunds(line->server) = NULL;
         ngx_free(line);
     }
 
@@ -505,8 +493,7 @@ ngx_rl_refund_exit(void)
     if (ngx_rl_refunds_lost) {
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "%ui refunds of %uL tokens were lost when this worker "
-                      "left", ngx_rl_refunds_lost,
-                      ngx_rl_tokens_lost);
+                      "left", ngx_rl_refunds_lost, ngx_rl_tokens_lost);
     }
 }
 
@@ -516,18 +503,18 @@ ngx_rl_refund_drain(void)
 {
     uint64_t  end, now;
 
-    end = ngx_rl_local_clock()
+    end = ngx_rl_clock_us()
           + NGX_RL_REFUND_EXIT * 1000;
 
     while (ngx_rl_refund_kept) {
 
         ngx_rl_refund_flush(&ngx_rl_refund_event);
 
-        now = ngx_rl_local_clock();
+        now = ngx_rl_clock_us();
 
-        if (ngx_queue_empty(&ngx_rl_parcels) || now >= end
-            || ngx_rl_redis_turn(NGX_RL_REFUND_STALL)
-               != NGX_OK)
+        if (ngx_queue_empty(&ngx_rl_refund_commands) || now >= end
+            || ngx_rl_connection_turn(NGX_RL_REFUND_STALL)
+            != NGX_OK)
         {
             return;
         }

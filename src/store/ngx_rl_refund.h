@@ -31,7 +31,7 @@ void ngx_rl_refund_exit(void);
  * to is copied.  Nobody waits for that: if it fails, tokens stay taken that
  * come back with time, and the link has counted it.
  */
-void ngx_rl_refund(ngx_rl_link_t *link,
+void ngx_rl_refund(ngx_rl_server_t *server,
     const ngx_rl_refund_t *refund, ngx_msec_t timeout);
 
 

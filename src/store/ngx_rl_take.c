@@ -27,32 +27,26 @@
 /* a take whose request is gone; lives in the pool of the take */
 
 typedef struct {
-    ngx_queue_t                 queue;
-    ngx_rl_take_t   take;
+    ngx_queue_t    queue;
+    ngx_rl_take_t  take;
 } ngx_rl_detached_t;
 
 
-static ngx_rl_call_t *ngx_rl_store_call(
-    ngx_rl_take_t *take, ngx_rl_link_t *link,
-    ngx_uint_t part);
-static ngx_uint_t ngx_rl_store_away(
-    ngx_rl_take_t *take);
-static void ngx_rl_store_over(ngx_rl_errand_t *errand,
-    ngx_rl_failure_e failure);
-static void ngx_rl_store_decide(ngx_rl_call_t *call);
-static void ngx_rl_store_settle(ngx_rl_take_t *take);
-static ngx_uint_t ngx_rl_store_denied(
-    ngx_rl_take_t *take);
-static ngx_int_t ngx_rl_store_detach(
-    ngx_rl_take_t *take);
-static void ngx_rl_store_detached(
-    ngx_rl_take_t *take);
+static ngx_rl_take_call_t *ngx_rl_take_call(
+    ngx_rl_take_t *take, ngx_rl_server_t *server, ngx_uint_t part);
+static ngx_uint_t ngx_rl_take_away(ngx_rl_take_t *take);
+static void ngx_rl_take_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure);
+static void ngx_rl_take_decide(ngx_rl_take_call_t *call);
+static void ngx_rl_take_settle(ngx_rl_take_t *take);
+static ngx_uint_t ngx_rl_take_denied(ngx_rl_take_t *take);
+static ngx_int_t ngx_rl_take_detach(ngx_rl_take_t *take);
+static void ngx_rl_take_detached(ngx_rl_take_t *take);
 
 
 static ngx_rl_zone_t  *ngx_rl_store_zone;
 
 /* takes whose requests are gone */
-static ngx_queue_t                 ngx_rl_store_orphans;
+static ngx_queue_t                 ngx_rl_take_orphans;
 
 
 ngx_int_t
@@ -61,24 +55,24 @@ ngx_rl_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
 {
     ngx_rl_store_zone = zone;
 
-    ngx_queue_init(&ngx_rl_store_orphans);
+    ngx_queue_init(&ngx_rl_take_orphans);
 
-    ngx_rl_batch_init(cycle);
+    ngx_rl_command_init(cycle);
     ngx_rl_lease_init(cycle, zone, stats);
     ngx_rl_refund_init();
 
-    if (ngx_rl_group_init(cycle, zone) != NGX_OK) {
+    if (ngx_rl_combine_init(cycle, zone) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    return ngx_rl_topology_init(cycle, peers, zone, stats);
+    return ngx_rl_route_init(cycle, peers, zone, stats);
 }
 
 
 void
 ngx_rl_store_exit(void)
 {
-    ngx_queue_t                    *q;
+    ngx_queue_t        *q;
     ngx_rl_detached_t  *detached;
 
     if (ngx_rl_store_zone == NULL) {
@@ -88,13 +82,13 @@ ngx_rl_store_exit(void)
     ngx_rl_refund_end();
     ngx_rl_lease_exit();
     ngx_rl_refund_exit();
-    ngx_rl_group_exit();
-    ngx_rl_topology_exit();
+    ngx_rl_combine_exit();
+    ngx_rl_route_exit();
 
     ngx_rl_store_zone = NULL;
 
-    while (!ngx_queue_empty(&ngx_rl_store_orphans)) {
-        q = ngx_queue_head(&ngx_rl_store_orphans);
+    while (!ngx_queue_empty(&ngx_rl_take_orphans)) {
+        q = ngx_queue_head(&ngx_rl_take_orphans);
         ngx_queue_remove(q);
 
         detached = ngx_queue_data(q, ngx_rl_detached_t, queue);
@@ -104,33 +98,32 @@ ngx_rl_store_exit(void)
 
 
 ngx_int_t
-ngx_rl_store_begin(ngx_rl_take_t *take)
+ngx_rl_take_begin(ngx_rl_take_t *take)
 {
     take->pending = 0;
     take->ended = 0;
 
     return ngx_array_init(&take->calls, take->pool, 1,
-                          sizeof(ngx_rl_call_t));
+                          sizeof(ngx_rl_take_call_t));
 }
 
 
 ngx_int_t
-ngx_rl_store_add(ngx_rl_take_t *take,
-    ngx_rl_claim_t *claim, ngx_rl_peer_t *peer)
+ngx_rl_take_add(ngx_rl_take_t *take,
+    ngx_rl_claim_t *claim, ngx_rl_server_conf_t *conf)
 {
-    ngx_uint_t                  part;
-    ngx_rl_call_t  *call;
-    ngx_rl_link_t  *link;
+    ngx_uint_t           part;
+    ngx_rl_server_t     *server;
+    ngx_rl_take_call_t  *call;
 
-    link = ngx_rl_topology_find(peer, claim->key, claim->len,
-                                            &part);
+    server = ngx_rl_route_find(conf, claim->key, claim->len, &part);
 
-    call = ngx_rl_store_call(take, link, part);
+    call = ngx_rl_take_call(take, server, part);
     if (call == NULL) {
         return NGX_ERROR;
     }
 
-    call->errand.script.claims[call->errand.script.n++] = claim;
+    call->entry.script.claims[call->entry.script.n++] = claim;
 
     return NGX_OK;
 }
@@ -138,17 +131,16 @@ ngx_rl_store_add(ngx_rl_take_t *take,
 
 /* finds or makes the call that goes there */
 
-static ngx_rl_call_t *
-ngx_rl_store_call(ngx_rl_take_t *take,
-    ngx_rl_link_t *link, ngx_uint_t part)
+static ngx_rl_take_call_t *
+ngx_rl_take_call(ngx_rl_take_t *take, ngx_rl_server_t *server, ngx_uint_t part)
 {
-    ngx_uint_t                  i;
-    ngx_rl_call_t  *call;
+    ngx_uint_t           i;
+    ngx_rl_take_call_t  *call;
 
     call = take->calls.elts;
 
     for (i = 0; i < take->calls.nelts; i++) {
-        if (call[i].link == link && call[i].part == part) {
+        if (call[i].server == server && call[i].part == part) {
             return &call[i];
         }
     }
@@ -159,32 +151,30 @@ ngx_rl_store_call(ngx_rl_take_t *take,
     }
 
     call->take = take;
-    call->link = link;
+    call->server = server;
     call->part = part;
     call->failure = NGX_RL_OK;
     call->under_way = 0;
 
-    call->errand.script.n = 0;
-    call->errand.script.times = 1;
-    call->errand.script.preview = take->preview;
-    call->errand.script.clock = take->clock;
-    call->errand.script.part = 0;
+    call->entry.script.n = 0;
+    call->entry.script.times = 1;
+    call->entry.script.preview = take->preview;
+    call->entry.script.clock = take->clock;
+    call->entry.script.part = 0;
 
     return call;
 }
 
 
 ngx_int_t
-ngx_rl_store_send(ngx_rl_take_t *take)
+ngx_rl_take_send(ngx_rl_take_t *take)
 {
-    ngx_uint_t                  i;
-    ngx_rl_call_t  *call;
+    ngx_uint_t           i;
+    ngx_rl_take_call_t  *call;
 
     take->start = ngx_current_msec;
 
-    if (take->closed && take->calls.nelts > 1
-        && ngx_rl_store_away(take))
-    {
+    if (take->closed && take->calls.nelts > 1 && ngx_rl_take_away(take)) {
         return NGX_OK;
     }
 
@@ -192,25 +182,24 @@ ngx_rl_store_send(ngx_rl_take_t *take)
 
     /* others may want the same of the same bucket */
 
-    if (take->calls.nelts == 1 && call->errand.script.n == 1 && !take->preview)
+    if (take->calls.nelts == 1 && call->entry.script.n == 1 && !take->preview)
     {
-        return ngx_rl_group_join(take, call->link);
+        return ngx_rl_combine_join(take, call->server);
     }
 
-    take->group = NULL;
+    take->combiner = NULL;
 
     for (i = 0; i < take->calls.nelts; i++) {
 
         /* elements don't move any more: the id may be pointed to */
 
-        call[i].errand.script.id = (char *) call[i].id;
-        call[i].errand.script.part = (take->calls.nelts > 1);
-        call[i].errand.handler = ngx_rl_store_over;
-        call[i].errand.start = take->start;
-        call[i].errand.timeout = take->timeout;
+        call[i].entry.script.id = (char *) call[i].id;
+        call[i].entry.script.part = (take->calls.nelts > 1);
+        call[i].entry.handler = ngx_rl_take_over;
+        call[i].entry.start = take->start;
+        call[i].entry.timeout = take->timeout;
 
-        call[i].failure = ngx_rl_batch_add(call[i].link,
-                                                       &call[i].errand);
+        call[i].failure = ngx_rl_command_add(call[i].server, &call[i].entry);
 
         if (call[i].failure == NGX_RL_OK) {
             call[i].under_way = 1;
@@ -229,27 +218,27 @@ ngx_rl_store_send(ngx_rl_take_t *take)
  */
 
 static ngx_uint_t
-ngx_rl_store_away(ngx_rl_take_t *take)
+ngx_rl_take_away(ngx_rl_take_t *take)
 {
-    ngx_uint_t                     i, n;
-    ngx_rl_call_t     *call;
-    ngx_rl_failure_e   failure;
+    ngx_uint_t           i, n;
+    ngx_rl_failure_e     failure;
+    ngx_rl_take_call_t  *call;
 
     call = take->calls.elts;
     n = 0;
 
     for (i = 0; i < take->calls.nelts; i++) {
 
-        if (!ngx_rl_script_enforced(&call[i].errand.script)) {
+        if (!ngx_rl_call_enforced(&call[i].entry.script)) {
             continue;
         }
 
         /* this also sees to it that the shard is tried again */
 
-        failure = ngx_rl_link_check(call[i].link);
+        failure = ngx_rl_server_check(call[i].server);
 
         if (failure != NGX_RL_OK) {
-            ngx_rl_link_unsent(call[i].link, failure);
+            ngx_rl_server_unsent(call[i].server, failure);
 
             call[n] = call[i];
             call[n++].failure = failure;
@@ -265,24 +254,24 @@ ngx_rl_store_away(ngx_rl_take_t *take)
 
 
 void
-ngx_rl_store_cancel(ngx_rl_take_t *take)
+ngx_rl_take_cancel(ngx_rl_take_t *take)
 {
-    ngx_uint_t                  i;
-    ngx_rl_call_t  *call;
+    ngx_uint_t           i;
+    ngx_rl_take_call_t  *call;
 
     if (take->pending == 0) {
         return;
     }
 
-    if (take->group) {
-        ngx_rl_group_leave(take);
+    if (take->combiner) {
+        ngx_rl_combine_leave(take);
         return;
     }
 
     /* a single call takes all or nothing by itself */
 
     if (take->calls.nelts > 1 && !take->preview
-        && ngx_rl_store_detach(take) == NGX_OK)
+        && ngx_rl_take_detach(take) == NGX_OK)
     {
         return;
     }
@@ -292,7 +281,7 @@ ngx_rl_store_cancel(ngx_rl_take_t *take)
     for (i = 0; i < take->calls.nelts; i++) {
 
         if (call[i].under_way) {
-            ngx_rl_batch_cancel(&call[i].errand);
+            ngx_rl_command_cancel(&call[i].entry);
             call[i].under_way = 0;
         }
     }
@@ -300,15 +289,15 @@ ngx_rl_store_cancel(ngx_rl_take_t *take)
 
 
 static ngx_int_t
-ngx_rl_store_detach(ngx_rl_take_t *take)
+ngx_rl_take_detach(ngx_rl_take_t *take)
 {
-    char                           *key;
-    ngx_uint_t                      i, j;
-    ngx_pool_t                     *pool;
-    ngx_rl_call_t      *call, *copy;
-    ngx_rl_claim_t     *claim;
-    ngx_rl_script_t    *script;
-    ngx_rl_detached_t  *detached;
+    char                *key;
+    ngx_uint_t           i, j;
+    ngx_pool_t          *pool;
+    ngx_rl_call_t       *script;
+    ngx_rl_claim_t      *claim;
+    ngx_rl_detached_t   *detached;
+    ngx_rl_take_call_t  *call, *copy;
 
     pool = ngx_create_pool(2048, ngx_cycle->log);
     if (pool == NULL) {
@@ -322,11 +311,10 @@ ngx_rl_store_detach(ngx_rl_take_t *take)
 
     detached->take = *take;
     detached->take.pool = pool;
-    detached->take.handler = ngx_rl_store_detached;
+    detached->take.handler = ngx_rl_take_detached;
     detached->take.data = detached;
 
-    copy = ngx_palloc(pool, take->calls.nelts
-                            * sizeof(ngx_rl_call_t));
+    copy = ngx_palloc(pool, take->calls.nelts * sizeof(ngx_rl_take_call_t));
     if (copy == NULL) {
         goto failed;
     }
@@ -340,7 +328,7 @@ ngx_rl_store_detach(ngx_rl_take_t *take)
 
         copy[i] = call[i];
         copy[i].take = &detached->take;
-        script = &copy[i].errand.script;
+        script = &copy[i].entry.script;
         script->id = (char *) copy[i].id;
 
         for (j = 0; j < script->n; j++) {
@@ -363,13 +351,12 @@ ngx_rl_store_detach(ngx_rl_take_t *take)
     for (i = 0; i < take->calls.nelts; i++) {
 
         if (call[i].under_way) {
-            ngx_rl_batch_move(&call[i].errand, &copy[i].errand);
+            ngx_rl_command_move(&call[i].entry, &copy[i].entry);
             call[i].under_way = 0;
         }
     }
 
-    ngx_queue_insert_tail(&ngx_rl_store_orphans,
-                          &detached->queue);
+    ngx_queue_insert_tail(&ngx_rl_take_orphans, &detached->queue);
 
     return NGX_OK;
 
@@ -384,21 +371,19 @@ failed:
 /* who was not served keeps nothing unless all limits have let him pass */
 
 static void
-ngx_rl_store_detached(ngx_rl_take_t *take)
+ngx_rl_take_detached(ngx_rl_take_t *take)
 {
-    ngx_uint_t                      i;
-    ngx_rl_call_t      *call;
-    ngx_rl_detached_t  *detached;
+    ngx_uint_t           i;
+    ngx_rl_detached_t   *detached;
+    ngx_rl_take_call_t  *call;
 
     detached = take->data;
     call = take->calls.elts;
 
     for (i = 0; i < take->calls.nelts; i++) {
 
-        if (call[i].failure != NGX_RL_OK
-            && !ngx_rl_store_denied(take))
-        {
-            ngx_rl_store_refund(take);
+        if (call[i].failure != NGX_RL_OK && !ngx_rl_take_denied(take)) {
+            ngx_rl_take_refund(take);
             break;
         }
     }
@@ -408,18 +393,17 @@ ngx_rl_store_detached(ngx_rl_take_t *take)
 }
 
 
-ngx_rl_call_t *
-ngx_rl_store_find(ngx_rl_take_t *take,
-    ngx_rl_claim_t *claim)
+ngx_rl_take_call_t *
+ngx_rl_take_find(ngx_rl_take_t *take, ngx_rl_claim_t *claim)
 {
-    ngx_uint_t                  i, j;
-    ngx_rl_call_t  *call;
+    ngx_uint_t           i, j;
+    ngx_rl_take_call_t  *call;
 
     call = take->calls.elts;
 
     for (i = 0; i < take->calls.nelts; i++) {
-        for (j = 0; j < call[i].errand.script.n; j++) {
-            if (call[i].errand.script.claims[j] == claim) {
+        for (j = 0; j < call[i].entry.script.n; j++) {
+            if (call[i].entry.script.claims[j] == claim) {
                 return &call[i];
             }
         }
@@ -430,27 +414,25 @@ ngx_rl_store_find(ngx_rl_take_t *take,
 
 
 static void
-ngx_rl_store_over(ngx_rl_errand_t *errand,
-    ngx_rl_failure_e failure)
+ngx_rl_take_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
 {
-    ngx_rl_call_t  *call;
-    ngx_rl_take_t  *take;
+    ngx_rl_take_t       *take;
+    ngx_rl_take_call_t  *call;
 
-    call = (ngx_rl_call_t *)
-               ((u_char *) errand - offsetof(ngx_rl_call_t,
-                                             errand));
+    call = (ngx_rl_take_call_t *)
+               ((u_char *) entry - offsetof(ngx_rl_take_call_t, entry));
     take = call->take;
 
     call->under_way = 0;
     call->failure = failure;
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_store_decide(call);
+        ngx_rl_take_decide(call);
     }
 
     if (--take->pending == 0) {
-        take->ended = errand->ended;
-        ngx_rl_store_settle(take);
+        take->ended = entry->ended;
+        ngx_rl_take_settle(take);
         take->handler(take);
     }
 
@@ -465,19 +447,18 @@ ngx_rl_store_over(ngx_rl_errand_t *errand,
  */
 
 static void
-ngx_rl_store_decide(ngx_rl_call_t *call)
+ngx_rl_take_decide(ngx_rl_take_call_t *call)
 {
-    ngx_uint_t                   i;
+    ngx_uint_t       i;
     ngx_rl_take_t   *take;
     ngx_rl_claim_t  *claim;
 
     take = call->take;
 
-    for (i = 0; i < call->errand.script.n; i++) {
-        claim = call->errand.script.claims[i];
+    for (i = 0; i < call->entry.script.n; i++) {
+        claim = call->entry.script.claims[i];
 
-        ngx_rl_decide(&claim->decision, &claim->bucket,
-                                  claim->state);
+        ngx_rl_decide(&claim->decision, &claim->bucket, claim->state);
         claim->decision.source = NGX_RL_SOURCE_REDIS;
 
         if (claim->state[0] >= 0 || take->trust.deny == 0 || claim->shadow
@@ -487,15 +468,12 @@ ngx_rl_store_decide(ngx_rl_call_t *call)
         }
 
         if (take->calls.nelts == 1) {
-            (void) ngx_rl_local_learn(
-                                                ngx_rl_store_zone,
-                                                claim, &take->trust,
-                                                call->errand.sent, 0, NULL);
+            (void) ngx_rl_known_learn(ngx_rl_store_zone, claim, &take->trust,
+                                      call->entry.sent, 0, NULL);
 
         } else {
-            ngx_rl_local_suspect(ngx_rl_store_zone,
-                                             claim, &take->trust,
-                                             call->errand.sent);
+            ngx_rl_known_suspect(ngx_rl_store_zone, claim, &take->trust,
+                                 call->entry.sent);
         }
     }
 }
@@ -504,19 +482,19 @@ ngx_rl_store_decide(ngx_rl_call_t *call)
 /* all calls have ended: all of them took, or none keeps anything */
 
 static void
-ngx_rl_store_settle(ngx_rl_take_t *take)
+ngx_rl_take_settle(ngx_rl_take_t *take)
 {
-    if (take->calls.nelts > 1 && ngx_rl_store_denied(take)) {
-        ngx_rl_store_refund(take);
+    if (take->calls.nelts > 1 && ngx_rl_take_denied(take)) {
+        ngx_rl_take_refund(take);
     }
 }
 
 
 static ngx_uint_t
-ngx_rl_store_denied(ngx_rl_take_t *take)
+ngx_rl_take_denied(ngx_rl_take_t *take)
 {
-    ngx_uint_t                  i, j;
-    ngx_rl_call_t  *call;
+    ngx_uint_t           i, j;
+    ngx_rl_take_call_t  *call;
 
     call = take->calls.elts;
 
@@ -526,10 +504,10 @@ ngx_rl_store_denied(ngx_rl_take_t *take)
             continue;
         }
 
-        for (j = 0; j < call[i].errand.script.n; j++) {
+        for (j = 0; j < call[i].entry.script.n; j++) {
 
-            if (call[i].errand.script.claims[j]->state[0] < 0
-                && !call[i].errand.script.claims[j]->shadow)
+            if (call[i].entry.script.claims[j]->state[0] < 0
+                && !call[i].entry.script.claims[j]->shadow)
             {
                 return 1;
             }
@@ -541,25 +519,25 @@ ngx_rl_store_denied(ngx_rl_take_t *take)
 
 
 void
-ngx_rl_store_refund(ngx_rl_take_t *take)
+ngx_rl_take_refund(ngx_rl_take_t *take)
 {
-    ngx_uint_t                    i, j;
-    ngx_rl_call_t    *call;
-    ngx_rl_claim_t   *claim;
-    ngx_rl_refund_t   refund;
+    ngx_uint_t           i, j;
+    ngx_rl_claim_t      *claim;
+    ngx_rl_refund_t      refund;
+    ngx_rl_take_call_t  *call;
 
     call = take->calls.elts;
 
     for (i = 0; i < take->calls.nelts; i++) {
 
         if (call[i].failure != NGX_RL_OK
-            || !ngx_rl_script_taken(&call[i].errand.script))
+            || !ngx_rl_call_taken(&call[i].entry.script))
         {
             continue;
         }
 
-        for (j = 0; j < call[i].errand.script.n; j++) {
-            claim = call[i].errand.script.claims[j];
+        for (j = 0; j < call[i].entry.script.n; j++) {
+            claim = call[i].entry.script.claims[j];
 
             /* a shadow limit that denied took nothing */
 
@@ -571,12 +549,12 @@ ngx_rl_store_refund(ngx_rl_take_t *take)
             refund.len = claim->len;
             refund.bucket = claim->bucket;
             refund.tokens = claim->bucket.cost;
-            refund.id = call[i].errand.script.id;
-            refund.id_len = call[i].errand.script.id_len;
+            refund.id = call[i].entry.script.id;
+            refund.id_len = call[i].entry.script.id_len;
 
-            ngx_rl_refund(call[i].link, &refund, take->timeout);
-            ngx_rl_local_returned(ngx_rl_store_zone,
-                                              claim, claim->bucket.cost);
+            ngx_rl_refund(call[i].server, &refund, take->timeout);
+            ngx_rl_known_lease_returned(ngx_rl_store_zone,
+                                        claim, claim->bucket.cost);
         }
     }
 }

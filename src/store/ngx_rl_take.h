@@ -20,9 +20,9 @@
 
 
 typedef struct ngx_rl_take_s  ngx_rl_take_t;
-typedef struct ngx_rl_call_s  ngx_rl_call_t;
-typedef struct ngx_rl_group_s ngx_rl_group_t;
-typedef struct ngx_rl_ride_s  ngx_rl_ride_t;
+typedef struct ngx_rl_take_call_s  ngx_rl_take_call_t;
+typedef struct ngx_rl_combiner_s ngx_rl_combiner_t;
+typedef struct ngx_rl_combined_call_s  ngx_rl_combined_call_t;
 
 typedef void (*ngx_rl_take_pt)(ngx_rl_take_t *take);
 
@@ -37,81 +37,80 @@ struct ngx_rl_take_s {
 
     /* set by the caller */
 
-    ngx_pool_t                      *pool;
-    ngx_msec_t                       timeout;
-    ngx_rl_trust_t       trust;
-    uint64_t                         lease;      /* tokens in advance, at most
-                                                    so many of a limit */
-    ngx_rl_take_pt       handler;
-    void                            *data;
-    unsigned                         preview:1;  /* take nothing */
-    unsigned                         clock:1;    /* nginx's time counts */
-    unsigned                         closed:1;   /* without all enforced limits
-                                                    the request ends */
+    ngx_pool_t              *pool;
+    ngx_msec_t               timeout;
+    ngx_rl_known_ttl_t       trust;
+    uint64_t                 lease;      /* tokens in advance, at most
+                                            so many of a limit */
+    ngx_rl_take_pt           handler;
+    void                    *data;
+    unsigned                 preview:1;  /* take nothing */
+    unsigned                 clock:1;    /* nginx's time counts */
+    unsigned                 closed:1;   /* without all enforced limits
+                                            the request ends */
 
     /* the store's own */
 
-    ngx_msec_t                       start;
-    uint64_t                         ended;      /* us, 0: without a wait */
-    ngx_array_t                      calls;      /* ..._call_t */
-    ngx_uint_t                       pending;    /* calls under way */
+    ngx_msec_t               start;
+    uint64_t                 ended;      /* us, 0: without a wait */
+    ngx_array_t              calls;      /* ..._call_t */
+    ngx_uint_t               pending;    /* calls under way */
 
     /* of a single claim: those with whom it goes */
 
-    ngx_queue_t                      queue;
-    ngx_rl_group_t      *group;
-    ngx_rl_ride_t       *ride;       /* NULL: it waits for one */
+    ngx_queue_t              queue;
+    ngx_rl_combiner_t       *combiner;
+    ngx_rl_combined_call_t  *combined;   /* NULL: it waits for one */
 };
 
 
 /* the claims on one shard, or on one slot of a cluster */
 
-struct ngx_rl_call_s {
-    ngx_rl_take_t       *take;
-    ngx_rl_link_t       *link;
-    ngx_uint_t                       part;       /* of what the link leads to:
-                                                    the slot in a cluster */
-    ngx_rl_failure_e     failure;    /* OK: decisions are valid */
-    ngx_rl_errand_t      errand;
-    u_char                           id[NGX_RL_BATCH_ID];
-    unsigned                         under_way:1;
+struct ngx_rl_take_call_s {
+    ngx_rl_take_t    *take;
+    ngx_rl_server_t  *server;
+    ngx_uint_t        part;     /* of what the link leads to:
+                                   the slot in a cluster */
+    ngx_rl_failure_e  failure;  /* OK: decisions are valid */
+    ngx_rl_entry_t    entry;
+    u_char            id[NGX_RL_CALL_ID];
+    unsigned          under_way:1;
 };
 
 
 /* makes the connections of this process */
 ngx_int_t ngx_rl_store_init(ngx_cycle_t *cycle,
-    ngx_array_t *peers, ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats);
+    ngx_array_t *peers, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 void ngx_rl_store_exit(void);
 
 /* NGX_OK, or NGX_ERROR: no memory */
-ngx_int_t ngx_rl_store_begin(ngx_rl_take_t *take);
+ngx_int_t ngx_rl_take_begin(ngx_rl_take_t *take);
 
 /* adds a claim on a limit that lives there */
-ngx_int_t ngx_rl_store_add(ngx_rl_take_t *take,
-    ngx_rl_claim_t *claim, ngx_rl_peer_t *peer);
+ngx_int_t ngx_rl_take_add(ngx_rl_take_t *take,
+    ngx_rl_claim_t *claim, ngx_rl_server_conf_t *conf);
 
 /*
  * NGX_AGAIN: the handler will be called, exactly once and within the timeout;
  * NGX_OK: it will not, as everything has ended already
  */
-ngx_int_t ngx_rl_store_send(ngx_rl_take_t *take);
+ngx_int_t ngx_rl_take_send(ngx_rl_take_t *take);
 
 /*
  * Gives back what was taken.  The store does so by itself when one of several
  * calls was denied.
  */
-void ngx_rl_store_refund(ngx_rl_take_t *take);
+void ngx_rl_take_refund(ngx_rl_take_t *take);
 
 /*
  * The handler will not be called any more, and the caller's memory is not used
  * any more; may be called at any time.  What is under way goes on where it may
  * have to be given back.
  */
-void ngx_rl_store_cancel(ngx_rl_take_t *take);
+void ngx_rl_take_cancel(ngx_rl_take_t *take);
 
 /* the call that a claim went out with */
-ngx_rl_call_t *ngx_rl_store_find(
+ngx_rl_take_call_t *ngx_rl_take_find(
     ngx_rl_take_t *take, ngx_rl_claim_t *claim);
 
 

@@ -50,155 +50,142 @@
 
 
 typedef struct {
-    ngx_rl_cluster_t   *cluster;
-    ngx_rl_peer_t       peer;
-    ngx_rl_link_t      *link;
-    ngx_rl_addr_t       addr;       /* unless it is a seed's */
-    ngx_rl_name_t      *name;       /* of a seed; NULL */
-    ngx_str_t                       host;       /* that the cluster calls it
-                                                   by; len 0: its address */
-    u_char                         *called;     /* room for that */
-    u_char                         *label;      /* and for the label */
-    in_port_t                       port;
-    uint16_t                        next;       /* of the same chain */
-    uint16_t                        chain;
-    ngx_rl_shard_stats_t
+    ngx_rl_cluster_t     *cluster;
+    ngx_rl_server_conf_t  peer;
+    ngx_rl_server_t      *link;
+    ngx_rl_address_t      addr;     /* unless it is a seed's */
+    ngx_rl_resolve_t     *name;     /* of a seed; NULL */
+    ngx_str_t             host;     /* that the cluster calls it
+                                       by; len 0: its address */
+    u_char               *called;   /* room for that */
+    u_char               *label;    /* and for the label */
+    in_port_t             port;
+    uint16_t              next;     /* of the same chain */
+    uint16_t              chain;
+    ngx_rl_record_t
                                    *own;        /* without a record; NULL */
-    ngx_msec_t                      asked;      /* when an ASK named it */
-    uint16_t                        probe;      /* the slot of its probe */
-    char                           *command;    /* that; malloc()ed */
-    unsigned                        lent:1;     /* has a record */
-    unsigned                        left:1;     /* may be another one */
-    unsigned                        seed:1;
-    unsigned                        mapped:1;
-    unsigned                        seen:1;     /* in the map just read */
-} ngx_rl_member_t;
+    ngx_msec_t            asked;    /* when an ASK named it */
+    uint16_t              probe;    /* the slot of its probe */
+    char                 *command;  /* that; malloc()ed */
+    unsigned              lent:1;   /* has a record */
+    unsigned              left:1;   /* may be another one */
+    unsigned              seed:1;
+    unsigned              mapped:1;
+    unsigned              seen:1;   /* in the map just read */
+} ngx_rl_node_t;
 
 
 struct ngx_rl_cluster_s {
-    ngx_rl_peer_t      *peer;       /* what nodes have in common */
-    ngx_rl_zone_t      *zone;
-    ngx_pool_t                     *pool;
+    ngx_rl_server_conf_t  *peer;     /* what nodes have in common */
+    ngx_rl_zone_t         *zone;
+    ngx_pool_t            *pool;
 
     /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t                    ident;
+    ngx_socket_t           ident;
 
-    ngx_rl_stats_t     *stats;
-    ngx_log_t                      *log;
-    ngx_rl_guide_t      guide;
+    ngx_rl_stats_t        *stats;
+    ngx_log_t             *log;
+    ngx_rl_route_events_t  guide;
 
-    ngx_rl_member_t    **nodes;
-    ngx_uint_t                      n;
-    ngx_uint_t                      next;       /* to be asked for the map */
-    ngx_uint_t                      served;     /* slots */
-    uint16_t                        slots[NGX_RL_SLOTS];
-    uint16_t                        chains[NGX_RL_CLUSTER_CHAINS];
-    ngx_uint_t                      scans;      /* left, of this map */
+    ngx_rl_node_t        **nodes;
+    ngx_uint_t             n;
+    ngx_uint_t             next;     /* to be asked for the map */
+    ngx_uint_t             served;   /* slots */
+    uint16_t               slots[NGX_RL_SLOTS];
+    uint16_t               chains[NGX_RL_CLUSTER_CHAINS];
+    ngx_uint_t             scans;    /* left, of this map */
 
     /* of nodes that have left, which nobody asks */
-    ngx_rl_shard_stats_t  gone;
+    ngx_rl_record_t        gone;
 
-    ngx_event_t                     refresh;
-    ngx_msec_t                      refreshed;
-    ngx_event_t                     again;
-    ngx_queue_t                     parked;     /* slots of calls */
-    ngx_str_t                       probe;      /* its key, with any tag */
-    ngx_event_t                     tidy;       /* posted */
+    ngx_event_t            refresh;
+    ngx_msec_t             refreshed;
+    ngx_event_t            again;
+    ngx_queue_t            parked;   /* slots of calls */
+    ngx_str_t              probe;    /* its key, with any tag */
+    ngx_event_t            tidy;     /* posted */
 
-    ngx_rl_link_t      *asking;
-    unsigned                        asked:1;    /* a refresh is under way */
-    unsigned                        full:1;     /* of nodes, just now */
-    unsigned                        ending:1;
+    ngx_rl_server_t       *asking;
+    unsigned               asked:1;  /* a refresh is under way */
+    unsigned               full:1;   /* of nodes, just now */
+    unsigned               ending:1;
 };
 
 
 /* a map while it is read */
 
 typedef struct {
-    ngx_rl_cluster_t   *cluster;
-    ngx_rl_link_t      *from;
-    ngx_uint_t                      served;
-    uint16_t                        slots[NGX_RL_SLOTS];
+    ngx_rl_cluster_t  *cluster;
+    ngx_rl_server_t   *from;
+    ngx_uint_t         served;
+    uint16_t           slots[NGX_RL_SLOTS];
 } ngx_rl_map_t;
 
 
-static ngx_rl_member_t *ngx_rl_cluster_seed(
-    ngx_rl_cluster_t *cluster, ngx_rl_shard_t *shard);
+static ngx_rl_node_t *ngx_rl_cluster_seed(
+    ngx_rl_cluster_t *cluster, ngx_rl_url_t *url);
 static ngx_uint_t ngx_rl_cluster_renamed(void *data,
     ngx_addr_t *addrs, ngx_uint_t n);
 static ngx_int_t ngx_rl_cluster_node(
-    ngx_rl_cluster_t *cluster, ngx_rl_link_t *from,
-    const ngx_rl_slots_t *there);
+    ngx_rl_cluster_t *cluster, ngx_rl_server_t *from,
+    const ngx_rl_slot_range_t *there);
 static ngx_int_t ngx_rl_cluster_by_name(
-    ngx_rl_cluster_t *cluster, ngx_rl_link_t *from,
-    const ngx_rl_slots_t *there);
-static ngx_int_t ngx_rl_cluster_called(
-    ngx_rl_cluster_t *cluster,
-    const ngx_rl_slots_t *there, ngx_uint_t chain);
-static ngx_int_t ngx_rl_cluster_at(
-    ngx_rl_cluster_t *cluster, ngx_addr_t *addr);
+    ngx_rl_cluster_t *cluster, ngx_rl_server_t *from,
+    const ngx_rl_slot_range_t *there);
+static ngx_int_t ngx_rl_cluster_called(ngx_rl_cluster_t *cluster,
+    const ngx_rl_slot_range_t *there, ngx_uint_t chain);
+static ngx_int_t ngx_rl_cluster_at(ngx_rl_cluster_t *cluster, ngx_addr_t *addr);
 static ngx_int_t ngx_rl_cluster_add(
-    ngx_rl_cluster_t *cluster, ngx_rl_addr_t *addr,
+    ngx_rl_cluster_t *cluster, ngx_rl_address_t *address,
     ngx_str_t *host, in_port_t port);
-static ngx_rl_member_t *ngx_rl_cluster_place(
+static ngx_rl_node_t *ngx_rl_cluster_place(
     ngx_rl_cluster_t *cluster, ngx_int_t *n);
 static void ngx_rl_cluster_leave(
-    ngx_rl_cluster_t *cluster, ngx_rl_member_t *node);
+    ngx_rl_cluster_t *cluster, ngx_rl_node_t *node);
 static ngx_int_t ngx_rl_cluster_attach(
-    ngx_rl_cluster_t *cluster, ngx_rl_member_t *node);
+    ngx_rl_cluster_t *cluster, ngx_rl_node_t *node);
 static ngx_int_t ngx_rl_cluster_record(
-    ngx_rl_cluster_t *cluster, ngx_rl_member_t *node);
+    ngx_rl_cluster_t *cluster, ngx_rl_node_t *node);
 static void ngx_rl_cluster_share(
-    ngx_rl_cluster_t *cluster, ngx_rl_member_t *node);
-static ngx_int_t ngx_rl_cluster_watch(
-    ngx_rl_cluster_t *cluster, ngx_rl_member_t *node);
-static void ngx_rl_cluster_index(
-    ngx_rl_cluster_t *cluster, ngx_rl_member_t *node,
+    ngx_rl_cluster_t *cluster, ngx_rl_node_t *node);
+static ngx_int_t ngx_rl_cluster_follow(
+    ngx_rl_cluster_t *cluster, ngx_rl_node_t *node);
+static void ngx_rl_cluster_index(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node,
     ngx_uint_t n);
 static void ngx_rl_cluster_unindex(
-    ngx_rl_cluster_t *cluster, ngx_rl_member_t *node);
+    ngx_rl_cluster_t *cluster, ngx_rl_node_t *node);
 static ngx_uint_t ngx_rl_cluster_chain(const void *text,
     size_t len, in_port_t port);
-static ngx_rl_link_t *ngx_rl_cluster_now(void *data,
+static ngx_rl_server_t *ngx_rl_cluster_now(void *data,
     const char *key, size_t len);
-static ngx_rl_link_t *ngx_rl_cluster_any(
-    ngx_rl_cluster_t *cluster);
-static ngx_rl_failure_e ngx_rl_cluster_greeted(
-    void *data, ngx_rl_link_t *link, ngx_uint_t tell,
+static ngx_rl_server_t *ngx_rl_cluster_any(ngx_rl_cluster_t *cluster);
+static ngx_rl_failure_e ngx_rl_cluster_step(
+    void *data, ngx_rl_server_t *server, ngx_uint_t tell,
     ngx_rl_reply_t *reply);
 static ngx_int_t ngx_rl_cluster_redirect(void *data,
-    ngx_rl_link_t *link, ngx_rl_slot_t *slot,
+    ngx_rl_server_t *server, ngx_rl_pending_t *pending,
     ngx_rl_reply_t *reply, ngx_rl_failure_e *failure);
-static void ngx_rl_cluster_trouble(void *data,
-    ngx_rl_link_t *link, ngx_rl_failure_e failure);
+static void ngx_rl_cluster_failed(void *data,
+    ngx_rl_server_t *server, ngx_rl_failure_e failure);
 static ngx_int_t ngx_rl_cluster_learn(
-    ngx_rl_cluster_t *cluster, ngx_rl_link_t *from,
-    ngx_rl_reply_t *reply);
-static void ngx_rl_cluster_range(void *data,
-    const ngx_rl_slots_t *range);
-static void ngx_rl_cluster_call(
-    ngx_rl_cluster_t *cluster, ngx_rl_member_t *node,
-    const ngx_rl_slots_t *range);
+    ngx_rl_cluster_t *cluster, ngx_rl_server_t *from, ngx_rl_reply_t *reply);
+static void ngx_rl_cluster_range(void *data, const ngx_rl_slot_range_t *range);
+static void ngx_rl_cluster_call(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node,
+    const ngx_rl_slot_range_t *range);
 static void ngx_rl_cluster_nodes(
-    ngx_rl_cluster_t *cluster, ngx_rl_link_t *from);
-static void ngx_rl_cluster_probes(
-    ngx_rl_cluster_t *cluster);
-static void ngx_rl_cluster_probe(
-    ngx_rl_cluster_t *cluster, ngx_rl_member_t *node,
+    ngx_rl_cluster_t *cluster, ngx_rl_server_t *from);
+static void ngx_rl_cluster_probes(ngx_rl_cluster_t *cluster);
+static void ngx_rl_cluster_probe(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node,
     uint16_t slot);
 static void ngx_rl_cluster_tidy(ngx_event_t *ev);
-static void ngx_rl_cluster_map(
-    ngx_rl_cluster_t *cluster, ngx_rl_member_t *node,
+static void ngx_rl_cluster_map(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node,
     ngx_uint_t mapped);
-static void ngx_rl_cluster_want(
-    ngx_rl_cluster_t *cluster);
+static void ngx_rl_cluster_want(ngx_rl_cluster_t *cluster);
 static void ngx_rl_cluster_refresh(ngx_event_t *ev);
 static ngx_int_t ngx_rl_cluster_refreshed(void *data,
     ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
-static ngx_uint_t ngx_rl_cluster_ill(
-    ngx_rl_cluster_t *cluster);
-static void ngx_rl_cluster_rouse(
-    ngx_rl_cluster_t *cluster);
+static ngx_uint_t ngx_rl_cluster_ill(ngx_rl_cluster_t *cluster);
+static void ngx_rl_cluster_wake(ngx_rl_cluster_t *cluster);
 static void ngx_rl_cluster_again(ngx_event_t *ev);
 
 
@@ -208,13 +195,12 @@ static ngx_rl_map_t  ngx_rl_cluster_fresh;
 
 ngx_rl_cluster_t *
 ngx_rl_cluster_create(ngx_cycle_t *cycle,
-    ngx_rl_peer_t *peer, ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats)
+    ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
 {
-    u_char                        *p;
-    ngx_uint_t                     i;
-    ngx_rl_shard_t    *seed;
-    ngx_rl_member_t   *node;
+    u_char            *p;
+    ngx_uint_t         i;
+    ngx_rl_url_t      *seed;
+    ngx_rl_node_t     *node;
     ngx_rl_cluster_t  *cluster;
 
     cluster = ngx_pcalloc(cycle->pool, sizeof(ngx_rl_cluster_t));
@@ -222,7 +208,7 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
         return NULL;
     }
 
-    cluster->peer = peer;
+    cluster->peer = conf;
     cluster->zone = zone;
     cluster->stats = stats;
     cluster->pool = cycle->pool;
@@ -230,9 +216,9 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
     cluster->ident = (ngx_socket_t) -1;
 
     cluster->guide.data = cluster;
-    cluster->guide.greeted = ngx_rl_cluster_greeted;
+    cluster->guide.greeted = ngx_rl_cluster_step;
     cluster->guide.redirect = ngx_rl_cluster_redirect;
-    cluster->guide.trouble = ngx_rl_cluster_trouble;
+    cluster->guide.trouble = ngx_rl_cluster_failed;
     cluster->guide.find = ngx_rl_cluster_now;
 
     cluster->refresh.handler = ngx_rl_cluster_refresh;
@@ -259,29 +245,25 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
         cluster->chains[i] = NGX_RL_CLUSTER_NOBODY;
     }
 
-    cluster->nodes = ngx_palloc(cycle->pool,
-                                NGX_RL_CLUSTER_NODES
-                                * sizeof(ngx_rl_member_t *));
+    cluster->nodes = ngx_palloc(cycle->pool, NGX_RL_CLUSTER_NODES
+                                * sizeof(ngx_rl_node_t *));
     if (cluster->nodes == NULL) {
         return NULL;
     }
 
-    cluster->probe.len = peer->prefix.len + sizeof(":{}") - 1
+    cluster->probe.len = conf->prefix.len + sizeof(":{}") - 1
                          + NGX_RL_SLOT_TAG;
     cluster->probe.data = ngx_pcalloc(cycle->pool, cluster->probe.len);
     if (cluster->probe.data == NULL) {
         return NULL;
     }
 
-    p = ngx_sprintf(cluster->probe.data, "%V:{", &peer->prefix);
+    p = ngx_sprintf(cluster->probe.data, "%V:{", &conf->prefix);
     p[NGX_RL_SLOT_TAG] = '}';
 
-    seed = peer->seeds->elts;
+    seed = conf->seeds->elts;
 
-    for (i = 0;
-         i < peer->seeds->nelts && i < NGX_RL_CLUSTER_NODES;
-         i++)
-    {
+    for (i = 0; i < conf->seeds->nelts && i < NGX_RL_CLUSTER_NODES; i++) {
         node = ngx_rl_cluster_seed(cluster, &seed[i]);
         if (node == NULL) {
             return NULL;
@@ -293,7 +275,7 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
     cluster->next = ngx_random() % cluster->n;
 
     for (i = 0; i < cluster->n; i++) {
-        ngx_rl_link_wake(cluster->nodes[i]->link);
+        ngx_rl_server_wake(cluster->nodes[i]->link);
     }
 
     return cluster;
@@ -303,9 +285,9 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
 void
 ngx_rl_cluster_exit(ngx_rl_cluster_t *cluster)
 {
-    void                       *link;
-    ngx_uint_t                  i;
-    ngx_rl_slot_t  *slot;
+    void              *link;
+    ngx_uint_t         i;
+    ngx_rl_pending_t  *pending;
 
     cluster->ending = 1;
 
@@ -326,26 +308,26 @@ ngx_rl_cluster_exit(ngx_rl_cluster_t *cluster)
     }
 
     while (!ngx_queue_empty(&cluster->parked)) {
-        slot = ngx_rl_redis_parked(&cluster->parked, &link);
-        ngx_rl_redis_cancel(slot);
+        pending = ngx_rl_pending_parked(&cluster->parked, &link);
+        ngx_rl_pending_cancel(pending);
     }
 
     for (i = 0; i < cluster->n; i++) {
 
         if (cluster->nodes[i]->name) {
-            ngx_rl_name_end(cluster->nodes[i]->name);
+            ngx_rl_resolve_end(cluster->nodes[i]->name);
         }
 
-        ngx_rl_link_exit(cluster->nodes[i]->link);
+        ngx_rl_server_exit(cluster->nodes[i]->link);
 
         if (cluster->nodes[i]->command) {
-            ngx_rl_script_free(cluster->nodes[i]->command);
+            ngx_rl_resp_free(cluster->nodes[i]->command);
         }
     }
 }
 
 
-ngx_rl_link_t *
+ngx_rl_server_t *
 ngx_rl_cluster_find(ngx_rl_cluster_t *cluster,
     const char *key, size_t len, ngx_uint_t *slot)
 {
@@ -365,7 +347,7 @@ ngx_rl_cluster_find(ngx_rl_cluster_t *cluster,
 }
 
 
-static ngx_rl_link_t *
+static ngx_rl_server_t *
 ngx_rl_cluster_now(void *data, const char *key, size_t len)
 {
     ngx_uint_t  slot;
@@ -376,60 +358,59 @@ ngx_rl_cluster_now(void *data, const char *key, size_t len)
 
 /* one that answers, if there is any; else one that should */
 
-static ngx_rl_link_t *
+static ngx_rl_server_t *
 ngx_rl_cluster_any(ngx_rl_cluster_t *cluster)
 {
-    ngx_uint_t                    i;
-    ngx_rl_link_t    *link;
-    ngx_rl_member_t  *node;
+    ngx_uint_t        i;
+    ngx_rl_node_t    *node;
+    ngx_rl_server_t  *server;
 
-    link = NULL;
+    server = NULL;
 
     for (i = 0; i < cluster->n; i++) {
         node = cluster->nodes[(cluster->next + i) % cluster->n];
 
-        if (ngx_rl_link_usable(node->link)) {
+        if (ngx_rl_server_usable(node->link)) {
             return node->link;
         }
 
-        if (link == NULL && (node->seed || node->mapped)) {
-            link = node->link;
+        if (server == NULL && (node->seed || node->mapped)) {
+            server = node->link;
         }
     }
 
-    return link;
+    return server;
 }
 
 
-static ngx_rl_member_t *
-ngx_rl_cluster_seed(ngx_rl_cluster_t *cluster,
-    ngx_rl_shard_t *shard)
+static ngx_rl_node_t *
+ngx_rl_cluster_seed(ngx_rl_cluster_t *cluster, ngx_rl_url_t *url)
 {
-    ngx_rl_member_t  *node;
+    ngx_rl_node_t  *node;
 
-    node = ngx_pcalloc(cluster->pool, sizeof(ngx_rl_member_t));
+    node = ngx_pcalloc(cluster->pool, sizeof(ngx_rl_node_t));
     if (node == NULL) {
         return NULL;
     }
 
     node->label = ngx_pnalloc(cluster->pool,
-                              cluster->peer->user.len + 1 + shard->name.len);
+                              cluster->peer->user.len + 1 + url->name.len);
     if (node->label == NULL) {
         return NULL;
     }
 
     node->cluster = cluster;
     node->peer = *cluster->peer;
-    node->peer.redis.name = shard->name;
-    node->peer.redis.host = shard->host;
-    node->peer.redis.addrs = shard->addrs;
-    node->peer.redis.naddrs = shard->naddrs;
-    node->host = shard->host;
-    node->port = shard->port;
+    node->peer.redis.name = url->name;
+    node->peer.redis.host = url->host;
+    node->peer.redis.addrs = url->addrs;
+    node->peer.redis.naddrs = url->naddrs;
+    node->host = url->host;
+    node->port = url->port;
     node->seed = 1;
 
     if (ngx_rl_cluster_attach(cluster, node) != NGX_OK
-        || ngx_rl_cluster_watch(cluster, node) != NGX_OK)
+        || ngx_rl_cluster_follow(cluster, node) != NGX_OK)
     {
         return NULL;
     }
@@ -442,24 +423,21 @@ ngx_rl_cluster_seed(ngx_rl_cluster_t *cluster,
 
 
 static ngx_int_t
-ngx_rl_cluster_watch(ngx_rl_cluster_t *cluster,
-    ngx_rl_member_t *node)
+ngx_rl_cluster_follow(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 {
-    ngx_rl_peer_t  *peer;
+    ngx_rl_server_conf_t  *conf;
 
-    peer = &node->peer;
+    conf = &node->peer;
 
-    if (ngx_rl_name_check(peer->resolver, &node->host) != NGX_OK) {
+    if (ngx_rl_resolve_check(conf->resolver, &node->host) != NGX_OK) {
         return NGX_OK;
     }
 
-    node->name = ngx_rl_name_watch(cluster->log, peer->resolver,
-                                          peer->resolver_timeout, &peer->label,
-                                          &node->host, node->port,
-                                          peer->redis.addrs,
-                                          peer->redis.naddrs,
-                                          ngx_rl_cluster_renamed,
-                                          node);
+    node->name = ngx_rl_resolve_watch(cluster->log, conf->resolver,
+                                      conf->resolver_timeout, &conf->label,
+                                      &node->host, node->port,
+                                      conf->redis.addrs, conf->redis.naddrs,
+                                      ngx_rl_cluster_renamed, node);
 
     return node->name ? NGX_OK : NGX_ERROR;
 }
@@ -470,9 +448,9 @@ ngx_rl_cluster_watch(ngx_rl_cluster_t *cluster,
 static ngx_uint_t
 ngx_rl_cluster_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
-    ngx_rl_member_t *node = data;
+    ngx_rl_node_t  *node = data;
 
-    ngx_addr_t                     allowed[NGX_RL_NAME_ADDRS];
+    ngx_addr_t                     allowed[NGX_RL_RESOLVE_ADDRS];
     ngx_uint_t                     i, k, news;
     ngx_rl_cluster_t  *cluster;
 
@@ -482,14 +460,14 @@ ngx_rl_cluster_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 
     for (i = 0, k = 0; !node->seed && i < n; i++) {
 
-        if (ngx_rl_peer_allows(cluster->peer, &addrs[i])) {
+        if (ngx_rl_server_conf_allows(cluster->peer, &addrs[i])) {
             allowed[k++] = addrs[i];
             continue;
         }
 
-        ngx_rl_peer_refused(cluster->peer->stats, cluster->log,
-                                        "cluster node", &node->peer.label,
-                                        &addrs[i]);
+        ngx_rl_server_conf_refused(cluster->peer->stats, cluster->log,
+                                   "cluster node", &node->peer.label,
+                                   &addrs[i]);
     }
 
     if (!node->seed && n) {
@@ -502,12 +480,12 @@ ngx_rl_cluster_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
         n = k;
     }
 
-    news = ngx_rl_link_renamed(node->link, addrs, n);
+    news = ngx_rl_server_renamed(node->link, addrs, n);
 
     /* it was moved to be there when it is needed */
 
     if (n && !node->mapped && cluster->served) {
-        ngx_rl_link_rest(node->link);
+        ngx_rl_server_close_idle(node->link);
     }
 
     return news;
@@ -518,23 +496,21 @@ ngx_rl_cluster_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 
 static ngx_int_t
 ngx_rl_cluster_node(ngx_rl_cluster_t *cluster,
-    ngx_rl_link_t *from, const ngx_rl_slots_t *there)
+    ngx_rl_server_t *from, const ngx_rl_slot_range_t *there)
 {
-    ngx_int_t                   n;
-    ngx_addr_t                 *addr;
-    ngx_rl_addr_t   where;
+    ngx_int_t         n;
+    ngx_addr_t       *addr;
+    ngx_rl_address_t  where;
 
     if (there->host_len == 0) {
-        addr = ngx_rl_redis_addr(
-                                       ngx_rl_link_redis(from));
+        addr = ngx_rl_connection_addr(ngx_rl_server_connection(from));
         if (addr == NULL) {
             return NGX_ERROR;
         }
 
-        ngx_rl_addr_port(&where, addr, there->port);
+        ngx_rl_address_port(&where, addr, there->port);
 
-    } else if (ngx_rl_addr(&where, there->host, there->host_len,
-                                       there->port)
+    } else if (ngx_rl_address(&where, there->host, there->host_len, there->port)
                != NGX_OK)
     {
         n = ngx_rl_cluster_by_name(cluster, from, there);
@@ -543,8 +519,7 @@ ngx_rl_cluster_node(ngx_rl_cluster_t *cluster,
             return n;
         }
 
-        if (ngx_rl_addr(&where, there->ip, there->ip_len,
-                                    there->port)
+        if (ngx_rl_address(&where, there->ip, there->ip_len, there->port)
             != NGX_OK)
         {
             return NGX_ERROR;
@@ -557,11 +532,11 @@ ngx_rl_cluster_node(ngx_rl_cluster_t *cluster,
         return n;
     }
 
-    if (!ngx_rl_peer_allows(cluster->peer, &where.addr)) {
-        ngx_rl_peer_refused(cluster->peer->stats, cluster->log,
-                                  "redis",
-                                  &ngx_rl_link_peer(from)->label,
-                                  &where.addr);
+    if (!ngx_rl_server_conf_allows(cluster->peer, &where.addr)) {
+        ngx_rl_server_conf_refused(cluster->peer->stats, cluster->log,
+                                   "redis",
+                                   &ngx_rl_server_get_conf(from)->label,
+                                   &where.addr);
         return NGX_ERROR;
     }
 
@@ -573,26 +548,25 @@ ngx_rl_cluster_node(ngx_rl_cluster_t *cluster,
 
 static ngx_int_t
 ngx_rl_cluster_by_name(ngx_rl_cluster_t *cluster,
-    ngx_rl_link_t *from, const ngx_rl_slots_t *there)
+    ngx_rl_server_t *from, const ngx_rl_slot_range_t *there)
 {
-    ngx_int_t                     n;
-    ngx_str_t                     host;
-    ngx_uint_t                    known;
-    ngx_addr_t                   *addr;
-    ngx_rl_addr_t     where;
-    ngx_rl_member_t  *node;
+    ngx_int_t         n;
+    ngx_str_t         host;
+    ngx_uint_t        known;
+    ngx_addr_t       *addr;
+    ngx_rl_node_t    *node;
+    ngx_rl_address_t  where;
 
     host.data = (u_char *) there->host;
     host.len = there->host_len;
 
     known = there->ip_len
-            && ngx_rl_addr(&where, there->ip, there->ip_len,
-                                       there->port)
+            && ngx_rl_address(&where, there->ip, there->ip_len, there->port)
                == NGX_OK;
 
     n = ngx_rl_cluster_called(cluster, there,
-                      ngx_rl_cluster_chain(host.data, host.len,
-                                                       there->port));
+                              ngx_rl_cluster_chain(host.data, host.len,
+                                                   there->port));
     if (n != NGX_ERROR) {
         node = cluster->nodes[n];
 
@@ -602,35 +576,34 @@ ngx_rl_cluster_by_name(ngx_rl_cluster_t *cluster,
 
         /* the cluster may know that it has moved before DNS does */
 
-        addr = ngx_rl_redis_addr(
-                                 ngx_rl_link_redis(node->link));
+        addr = ngx_rl_connection_addr(ngx_rl_server_connection(node->link));
 
         if (node->name && known && addr
-            && !ngx_rl_addr_equal(addr, &where.addr))
+            && !ngx_rl_address_equal(addr, &where.addr))
         {
-            ngx_rl_name_again(node->name);
+            ngx_rl_resolve_again(node->name);
         }
 
         return n;
     }
 
-    if (ngx_rl_name_check(cluster->peer->resolver, &host)
+    if (ngx_rl_resolve_check(cluster->peer->resolver, &host)
         != NGX_OK
-        || !ngx_rl_name_valid(host.data, host.len)
+        || !ngx_rl_resolve_valid(host.data, host.len)
         || (known && ngx_rl_cluster_at(cluster, &where.addr)
-                     != NGX_ERROR))
+            != NGX_ERROR))
     {
         if (known) {
             return NGX_DECLINED;
         }
 
-        if (ngx_rl_link_loud(from, NGX_RL_CONFIG)) {
+        if (ngx_rl_server_may_log(from, NGX_RL_CONFIG)) {
             ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
                           "redis %V names a node of its cluster \"%V\", and "
                           "no address: set \"resolver\" in nginx, or have the "
                           "cluster announce addresses "
                           "(cluster-preferred-endpoint-type ip)",
-                          &ngx_rl_link_peer(from)->label, &host);
+                          &ngx_rl_server_get_conf(from)->label, &host);
         }
 
         return NGX_ERROR;
@@ -638,11 +611,10 @@ ngx_rl_cluster_by_name(ngx_rl_cluster_t *cluster,
 
     /* what DNS says counts, but until then it may be there */
 
-    known = known && ngx_rl_peer_allows(cluster->peer,
-                                                    &where.addr);
+    known = known && ngx_rl_server_conf_allows(cluster->peer, &where.addr);
 
     return ngx_rl_cluster_add(cluster, known ? &where : NULL,
-                                          &host, there->port);
+                              &host, there->port);
 }
 
 
@@ -650,10 +622,10 @@ ngx_rl_cluster_by_name(ngx_rl_cluster_t *cluster,
 
 static ngx_int_t
 ngx_rl_cluster_called(ngx_rl_cluster_t *cluster,
-    const ngx_rl_slots_t *there, ngx_uint_t chain)
+    const ngx_rl_slot_range_t *there, ngx_uint_t chain)
 {
-    ngx_uint_t                    i, scan;
-    ngx_rl_member_t  *node;
+    ngx_uint_t      i, scan;
+    ngx_rl_node_t  *node;
 
     i = cluster->chains[chain];
 
@@ -665,7 +637,7 @@ ngx_rl_cluster_called(ngx_rl_cluster_t *cluster,
             if (node->host.len == there->host_len && node->port == there->port
                 && ngx_strncasecmp(node->host.data, (u_char *) there->host,
                                    there->host_len)
-                   == 0)
+                == 0)
             {
                 return i;
             }
@@ -690,20 +662,19 @@ ngx_rl_cluster_called(ngx_rl_cluster_t *cluster,
 /* by address; one with a name may be elsewhere by now */
 
 static ngx_int_t
-ngx_rl_cluster_at(ngx_rl_cluster_t *cluster,
-    ngx_addr_t *addr)
+ngx_rl_cluster_at(ngx_rl_cluster_t *cluster, ngx_addr_t *addr)
 {
-    ngx_uint_t                    i;
-    ngx_rl_member_t  *node;
+    ngx_uint_t      i;
+    ngx_rl_node_t  *node;
 
     i = cluster->chains[ngx_rl_cluster_chain(addr->name.data,
-                                                         addr->name.len, 0)];
+                                             addr->name.len, 0)];
 
     for ( /* void */ ; i < cluster->n; i = node->next) {
         node = cluster->nodes[i];
 
         if (node->name == NULL && node->peer.redis.naddrs == 1
-            && ngx_rl_addr_equal(&node->peer.redis.addrs[0], addr))
+            && ngx_rl_address_equal(&node->peer.redis.addrs[0], addr))
         {
             return i;
         }
@@ -717,30 +688,30 @@ ngx_rl_cluster_at(ngx_rl_cluster_t *cluster,
 
 static ngx_int_t
 ngx_rl_cluster_add(ngx_rl_cluster_t *cluster,
-    ngx_rl_addr_t *addr, ngx_str_t *host, in_port_t port)
+    ngx_rl_address_t *address, ngx_str_t *host, in_port_t port)
 {
-    u_char                        text[NGX_RL_PEER_NAME];
-    ngx_int_t                     n;
-    ngx_rl_peer_t    *peer;
-    ngx_rl_member_t  *node;
+    u_char                 text[NGX_RL_SERVER_NAME];
+    ngx_int_t              n;
+    ngx_rl_node_t         *node;
+    ngx_rl_server_conf_t  *conf;
 
     node = ngx_rl_cluster_place(cluster, &n);
     if (node == NULL) {
         return NGX_ERROR;
     }
 
-    peer = &node->peer;
+    conf = &node->peer;
 
-    peer->redis.addrs = NULL;
-    peer->redis.naddrs = 0;
-    ngx_str_null(&peer->redis.host);
+    conf->redis.addrs = NULL;
+    conf->redis.naddrs = 0;
+    ngx_str_null(&conf->redis.host);
     ngx_str_null(&node->host);
 
-    if (addr) {
-        ngx_rl_addr_copy(&node->addr, addr);
-        peer->redis.addrs = &node->addr.addr;
-        peer->redis.naddrs = 1;
-        peer->redis.name = node->addr.addr.name;
+    if (address) {
+        ngx_rl_address_copy(&node->addr, address);
+        conf->redis.addrs = &node->addr.addr;
+        conf->redis.naddrs = 1;
+        conf->redis.name = node->addr.addr.name;
     }
 
     node->port = port;
@@ -750,19 +721,19 @@ ngx_rl_cluster_add(ngx_rl_cluster_t *cluster,
         node->host.data = node->called;
         node->host.len = host->len;
 
-        peer->redis.host = node->host;
-        peer->redis.name.data = text;
-        peer->redis.name.len = ngx_sprintf(text, "%V:%ui", host,
+        conf->redis.host = node->host;
+        conf->redis.name.data = text;
+        conf->redis.name.len = ngx_sprintf(text, "%V:%ui", host,
                                            (ngx_uint_t) port)
                                - text;
-        ngx_strlow(text, text, peer->redis.name.len);
+        ngx_strlow(text, text, conf->redis.name.len);
     }
 
     if (ngx_rl_cluster_attach(cluster, node) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (host && ngx_rl_cluster_watch(cluster, node) != NGX_OK) {
+    if (host && ngx_rl_cluster_follow(cluster, node) != NGX_OK) {
         ngx_rl_cluster_leave(cluster, node);
         return NGX_ERROR;
     }
@@ -778,12 +749,11 @@ ngx_rl_cluster_add(ngx_rl_cluster_t *cluster,
 
 /* that of one that has left, or a new one, which is as one that has left */
 
-static ngx_rl_member_t *
-ngx_rl_cluster_place(ngx_rl_cluster_t *cluster,
-    ngx_int_t *n)
+static ngx_rl_node_t *
+ngx_rl_cluster_place(ngx_rl_cluster_t *cluster, ngx_int_t *n)
 {
-    ngx_uint_t                    i;
-    ngx_rl_member_t  *node;
+    ngx_uint_t      i;
+    ngx_rl_node_t  *node;
 
     if (cluster->full) {
         return NULL;
@@ -792,7 +762,7 @@ ngx_rl_cluster_place(ngx_rl_cluster_t *cluster,
     for (i = 0; i < cluster->n; i++) {
         node = cluster->nodes[i];
 
-        if (node->left && ngx_rl_link_unused(node->link)) {
+        if (node->left && ngx_rl_server_unused(node->link)) {
             *n = i;
             return node;
         }
@@ -801,9 +771,7 @@ ngx_rl_cluster_place(ngx_rl_cluster_t *cluster,
     if (cluster->n == NGX_RL_CLUSTER_NODES) {
         cluster->full = 1;
 
-        if (ngx_rl_stats_loud(cluster->peer->stats,
-                                          NGX_RL_OVERLOAD))
-        {
+        if (ngx_rl_stats_may_log(cluster->peer->stats, NGX_RL_OVERLOAD)) {
             ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
                           "%V has more than %d nodes at a time: the others are "
                           "not used", &cluster->peer->label,
@@ -813,14 +781,13 @@ ngx_rl_cluster_place(ngx_rl_cluster_t *cluster,
         return NULL;
     }
 
-    node = ngx_pcalloc(cluster->pool, sizeof(ngx_rl_member_t));
+    node = ngx_pcalloc(cluster->pool, sizeof(ngx_rl_node_t));
     if (node == NULL) {
         return NULL;
     }
 
-    node->label = ngx_pnalloc(cluster->pool,
-                              cluster->peer->user.len
-                              + NGX_RL_PEER_NAME);
+    node->label = ngx_pnalloc(cluster->pool, cluster->peer->user.len
+                              + NGX_RL_SERVER_NAME);
     node->called = ngx_pnalloc(cluster->pool, NGX_RL_SLOT_HOST);
 
     if (node->label == NULL || node->called == NULL) {
@@ -842,25 +809,24 @@ ngx_rl_cluster_place(ngx_rl_cluster_t *cluster,
 /* of one that is not in the map any more, and has nothing under way */
 
 static void
-ngx_rl_cluster_leave(ngx_rl_cluster_t *cluster,
-    ngx_rl_member_t *node)
+ngx_rl_cluster_leave(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 {
-    ngx_rl_shard_stats_t  *stats;
+    ngx_rl_record_t  *record;
 
-    stats = node->peer.stats;
+    record = node->peer.stats;
     node->peer.stats = &cluster->gone;
 
-    if (ngx_rl_link_reuse(node->link) != NGX_OK) {
-        node->peer.stats = stats;
+    if (ngx_rl_server_reuse(node->link) != NGX_OK) {
+        node->peer.stats = record;
         return;
     }
 
     if (node->lent) {
-        ngx_rl_stats_return(cluster->zone, cluster->stats, stats);
+        ngx_rl_stats_return(cluster->zone, cluster->stats, record);
     }
 
     if (node->name) {
-        ngx_rl_name_end(node->name);
+        ngx_rl_resolve_end(node->name);
         node->name = NULL;
     }
 
@@ -875,23 +841,21 @@ ngx_rl_cluster_leave(ngx_rl_cluster_t *cluster,
 /* a node of its own right: label, counters, link */
 
 static ngx_int_t
-ngx_rl_cluster_attach(ngx_rl_cluster_t *cluster,
-    ngx_rl_member_t *node)
+ngx_rl_cluster_attach(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 {
-    void                       *greeting;
-    ngx_array_t                *all;
-    ngx_rl_peer_t  *peer;
+    void                  *greeting;
+    ngx_array_t           *all;
+    ngx_rl_server_conf_t  *conf;
 
-    peer = &node->peer;
+    conf = &node->peer;
 
-    ngx_rl_peer_node(peer, &peer->redis.name, node->label,
-                                 &peer->label);
+    ngx_rl_server_conf_node(conf, &conf->redis.name, node->label, &conf->label);
 
     /* the label is there for good */
 
-    peer->redis.name.data = peer->label.data + peer->label.len
-                            - peer->redis.name.len;
-    peer->hash = ngx_rl_hash(peer->label.data, peer->label.len);
+    conf->redis.name.data = conf->label.data + conf->label.len
+                            - conf->redis.name.len;
+    conf->hash = ngx_rl_hash(conf->label.data, conf->label.len);
 
     if (ngx_rl_cluster_record(cluster, node) != NGX_OK) {
         return NGX_ERROR;
@@ -899,7 +863,7 @@ ngx_rl_cluster_attach(ngx_rl_cluster_t *cluster,
 
     if (node->link) {
 
-        if (ngx_rl_link_reuse(node->link) == NGX_OK) {
+        if (ngx_rl_server_reuse(node->link) == NGX_OK) {
             return NGX_OK;
         }
 
@@ -916,12 +880,11 @@ ngx_rl_cluster_attach(ngx_rl_cluster_t *cluster,
     }
 
     ngx_memcpy(greeting, all->elts, all->nelts * all->size);
-    peer->redis.greeting.elts = greeting;
+    conf->redis.greeting.elts = greeting;
 
-    node->link = ngx_rl_link_create(cluster->pool, cluster->log,
-                                                peer, cluster->zone,
-                                                cluster->stats,
-                                                &cluster->guide);
+    node->link = ngx_rl_server_create(cluster->pool, cluster->log,
+                                      conf, cluster->zone, cluster->stats,
+                                      &cluster->guide);
     if (node->link == NULL) {
         goto failed;
     }
@@ -936,11 +899,10 @@ failed:
 
     if (node->lent) {
         node->lent = 0;
-        ngx_rl_stats_return(cluster->zone, cluster->stats,
-                                        peer->stats);
+        ngx_rl_stats_return(cluster->zone, cluster->stats, conf->stats);
     }
 
-    peer->stats = &cluster->gone;
+    conf->stats = &cluster->gone;
 
     return NGX_ERROR;
 }
@@ -949,44 +911,40 @@ failed:
 /* if there is no room for it, this worker has a breaker for it by itself */
 
 static ngx_int_t
-ngx_rl_cluster_record(ngx_rl_cluster_t *cluster,
-    ngx_rl_member_t *node)
+ngx_rl_cluster_record(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 {
-    ngx_rl_peer_t  *peer;
+    ngx_rl_server_conf_t  *conf;
 
-    peer = &node->peer;
+    conf = &node->peer;
 
-    peer->stats = ngx_rl_stats_lend(cluster->zone, cluster->stats,
-                                                &peer->label);
-    node->lent = (peer->stats != NULL);
+    conf->stats = ngx_rl_stats_lend(cluster->zone, cluster->stats,
+                                    &conf->label);
+    node->lent = (conf->stats != NULL);
 
-    if (peer->stats == NULL) {
+    if (conf->stats == NULL) {
 
         if (node->own == NULL) {
-            node->own = ngx_palloc(cluster->pool,
-                                   sizeof(ngx_rl_shard_stats_t));
+            node->own = ngx_palloc(cluster->pool, sizeof(ngx_rl_record_t));
             if (node->own == NULL) {
-                peer->stats = &cluster->gone;
+                conf->stats = &cluster->gone;
                 return NGX_ERROR;
             }
         }
 
-        ngx_memzero(node->own, sizeof(ngx_rl_shard_stats_t));
-        peer->stats = node->own;
+        ngx_memzero(node->own, sizeof(ngx_rl_record_t));
+        conf->stats = node->own;
 
-        if (ngx_rl_stats_loud(cluster->peer->stats,
-                                          NGX_RL_OVERLOAD))
-        {
+        if (ngx_rl_stats_may_log(cluster->peer->stats, NGX_RL_OVERLOAD)) {
             ngx_log_error(NGX_LOG_WARN, cluster->log, 0,
                           "\"ratelimit_zone\" has no room for node %V of a "
                           "cluster: each worker has a breaker of its own for "
                           "it, and metrics lack it; make it larger",
-                          &peer->label);
+                          &conf->label);
         }
     }
 
-    peer->stats->role = peer->role;
-    peer->stats->set = cluster->peer->hash;
+    conf->stats->role = conf->role;
+    conf->stats->set = cluster->peer->hash;
 
     return NGX_OK;
 }
@@ -998,32 +956,31 @@ ngx_rl_cluster_record(ngx_rl_cluster_t *cluster,
  */
 
 static void
-ngx_rl_cluster_share(ngx_rl_cluster_t *cluster,
-    ngx_rl_member_t *node)
+ngx_rl_cluster_share(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 {
-    ngx_rl_shard_stats_t  *stats;
+    ngx_rl_record_t  *record;
 
-    if (node->name || !ngx_rl_link_unused(node->link)) {
+    if (node->name || !ngx_rl_server_unused(node->link)) {
         return;
     }
 
-    stats = ngx_rl_stats_lend(cluster->zone, cluster->stats,
-                                          &node->peer.label);
-    if (stats == NULL) {
+    record = ngx_rl_stats_lend(cluster->zone, cluster->stats,
+                               &node->peer.label);
+    if (record == NULL) {
         return;
     }
 
-    node->peer.stats = stats;
+    node->peer.stats = record;
 
-    if (ngx_rl_link_reuse(node->link) != NGX_OK) {
+    if (ngx_rl_server_reuse(node->link) != NGX_OK) {
         node->peer.stats = node->own;
-        ngx_rl_stats_return(cluster->zone, cluster->stats, stats);
+        ngx_rl_stats_return(cluster->zone, cluster->stats, record);
         return;
     }
 
-    stats->role = node->peer.role;
-    stats->set = cluster->peer->hash;
-    stats->mapped = 1;
+    record->role = node->peer.role;
+    record->set = cluster->peer->hash;
+    record->mapped = 1;
 
     node->lent = 1;
 }
@@ -1033,21 +990,19 @@ ngx_rl_cluster_share(ngx_rl_cluster_t *cluster,
 
 static void
 ngx_rl_cluster_index(ngx_rl_cluster_t *cluster,
-    ngx_rl_member_t *node, ngx_uint_t n)
+    ngx_rl_node_t *node, ngx_uint_t n)
 {
-    ngx_rl_addr_t  addr;
+    ngx_rl_address_t  address;
 
     if (node->name == NULL && node->peer.redis.naddrs == 1) {
-        ngx_rl_addr_port(&addr, &node->peer.redis.addrs[0],
-                                     node->port);
+        ngx_rl_address_port(&address, &node->peer.redis.addrs[0], node->port);
 
-        node->chain = ngx_rl_cluster_chain(addr.addr.name.data,
-                                                       addr.addr.name.len, 0);
+        node->chain = ngx_rl_cluster_chain(address.addr.name.data,
+                                           address.addr.name.len, 0);
 
     } else {
-        node->chain = ngx_rl_cluster_chain(node->host.data,
-                                                       node->host.len,
-                                                       node->port);
+        node->chain = ngx_rl_cluster_chain(node->host.data, node->host.len,
+                                           node->port);
     }
 
     node->next = cluster->chains[node->chain];
@@ -1056,8 +1011,7 @@ ngx_rl_cluster_index(ngx_rl_cluster_t *cluster,
 
 
 static void
-ngx_rl_cluster_unindex(ngx_rl_cluster_t *cluster,
-    ngx_rl_member_t *node)
+ngx_rl_cluster_unindex(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 {
     uint16_t  *n;
 
@@ -1067,9 +1021,7 @@ ngx_rl_cluster_unindex(ngx_rl_cluster_t *cluster,
 
     n = &cluster->chains[node->chain];
 
-    while (*n != NGX_RL_CLUSTER_NOBODY
-           && cluster->nodes[*n] != node)
-    {
+    while (*n != NGX_RL_CLUSTER_NOBODY && cluster->nodes[*n] != node) {
         n = &cluster->nodes[*n]->next;
     }
 
@@ -1097,12 +1049,12 @@ ngx_rl_cluster_chain(const void *text, size_t len, in_port_t port)
 /* the map that comes with a new connection */
 
 static ngx_rl_failure_e
-ngx_rl_cluster_greeted(void *data, ngx_rl_link_t *link,
+ngx_rl_cluster_step(void *data, ngx_rl_server_t *server,
     ngx_uint_t tell, ngx_rl_reply_t *reply)
 {
-    ngx_rl_cluster_t *cluster = data;
+    ngx_rl_cluster_t  *cluster = data;
 
-    if (ngx_rl_cluster_learn(cluster, link, reply) == NGX_OK) {
+    if (ngx_rl_cluster_learn(cluster, server, reply) == NGX_OK) {
         return NGX_RL_OK;
     }
 
@@ -1112,14 +1064,14 @@ ngx_rl_cluster_greeted(void *data, ngx_rl_link_t *link,
 
 static ngx_int_t
 ngx_rl_cluster_redirect(void *data,
-    ngx_rl_link_t *link, ngx_rl_slot_t *slot,
+    ngx_rl_server_t *server, ngx_rl_pending_t *pending,
     ngx_rl_reply_t *reply, ngx_rl_failure_e *failure)
 {
-    ngx_rl_cluster_t *cluster = data;
+    ngx_rl_cluster_t  *cluster = data;
 
     ngx_int_t                      n;
-    ngx_rl_member_t   *node;
-    ngx_rl_slots_t     where;
+    ngx_rl_node_t   *node;
+    ngx_rl_slot_range_t     where;
     ngx_rl_redirect_t  there;
 
     (void) ngx_rl_redirect_parse(reply->str, reply->len, &there);
@@ -1133,18 +1085,16 @@ ngx_rl_cluster_redirect(void *data,
     case NGX_RL_REDIRECT_CLUSTERDOWN:
 
         if (there.kind == NGX_RL_REDIRECT_TRYAGAIN) {
-            ngx_rl_link_event(link,
-                                          NGX_RL_EVENT_TRYAGAIN);
+            ngx_rl_server_event(server, NGX_RL_EVENT_TRYAGAIN);
 
         } else {
-            ngx_rl_link_event(link,
-                                       NGX_RL_EVENT_CLUSTERDOWN);
+            ngx_rl_server_event(server, NGX_RL_EVENT_CLUSTERDOWN);
             ngx_rl_cluster_want(cluster);
         }
 
         /* until it is over, or the call's time is */
 
-        ngx_rl_redis_park(slot, &cluster->parked, link);
+        ngx_rl_pending_park(pending, &cluster->parked, server);
 
         if (!cluster->again.timer_set) {
             ngx_add_timer(&cluster->again, NGX_RL_CLUSTER_AGAIN);
@@ -1158,7 +1108,7 @@ ngx_rl_cluster_redirect(void *data,
 
     ngx_rl_cluster_want(cluster);
 
-    ngx_memzero(&where, sizeof(ngx_rl_slots_t));
+    ngx_memzero(&where, sizeof(ngx_rl_slot_range_t));
 
     where.host = there.host;
     where.host_len = there.host_len;
@@ -1167,7 +1117,7 @@ ngx_rl_cluster_redirect(void *data,
     cluster->full = 0;
     cluster->scans = 1;
 
-    n = ngx_rl_cluster_node(cluster, link, &where);
+    n = ngx_rl_cluster_node(cluster, server, &where);
     if (n == NGX_ERROR) {
         return NGX_DECLINED;
     }
@@ -1175,7 +1125,7 @@ ngx_rl_cluster_redirect(void *data,
     node = cluster->nodes[n];
 
     if (there.kind == NGX_RL_REDIRECT_MOVED) {
-        ngx_rl_link_event(link, NGX_RL_EVENT_MOVED);
+        ngx_rl_server_event(server, NGX_RL_EVENT_MOVED);
 
         if (cluster->slots[there.slot] == NGX_RL_CLUSTER_NOBODY) {
             cluster->served++;
@@ -1185,17 +1135,17 @@ ngx_rl_cluster_redirect(void *data,
         ngx_rl_cluster_map(cluster, node, 1);
 
     } else {
-        ngx_rl_link_event(link, NGX_RL_EVENT_ASK);
+        ngx_rl_server_event(server, NGX_RL_EVENT_ASK);
         node->asked = ngx_current_msec;
     }
 
-    if (ngx_rl_redis_hops(slot) >= NGX_RL_CLUSTER_HOPS)
+    if (ngx_rl_pending_hops(pending) >= NGX_RL_CLUSTER_HOPS)
     {
         return NGX_DECLINED;
     }
 
-    *failure = ngx_rl_link_forward(node->link, slot,
-                      there.kind == NGX_RL_REDIRECT_ASK);
+    *failure = ngx_rl_server_forward(node->link, pending,
+                                     there.kind == NGX_RL_REDIRECT_ASK);
 
     if (*failure == NGX_RL_OK) {
         return NGX_OK;
@@ -1203,7 +1153,7 @@ ngx_rl_cluster_redirect(void *data,
 
     /* that is the other node's affair, not that of who has sent it there */
 
-    ngx_rl_link_unsent(node->link, *failure);
+    ngx_rl_server_unsent(node->link, *failure);
 
     if (*failure != NGX_RL_CIRCUIT) {
         *failure = NGX_RL_MOVED;
@@ -1214,12 +1164,12 @@ ngx_rl_cluster_redirect(void *data,
 
 
 static void
-ngx_rl_cluster_trouble(void *data, ngx_rl_link_t *link,
+ngx_rl_cluster_failed(void *data, ngx_rl_server_t *server,
     ngx_rl_failure_e failure)
 {
-    ngx_rl_cluster_t *cluster = data;
+    ngx_rl_cluster_t  *cluster = data;
 
-    ngx_rl_member_t  *node;
+    ngx_rl_node_t  *node;
 
     if (!ngx_rl_failure_breaks(failure)) {
         return;
@@ -1227,21 +1177,21 @@ ngx_rl_cluster_trouble(void *data, ngx_rl_link_t *link,
 
     ngx_rl_cluster_want(cluster);
 
-    node = (ngx_rl_member_t *)
-           ((u_char *) ngx_rl_link_peer(link)
-            - offsetof(ngx_rl_member_t, peer));
+    node = (ngx_rl_node_t *)
+           ((u_char *) ngx_rl_server_get_conf(server)
+            - offsetof(ngx_rl_node_t, peer));
 
     if (node->name) {
-        ngx_rl_name_again(node->name);
+        ngx_rl_resolve_again(node->name);
     }
 }
 
 
 static ngx_int_t
 ngx_rl_cluster_learn(ngx_rl_cluster_t *cluster,
-    ngx_rl_link_t *from, ngx_rl_reply_t *reply)
+    ngx_rl_server_t *from, ngx_rl_reply_t *reply)
 {
-    ngx_uint_t                 i;
+    ngx_uint_t     i;
     ngx_rl_map_t  *map;
 
     map = &ngx_rl_cluster_fresh;
@@ -1261,20 +1211,17 @@ ngx_rl_cluster_learn(ngx_rl_cluster_t *cluster,
         cluster->nodes[i]->seen = 0;
     }
 
-    if (ngx_rl_slots_parse(reply, ngx_rl_cluster_range,
-                                       map)
-        < 0)
-    {
-        if (ngx_rl_link_loud(from, NGX_RL_PROTOCOL)) {
+    if (ngx_rl_slots_parse(reply, ngx_rl_cluster_range, map) < 0) {
+        if (ngx_rl_server_may_log(from, NGX_RL_PROTOCOL)) {
             ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
                           "redis %V answered CLUSTER SLOTS with what is no "
-                          "map", &ngx_rl_link_peer(from)->label);
+                          "map", &ngx_rl_server_get_conf(from)->label);
         }
 
         return NGX_ERROR;
     }
 
-    ngx_rl_link_event(from, NGX_RL_EVENT_MAP_REFRESH);
+    ngx_rl_server_event(from, NGX_RL_EVENT_MAP_REFRESH);
 
     /* a node that has left its cluster knows of nobody */
 
@@ -1292,14 +1239,13 @@ ngx_rl_cluster_learn(ngx_rl_cluster_t *cluster,
 
 
 static void
-ngx_rl_cluster_range(void *data,
-    const ngx_rl_slots_t *range)
+ngx_rl_cluster_range(void *data, const ngx_rl_slot_range_t *range)
 {
-    ngx_rl_map_t *map = data;
+    ngx_rl_map_t  *map = data;
 
     ngx_int_t                     n;
     ngx_uint_t                    i;
-    ngx_rl_member_t  *node;
+    ngx_rl_node_t  *node;
 
     n = ngx_rl_cluster_node(map->cluster, map->from, range);
 
@@ -1328,9 +1274,8 @@ ngx_rl_cluster_range(void *data,
 /* redirects have its name alone, and it is what a certificate is for */
 
 static void
-ngx_rl_cluster_call(ngx_rl_cluster_t *cluster,
-    ngx_rl_member_t *node,
-    const ngx_rl_slots_t *range)
+ngx_rl_cluster_call(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node,
+    const ngx_rl_slot_range_t *range)
 {
     node->port = range->port;
 
@@ -1343,8 +1288,7 @@ ngx_rl_cluster_call(ngx_rl_cluster_t *cluster,
     /* it may change, and has a bounded length */
 
     if (node->called == NULL) {
-        node->called = ngx_pnalloc(cluster->pool,
-                                   NGX_RL_SLOT_HOST);
+        node->called = ngx_pnalloc(cluster->pool, NGX_RL_SLOT_HOST);
         if (node->called == NULL) {
             return;
         }
@@ -1366,12 +1310,11 @@ ngx_rl_cluster_call(ngx_rl_cluster_t *cluster,
 /* who is in the map has a connection as soon as it is needed, others none */
 
 static void
-ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster,
-    ngx_rl_link_t *from)
+ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster, ngx_rl_server_t *from)
 {
-    uint64_t                      hash;
-    ngx_uint_t                    i, n;
-    ngx_rl_member_t  *node;
+    uint64_t        hash;
+    ngx_uint_t      i, n;
+    ngx_rl_node_t  *node;
 
     n = 0;
     hash = cluster->served;
@@ -1393,15 +1336,13 @@ ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster,
 
     /* told by the first worker that finds it so */
 
-    if (ngx_rl_stats_news(cluster->zone, cluster->peer->stats,
-                                      hash)
+    if (ngx_rl_stats_news(cluster->zone, cluster->peer->stats, hash)
         && ngx_rl_stats_may_tell(&cluster->peer->stats->changes))
     {
         ngx_log_error(NGX_LOG_NOTICE, cluster->log, 0,
                       "ratelimit cluster: %ui nodes serve %ui of %d slots, "
-                      "says redis %V", n, cluster->served,
-                      NGX_RL_SLOTS,
-                      &ngx_rl_link_peer(from)->label);
+                      "says redis %V", n, cluster->served, NGX_RL_SLOTS,
+                      &ngx_rl_server_get_conf(from)->label);
     }
 }
 
@@ -1414,8 +1355,8 @@ ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster,
 static void
 ngx_rl_cluster_probes(ngx_rl_cluster_t *cluster)
 {
-    ngx_uint_t                    i, n;
-    ngx_rl_member_t  *node;
+    ngx_uint_t      i, n;
+    ngx_rl_node_t  *node;
 
     for (i = 0; i < NGX_RL_SLOTS; i++) {
 
@@ -1436,11 +1377,11 @@ ngx_rl_cluster_probes(ngx_rl_cluster_t *cluster)
 
 static void
 ngx_rl_cluster_probe(ngx_rl_cluster_t *cluster,
-    ngx_rl_member_t *node, uint16_t slot)
+    ngx_rl_node_t *node, uint16_t slot)
 {
-    char                           *command, *tag;
-    long long                       len;
-    ngx_rl_greeting_t  *greeting;
+    char                     *command, *tag;
+    long long                 len;
+    ngx_rl_handshake_step_t  *step;
 
     /* even if there is no memory for it: there is none for the next slot */
 
@@ -1451,15 +1392,14 @@ ngx_rl_cluster_probe(ngx_rl_cluster_t *cluster,
 
     ngx_rl_slot_tag(slot, tag);
 
-    len = ngx_rl_script_probe(&command,
-                                          (char *) cluster->probe.data,
-                                          cluster->probe.len);
+    len = ngx_rl_scripts_probe(&command, (char *) cluster->probe.data,
+                               cluster->probe.len);
     if (len < 0) {
         return;
     }
 
     if (node->command) {
-        ngx_rl_script_free(node->command);
+        ngx_rl_resp_free(node->command);
     }
 
     node->command = command;
@@ -1467,8 +1407,8 @@ ngx_rl_cluster_probe(ngx_rl_cluster_t *cluster,
     node->peer.probe.data = (u_char *) command;
     node->peer.probe.len = len;
 
-    greeting = node->peer.redis.greeting.elts;
-    greeting[node->peer.redis.greeting.nelts - 1].command = node->peer.probe;
+    step = node->peer.redis.greeting.elts;
+    step[node->peer.redis.greeting.nelts - 1].command = node->peer.probe;
 }
 
 
@@ -1477,9 +1417,9 @@ ngx_rl_cluster_probe(ngx_rl_cluster_t *cluster,
 static void
 ngx_rl_cluster_tidy(ngx_event_t *ev)
 {
-    ngx_msec_t                     age;
-    ngx_uint_t                     i;
-    ngx_rl_member_t   *node;
+    ngx_msec_t         age;
+    ngx_uint_t         i;
+    ngx_rl_node_t     *node;
     ngx_rl_cluster_t  *cluster;
 
     cluster = ev->data;
@@ -1496,20 +1436,20 @@ ngx_rl_cluster_tidy(ngx_event_t *ev)
         }
 
         if (node->left) {
-            ngx_rl_link_rest(node->link);
+            ngx_rl_server_close_idle(node->link);
             continue;
         }
 
         age = ngx_current_msec - node->asked;
 
         if (age >= NGX_RL_CLUSTER_ASKED) {
-            ngx_rl_link_rest(node->link);
+            ngx_rl_server_close_idle(node->link);
 
             if (node->seed) {
                 continue;
             }
 
-            if (ngx_rl_link_unused(node->link)) {
+            if (ngx_rl_server_unused(node->link)) {
                 ngx_rl_cluster_leave(cluster, node);
             }
 
@@ -1529,7 +1469,7 @@ ngx_rl_cluster_tidy(ngx_event_t *ev)
 
 static void
 ngx_rl_cluster_map(ngx_rl_cluster_t *cluster,
-    ngx_rl_member_t *node, ngx_uint_t mapped)
+    ngx_rl_node_t *node, ngx_uint_t mapped)
 {
     node->mapped = mapped;
 
@@ -1563,8 +1503,8 @@ ngx_rl_cluster_want(ngx_rl_cluster_t *cluster)
 static void
 ngx_rl_cluster_refresh(ngx_event_t *ev)
 {
-    ngx_rl_link_t     *link;
-    ngx_rl_slot_t     *slot;
+    ngx_rl_server_t   *server;
+    ngx_rl_pending_t  *pending;
     ngx_rl_cluster_t  *cluster;
 
     static ngx_str_t  command = ngx_string("*2\r\n$7\r\nCLUSTER\r\n"
@@ -1581,27 +1521,25 @@ ngx_rl_cluster_refresh(ngx_event_t *ev)
     /* another one each time: one that is cut off from the others may answer */
 
     cluster->next++;
-    link = ngx_rl_cluster_any(cluster);
+    server = ngx_rl_cluster_any(cluster);
 
-    if (ngx_rl_link_usable(link)
-        && ngx_rl_redis_send(ngx_rl_link_redis(link),
-                                       &command,
-                                       cluster->peer->redis.connect_timeout,
-                                       ngx_rl_cluster_refreshed,
-                                       cluster, &slot)
-           == NGX_RL_OK)
+    if (ngx_rl_server_usable(server)
+        && ngx_rl_connection_send(ngx_rl_server_connection(server), &command,
+                                  cluster->peer->redis.connect_timeout,
+                                  ngx_rl_cluster_refreshed, cluster, &pending)
+        == NGX_RL_OK)
     {
-        ngx_rl_redis_quiet(slot);
-        ngx_rl_redis_large(slot);
+        ngx_rl_pending_background(pending);
+        ngx_rl_pending_large(pending);
 
         cluster->asked = 1;
-        cluster->asking = link;
+        cluster->asking = server;
         return;
     }
 
     /* nobody is there: the greeting of the next connection brings the map */
 
-    ngx_rl_cluster_rouse(cluster);
+    ngx_rl_cluster_wake(cluster);
     ngx_rl_cluster_want(cluster);
 }
 
@@ -1610,16 +1548,14 @@ static ngx_int_t
 ngx_rl_cluster_refreshed(void *data,
     ngx_rl_reply_t *reply, ngx_rl_failure_e failure)
 {
-    ngx_rl_cluster_t *cluster = data;
+    ngx_rl_cluster_t  *cluster = data;
 
     ngx_int_t  rc;
 
     cluster->asked = 0;
     rc = NGX_OK;
 
-    if (failure == NGX_RL_OK
-        && reply->type != REDIS_REPLY_ERROR)
-    {
+    if (failure == NGX_RL_OK && reply->type != REDIS_REPLY_ERROR) {
         rc = ngx_rl_cluster_learn(cluster, cluster->asking, reply);
     }
 
@@ -1636,8 +1572,8 @@ ngx_rl_cluster_refreshed(void *data,
 static ngx_uint_t
 ngx_rl_cluster_ill(ngx_rl_cluster_t *cluster)
 {
-    ngx_uint_t                    i;
-    ngx_rl_member_t  *node;
+    ngx_uint_t      i;
+    ngx_rl_node_t  *node;
 
     if (cluster->served < NGX_RL_SLOTS) {
         return 1;
@@ -1648,7 +1584,7 @@ ngx_rl_cluster_ill(ngx_rl_cluster_t *cluster)
 
         if (node->mapped
             && node->peer.stats->breaker.state
-               != NGX_RL_DISTRIBUTED)
+            != NGX_RL_DISTRIBUTED)
         {
             return 1;
         }
@@ -1661,17 +1597,16 @@ ngx_rl_cluster_ill(ngx_rl_cluster_t *cluster)
 /* seeds, and nodes of the map, that have no connection */
 
 static void
-ngx_rl_cluster_rouse(ngx_rl_cluster_t *cluster)
+ngx_rl_cluster_wake(ngx_rl_cluster_t *cluster)
 {
-    ngx_uint_t                    i;
-    ngx_rl_member_t  *node;
+    ngx_uint_t      i;
+    ngx_rl_node_t  *node;
 
     for (i = 0; i < cluster->n; i++) {
         node = cluster->nodes[i];
 
         if (node->seed || node->mapped) {
-            ngx_rl_redis_plan(
-                                  ngx_rl_link_redis(node->link));
+            ngx_rl_connection_schedule(ngx_rl_server_connection(node->link));
         }
     }
 }
@@ -1680,9 +1615,9 @@ ngx_rl_cluster_rouse(ngx_rl_cluster_t *cluster)
 static void
 ngx_rl_cluster_again(ngx_event_t *ev)
 {
-    void                          *link;
-    ngx_queue_t                    parked;
-    ngx_rl_slot_t     *slot;
+    void              *link;
+    ngx_queue_t        parked;
+    ngx_rl_pending_t  *pending;
     ngx_rl_cluster_t  *cluster;
 
     cluster = ev->data;
@@ -1698,9 +1633,8 @@ ngx_rl_cluster_again(ngx_event_t *ev)
     ngx_queue_init(&cluster->parked);
 
     while (!ngx_queue_empty(&parked)) {
-        slot = ngx_rl_redis_parked(&parked, &link);
+        pending = ngx_rl_pending_parked(&parked, &link);
 
-        ngx_rl_redis_again(slot,
-                                       ngx_rl_link_redis(link));
+        ngx_rl_pending_again(pending, ngx_rl_server_connection(link));
     }
 }

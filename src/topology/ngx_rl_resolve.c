@@ -22,80 +22,78 @@
 
 
 /* all times in ms */
-#define NGX_RL_NAME_FIRST   500        /* at most */
-#define NGX_RL_NAME_MIN     1000       /* between lookups */
-#define NGX_RL_NAME_TTL     300000     /* of a TTL */
-#define NGX_RL_NAME_SPREAD  200        /* of workers, at most */
-#define NGX_RL_NAME_PAUSE   30000      /* after failures, at most */
-#define NGX_RL_NAME_LOG     60000      /* between failures told */
+#define NGX_RL_RESOLVE_FIRST   500        /* at most */
+#define NGX_RL_RESOLVE_MIN     1000       /* between lookups */
+#define NGX_RL_RESOLVE_TTL     300000     /* of a TTL */
+#define NGX_RL_RESOLVE_SPREAD  200        /* of workers, at most */
+#define NGX_RL_RESOLVE_PAUSE   30000      /* after failures, at most */
+#define NGX_RL_RESOLVE_LOG     60000      /* between failures told */
 
-#define NGX_RL_NAME_TEXT    1024       /* of addresses, logged */
+#define NGX_RL_RESOLVE_TEXT    1024       /* of addresses, logged */
 
-#define NGX_RL_NAME_LEN     253
-#define NGX_RL_NAME_LABEL   63
+#define NGX_RL_RESOLVE_LEN     253
+#define NGX_RL_RESOLVE_LABEL   63
 
 /* the first of those attempts of ngx_rl_backoff() that take 1 s */
-#define NGX_RL_NAME_ATTEMPT  5
+#define NGX_RL_RESOLVE_ATTEMPT  5
 
 
 typedef struct {
-    ngx_sockaddr_t                addrs[NGX_RL_NAME_ADDRS];
-    ngx_uint_t                    n;
-} ngx_rl_name_set_t;
+    ngx_sockaddr_t  addrs[NGX_RL_RESOLVE_ADDRS];
+    ngx_uint_t      n;
+} ngx_rl_resolve_set_t;
 
 
-struct ngx_rl_name_s {
-    ngx_resolver_t                *resolver;
-    ngx_resolver_ctx_t            *ctx;            /* of a lookup under way */
-    ngx_log_t                     *log;
+struct ngx_rl_resolve_s {
+    ngx_resolver_t       *resolver;
+    ngx_resolver_ctx_t   *ctx;        /* of a lookup under way */
+    ngx_log_t            *log;
 
     /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t                   ident;
+    ngx_socket_t          ident;
 
-    ngx_event_t                    timer;
-    ngx_msec_t                     timeout;
-    ngx_msec_t                     looked;         /* when, the last time */
-    ngx_msec_t                     warned;         /* when, of a failure */
-    uint32_t                       failures;       /* since the last success */
-    in_port_t                      port;
+    ngx_event_t           timer;
+    ngx_msec_t            timeout;
+    ngx_msec_t            looked;     /* when, the last time */
+    ngx_msec_t            warned;     /* when, of a failure */
+    uint32_t              failures;   /* since the last success */
+    in_port_t             port;
 
-    ngx_rl_name_pt     handler;
-    void                          *data;
+    ngx_rl_resolve_pt     handler;
+    void                 *data;
 
-    ngx_rl_name_set_t  set;
+    ngx_rl_resolve_set_t  set;
 
-    unsigned                       telling:1;      /* the handler runs */
-    unsigned                       quiet:1;        /* has warned once */
-    unsigned                       ended:1;
+    unsigned              telling:1;  /* the handler runs */
+    unsigned              quiet:1;    /* has warned once */
+    unsigned              ended:1;
 
-    ngx_str_t                      label;
-    ngx_str_t                      host;           /* the resolver's case */
+    ngx_str_t             label;
+    ngx_str_t             host;       /* the resolver's case */
 };
 
 
-static void ngx_rl_name_timer(ngx_event_t *ev);
-static void ngx_rl_name_lookup(ngx_rl_name_t *name);
-static void ngx_rl_name_resolved(ngx_resolver_ctx_t *ctx);
-static void ngx_rl_name_plan(ngx_rl_name_t *name,
+static void ngx_rl_resolve_timer(ngx_event_t *ev);
+static void ngx_rl_resolve_lookup(ngx_rl_resolve_t *resolve);
+static void ngx_rl_resolve_resolved(ngx_resolver_ctx_t *ctx);
+static void ngx_rl_resolve_schedule(ngx_rl_resolve_t *resolve,
     ngx_msec_t delay);
-static ngx_msec_t ngx_rl_name_delay(time_t valid);
-static void ngx_rl_name_failed(ngx_rl_name_t *name,
-    ngx_int_t state);
-static void ngx_rl_name_changed(ngx_rl_name_t *name);
-static ngx_uint_t ngx_rl_name_tell(ngx_rl_name_t *name,
+static ngx_msec_t ngx_rl_resolve_delay(time_t valid);
+static void ngx_rl_resolve_failed(ngx_rl_resolve_t *resolve, ngx_int_t state);
+static void ngx_rl_resolve_changed(ngx_rl_resolve_t *resolve);
+static ngx_uint_t ngx_rl_resolve_tell(ngx_rl_resolve_t *resolve,
     ngx_addr_t *addrs, ngx_uint_t n);
-static void ngx_rl_name_told(ngx_rl_name_t *name);
-static void ngx_rl_name_add(ngx_rl_name_set_t *set,
+static void ngx_rl_resolve_told(ngx_rl_resolve_t *resolve);
+static void ngx_rl_resolve_add(ngx_rl_resolve_set_t *set,
     struct sockaddr *sockaddr, in_port_t port);
-static ngx_uint_t ngx_rl_name_same(
-    ngx_rl_name_set_t *a, ngx_rl_name_set_t *b);
-static ngx_int_t ngx_rl_name_compare(ngx_sockaddr_t *a,
-    ngx_sockaddr_t *b);
-static socklen_t ngx_rl_name_socklen(struct sockaddr *sockaddr);
+static ngx_uint_t ngx_rl_resolve_same(
+    ngx_rl_resolve_set_t *a, ngx_rl_resolve_set_t *b);
+static ngx_int_t ngx_rl_resolve_compare(ngx_sockaddr_t *a, ngx_sockaddr_t *b);
+static socklen_t ngx_rl_resolve_socklen(struct sockaddr *sockaddr);
 
 
 ngx_int_t
-ngx_rl_name_check(ngx_resolver_t *resolver, ngx_str_t *host)
+ngx_rl_resolve_check(ngx_resolver_t *resolver, ngx_str_t *host)
 {
 #if (NGX_HAVE_INET6)
     u_char  addr6[16];
@@ -121,11 +119,11 @@ ngx_rl_name_check(ngx_resolver_t *resolver, ngx_str_t *host)
 
 
 ngx_uint_t
-ngx_rl_name_valid(const u_char *host, size_t len)
+ngx_rl_resolve_valid(const u_char *host, size_t len)
 {
     size_t  i, label;
 
-    if (len > NGX_RL_NAME_LEN) {
+    if (len > NGX_RL_RESOLVE_LEN) {
         return 0;
     }
 
@@ -141,7 +139,7 @@ ngx_rl_name_valid(const u_char *host, size_t len)
             continue;
         }
 
-        if (++label > NGX_RL_NAME_LABEL
+        if (++label > NGX_RL_RESOLVE_LABEL
             || !((host[i] >= 'a' && host[i] <= 'z')
                  || (host[i] >= 'A' && host[i] <= 'Z')
                  || (host[i] >= '0' && host[i] <= '9')
@@ -155,139 +153,138 @@ ngx_rl_name_valid(const u_char *host, size_t len)
 }
 
 
-ngx_rl_name_t *
-ngx_rl_name_watch(ngx_log_t *log, ngx_resolver_t *resolver,
+ngx_rl_resolve_t *
+ngx_rl_resolve_watch(ngx_log_t *log, ngx_resolver_t *resolver,
     ngx_msec_t timeout, ngx_str_t *label, ngx_str_t *host, in_port_t port,
-    ngx_addr_t *addrs, ngx_uint_t n, ngx_rl_name_pt handler,
-    void *data)
+    ngx_addr_t *addrs, ngx_uint_t n, ngx_rl_resolve_pt handler, void *data)
 {
-    u_char                     *p;
-    ngx_uint_t                  i;
-    ngx_rl_name_t  *name;
+    u_char            *p;
+    ngx_uint_t         i;
+    ngx_rl_resolve_t  *resolve;
 
-    name = ngx_calloc(sizeof(ngx_rl_name_t) + label->len
-                      + host->len, log);
-    if (name == NULL) {
+    resolve = ngx_calloc(sizeof(ngx_rl_resolve_t) + label->len
+                         + host->len, log);
+    if (resolve == NULL) {
         return NULL;
     }
 
-    p = (u_char *) name + sizeof(ngx_rl_name_t);
+    p = (u_char *) resolve + sizeof(ngx_rl_resolve_t);
 
-    name->label.data = p;
-    name->label.len = label->len;
+    resolve->label.data = p;
+    resolve->label.len = label->len;
     p = ngx_cpymem(p, label->data, label->len);
 
-    name->host.data = p;
-    name->host.len = host->len;
+    resolve->host.data = p;
+    resolve->host.len = host->len;
     ngx_memcpy(p, host->data, host->len);
 
-    name->resolver = resolver;
-    name->log = log;
-    name->ident = (ngx_socket_t) -1;
-    name->timeout = timeout;
-    name->port = port;
-    name->handler = handler;
-    name->data = data;
+    resolve->resolver = resolver;
+    resolve->log = log;
+    resolve->ident = (ngx_socket_t) -1;
+    resolve->timeout = timeout;
+    resolve->port = port;
+    resolve->handler = handler;
+    resolve->data = data;
 
-    name->timer.handler = ngx_rl_name_timer;
-    name->timer.data = name;
-    name->timer.log = log;
-    name->timer.cancelable = 1;
+    resolve->timer.handler = ngx_rl_resolve_timer;
+    resolve->timer.data = resolve;
+    resolve->timer.log = log;
+    resolve->timer.cancelable = 1;
 
     for (i = 0; i < n; i++) {
-        ngx_rl_name_add(&name->set, addrs[i].sockaddr, port);
+        ngx_rl_resolve_add(&resolve->set, addrs[i].sockaddr, port);
     }
 
     /* who knows no address is waited for */
 
-    ngx_rl_name_plan(name, n ? ngx_random()
-                                           % NGX_RL_NAME_FIRST + 1
-                                         : 1);
+    ngx_rl_resolve_schedule(resolve, n ? ngx_random()
+                            % NGX_RL_RESOLVE_FIRST + 1
+                            : 1);
 
-    return name;
+    return resolve;
 }
 
 
 void
-ngx_rl_name_again(ngx_rl_name_t *name)
+ngx_rl_resolve_again(ngx_rl_resolve_t *resolve)
 {
     ngx_msec_t      since;
     ngx_msec_int_t  left;
 
-    if (name->ctx || !name->timer.timer_set) {
+    if (resolve->ctx || !resolve->timer.timer_set) {
         return;
     }
 
-    since = ngx_current_msec - name->looked;
-    left = (since < NGX_RL_NAME_MIN)
-           ? (ngx_msec_int_t) (NGX_RL_NAME_MIN - since) : 1;
+    since = ngx_current_msec - resolve->looked;
+    left = (since < NGX_RL_RESOLVE_MIN)
+           ? (ngx_msec_int_t) (NGX_RL_RESOLVE_MIN - since) : 1;
 
-    if ((ngx_msec_int_t) (name->timer.timer.key - ngx_current_msec) > left) {
-        ngx_rl_name_plan(name, left);
+    if ((ngx_msec_int_t) (resolve->timer.timer.key - ngx_current_msec) > left) {
+        ngx_rl_resolve_schedule(resolve, left);
     }
 }
 
 
 void
-ngx_rl_name_end(ngx_rl_name_t *name)
+ngx_rl_resolve_end(ngx_rl_resolve_t *resolve)
 {
-    if (name->timer.timer_set) {
-        ngx_del_timer(&name->timer);
+    if (resolve->timer.timer_set) {
+        ngx_del_timer(&resolve->timer);
     }
 
-    if (name->ctx) {
-        ngx_resolve_name_done(name->ctx);
-        name->ctx = NULL;
+    if (resolve->ctx) {
+        ngx_resolve_name_done(resolve->ctx);
+        resolve->ctx = NULL;
     }
 
-    if (name->telling) {
-        name->ended = 1;
+    if (resolve->telling) {
+        resolve->ended = 1;
         return;
     }
 
-    ngx_free(name);
+    ngx_free(resolve);
 }
 
 
 static void
-ngx_rl_name_timer(ngx_event_t *ev)
+ngx_rl_resolve_timer(ngx_event_t *ev)
 {
     if (ngx_exiting) {
         return;
     }
 
-    ngx_rl_name_lookup(ev->data);
+    ngx_rl_resolve_lookup(ev->data);
 }
 
 
 static void
-ngx_rl_name_lookup(ngx_rl_name_t *name)
+ngx_rl_resolve_lookup(ngx_rl_resolve_t *resolve)
 {
     ngx_resolver_ctx_t  *ctx;
 
-    ngx_log_debug1(NGX_LOG_DEBUG_EVENT, name->log, 0,
-                   "ratelimit name lookup: \"%V\"", &name->host);
+    ngx_log_debug1(NGX_LOG_DEBUG_EVENT, resolve->log, 0,
+                   "ratelimit name lookup: \"%V\"", &resolve->host);
 
-    name->looked = ngx_current_msec;
+    resolve->looked = ngx_current_msec;
 
-    ctx = ngx_resolve_start(name->resolver, NULL);
+    ctx = ngx_resolve_start(resolve->resolver, NULL);
 
     if (ctx == NULL || ctx == NGX_NO_RESOLVER) {
-        ngx_rl_name_failed(name, NGX_ERROR);
+        ngx_rl_resolve_failed(resolve, NGX_ERROR);
         return;
     }
 
-    ctx->name = name->host;
-    ctx->handler = ngx_rl_name_resolved;
-    ctx->data = name;
-    ctx->timeout = name->timeout;
+    ctx->name = resolve->host;
+    ctx->handler = ngx_rl_resolve_resolved;
+    ctx->data = resolve;
+    ctx->timeout = resolve->timeout;
     ctx->cancelable = 1;
 
-    name->ctx = ctx;
+    resolve->ctx = ctx;
 
     if (ngx_resolve_name(ctx) != NGX_OK) {
-        name->ctx = NULL;
-        ngx_rl_name_failed(name, NGX_ERROR);
+        resolve->ctx = NULL;
+        ngx_rl_resolve_failed(resolve, NGX_ERROR);
     }
 
     /* the name may be no more */
@@ -295,14 +292,14 @@ ngx_rl_name_lookup(ngx_rl_name_t *name)
 
 
 static void
-ngx_rl_name_resolved(ngx_resolver_ctx_t *ctx)
+ngx_rl_resolve_resolved(ngx_resolver_ctx_t *ctx)
 {
-    ngx_rl_name_t *name = ctx->data;
+    ngx_rl_resolve_t  *resolve = ctx->data;
 
     time_t                          valid;
     ngx_int_t                       state;
     ngx_uint_t                      i;
-    ngx_rl_name_set_t   set;
+    ngx_rl_resolve_set_t   set;
 
     state = ctx->state;
     valid = ctx->valid;
@@ -311,8 +308,7 @@ ngx_rl_name_resolved(ngx_resolver_ctx_t *ctx)
     if (state == NGX_OK) {
 
         for (i = 0; i < ctx->naddrs; i++) {
-            ngx_rl_name_add(&set, ctx->addrs[i].sockaddr,
-                                        name->port);
+            ngx_rl_resolve_add(&set, ctx->addrs[i].sockaddr, resolve->port);
         }
 
         if (set.n == 0) {
@@ -320,7 +316,7 @@ ngx_rl_name_resolved(ngx_resolver_ctx_t *ctx)
         }
     }
 
-    name->ctx = NULL;
+    resolve->ctx = NULL;
     ngx_resolve_name_done(ctx);
 
     if (ngx_exiting) {
@@ -328,31 +324,30 @@ ngx_rl_name_resolved(ngx_resolver_ctx_t *ctx)
     }
 
     if (state != NGX_OK) {
-        ngx_rl_name_failed(name, state);
+        ngx_rl_resolve_failed(resolve, state);
         return;
     }
 
-    name->failures = 0;
+    resolve->failures = 0;
 
-    ngx_rl_name_plan(name, ngx_rl_name_delay(valid));
+    ngx_rl_resolve_schedule(resolve, ngx_rl_resolve_delay(valid));
 
-    if (!ngx_rl_name_same(&name->set, &set)) {
-        name->set = set;
-        ngx_rl_name_changed(name);
+    if (!ngx_rl_resolve_same(&resolve->set, &set)) {
+        resolve->set = set;
+        ngx_rl_resolve_changed(resolve);
     }
 }
 
 
 static void
-ngx_rl_name_plan(ngx_rl_name_t *name,
-    ngx_msec_t delay)
+ngx_rl_resolve_schedule(ngx_rl_resolve_t *resolve, ngx_msec_t delay)
 {
-    if (name->timer.timer_set) {
-        ngx_del_timer(&name->timer);
+    if (resolve->timer.timer_set) {
+        ngx_del_timer(&resolve->timer);
     }
 
     if (!ngx_exiting) {
-        ngx_add_timer(&name->timer, delay);
+        ngx_add_timer(&resolve->timer, delay);
     }
 }
 
@@ -360,7 +355,7 @@ ngx_rl_name_plan(ngx_rl_name_t *name,
 /* until the second after "valid" begins */
 
 static ngx_msec_t
-ngx_rl_name_delay(time_t valid)
+ngx_rl_resolve_delay(time_t valid)
 {
     time_t       seconds;
     ngx_msec_t   delay;
@@ -370,76 +365,73 @@ ngx_rl_name_delay(time_t valid)
     seconds = valid - tp->sec + 1;
 
     if (seconds <= 0) {
-        delay = NGX_RL_NAME_MIN;
+        delay = NGX_RL_RESOLVE_MIN;
 
-    } else if (seconds > NGX_RL_NAME_TTL / 1000) {
-        delay = NGX_RL_NAME_TTL;
+    } else if (seconds > NGX_RL_RESOLVE_TTL / 1000) {
+        delay = NGX_RL_RESOLVE_TTL;
 
     } else {
         delay = (ngx_msec_t) seconds * 1000 - tp->msec;
     }
 
-    return ngx_max(delay, NGX_RL_NAME_MIN)
-           + ngx_random() % NGX_RL_NAME_SPREAD;
+    return ngx_max(delay, NGX_RL_RESOLVE_MIN)
+           + ngx_random() % NGX_RL_RESOLVE_SPREAD;
 }
 
 
 static void
-ngx_rl_name_failed(ngx_rl_name_t *name,
-    ngx_int_t state)
+ngx_rl_resolve_failed(ngx_rl_resolve_t *resolve, ngx_int_t state)
 {
     uint32_t  delay;
 
-    delay = ngx_rl_backoff(name->failures
-                                       + NGX_RL_NAME_ATTEMPT,
-                                       NGX_RL_NAME_PAUSE,
-                                       (uint32_t) ngx_random());
+    delay = ngx_rl_backoff(resolve->failures
+                           + NGX_RL_RESOLVE_ATTEMPT, NGX_RL_RESOLVE_PAUSE,
+                           (uint32_t) ngx_random());
 
-    if (name->failures < NGX_RL_NAME_PAUSE) {
-        name->failures++;
+    if (resolve->failures < NGX_RL_RESOLVE_PAUSE) {
+        resolve->failures++;
     }
 
-    ngx_rl_name_plan(name, ngx_max(delay,
-                                             NGX_RL_NAME_MIN));
+    ngx_rl_resolve_schedule(resolve, ngx_max(delay, NGX_RL_RESOLVE_MIN));
 
-    if (ngx_rl_name_tell(name, NULL, 0)
-        && (!name->quiet
-            || ngx_current_msec - name->warned >= NGX_RL_NAME_LOG))
+    if (ngx_rl_resolve_tell(resolve, NULL, 0)
+        && (!resolve->quiet
+            || ngx_current_msec - resolve->warned >= NGX_RL_RESOLVE_LOG))
     {
-        name->quiet = 1;
-        name->warned = ngx_current_msec;
+        resolve->quiet = 1;
+        resolve->warned = ngx_current_msec;
 
-        ngx_log_error(NGX_LOG_WARN, name->log, 0,
+        ngx_log_error(NGX_LOG_WARN, resolve->log, 0,
                       "ratelimit shard %V: name \"%V\" could not be resolved "
                       "(%i: %s), last addresses stay",
-                      &name->label, &name->host, state,
+                      &resolve->label, &resolve->host, state,
                       ngx_resolver_strerror(state));
     }
 
-    ngx_rl_name_told(name);
+    ngx_rl_resolve_told(resolve);
 }
 
 
 static void
-ngx_rl_name_changed(ngx_rl_name_t *name)
+ngx_rl_resolve_changed(ngx_rl_resolve_t *resolve)
 {
     u_char            *p, *last;
-    u_char             line[NGX_RL_NAME_TEXT];
-    u_char             text[NGX_RL_NAME_ADDRS]
+    u_char             line[NGX_RL_RESOLVE_TEXT];
+    u_char             text[NGX_RL_RESOLVE_ADDRS]
                            [NGX_SOCKADDR_STRLEN];
     size_t             len;
     ngx_uint_t         i;
-    ngx_addr_t         addrs[NGX_RL_NAME_ADDRS];
+    ngx_addr_t         addrs[NGX_RL_RESOLVE_ADDRS];
     struct sockaddr   *sockaddr;
 
     p = line;
     last = line + sizeof(line);
 
-    for (i = 0; i < name->set.n; i++) {
-        sockaddr = &name->set.addrs[i].sockaddr;
+    for (i = 0; i < resolve->set.n; i++) {
+        sockaddr = &resolve->set.addrs[i].sockaddr;
 
         addrs[i].sockaddr = sockaddr;
-        addrs[i].socklen = ngx_rl_name_socklen(sockaddr);
+        addrs[i].socklen = ngx_rl_resolve_socklen(sockaddr);
 
         len = ngx_sock_ntop(sockaddr, addrs[i].socklen, text[i],
                             NGX_SOCKADDR_STRLEN, 0);
@@ -451,35 +443,34 @@ ngx_rl_name_changed(ngx_rl_name_t *name)
                                           NGX_SOCKADDR_STRLEN, 1);
     }
 
-    if (ngx_rl_name_tell(name, addrs, name->set.n)) {
-        ngx_log_error(NGX_LOG_NOTICE, name->log, 0,
+    if (ngx_rl_resolve_tell(resolve, addrs, resolve->set.n)) {
+        ngx_log_error(NGX_LOG_NOTICE, resolve->log, 0,
                       "ratelimit shard %V: addresses are %*s now",
-                      &name->label, (size_t) (p - line), line);
+                      &resolve->label, (size_t) (p - line), line);
     }
 
-    ngx_rl_name_told(name);
+    ngx_rl_resolve_told(resolve);
 }
 
 
 /* a name that ends meanwhile lives until it was logged */
 
 static ngx_uint_t
-ngx_rl_name_tell(ngx_rl_name_t *name,
-    ngx_addr_t *addrs, ngx_uint_t n)
+ngx_rl_resolve_tell(ngx_rl_resolve_t *resolve, ngx_addr_t *addrs, ngx_uint_t n)
 {
-    name->telling = 1;
+    resolve->telling = 1;
 
-    return name->handler(name->data, addrs, n);
+    return resolve->handler(resolve->data, addrs, n);
 }
 
 
 static void
-ngx_rl_name_told(ngx_rl_name_t *name)
+ngx_rl_resolve_told(ngx_rl_resolve_t *resolve)
 {
-    name->telling = 0;
+    resolve->telling = 0;
 
-    if (name->ended) {
-        ngx_free(name);
+    if (resolve->ended) {
+        ngx_free(resolve);
     }
 }
 
@@ -487,25 +478,25 @@ ngx_rl_name_told(ngx_rl_name_t *name)
 /* sorted, each address once */
 
 static void
-ngx_rl_name_add(ngx_rl_name_set_t *set,
+ngx_rl_resolve_add(ngx_rl_resolve_set_t *set,
     struct sockaddr *sockaddr, in_port_t port)
 {
     ngx_int_t       rc;
     ngx_uint_t      i;
     ngx_sockaddr_t  addr;
 
-    if (ngx_rl_name_socklen(sockaddr) == 0) {
+    if (ngx_rl_resolve_socklen(sockaddr) == 0) {
         return;
     }
 
     ngx_memzero(&addr, sizeof(ngx_sockaddr_t));
-    ngx_memcpy(&addr, sockaddr, ngx_rl_name_socklen(sockaddr));
+    ngx_memcpy(&addr, sockaddr, ngx_rl_resolve_socklen(sockaddr));
     ngx_inet_set_port(&addr.sockaddr, port);
 
     rc = 1;
 
     for (i = 0; i < set->n; i++) {
-        rc = ngx_rl_name_compare(&set->addrs[i], &addr);
+        rc = ngx_rl_resolve_compare(&set->addrs[i], &addr);
 
         if (rc >= 0) {
             break;
@@ -516,7 +507,7 @@ ngx_rl_name_add(ngx_rl_name_set_t *set,
         return;
     }
 
-    if (set->n < NGX_RL_NAME_ADDRS) {
+    if (set->n < NGX_RL_RESOLVE_ADDRS) {
         set->n++;
 
     } else if (i == set->n) {
@@ -531,8 +522,7 @@ ngx_rl_name_add(ngx_rl_name_set_t *set,
 
 
 static ngx_uint_t
-ngx_rl_name_same(ngx_rl_name_set_t *a,
-    ngx_rl_name_set_t *b)
+ngx_rl_resolve_same(ngx_rl_resolve_set_t *a, ngx_rl_resolve_set_t *b)
 {
     ngx_uint_t  i;
 
@@ -542,7 +532,7 @@ ngx_rl_name_same(ngx_rl_name_set_t *a,
 
     for (i = 0; i < a->n; i++) {
 
-        if (ngx_rl_name_compare(&a->addrs[i], &b->addrs[i])) {
+        if (ngx_rl_resolve_compare(&a->addrs[i], &b->addrs[i])) {
             return 0;
         }
     }
@@ -554,7 +544,7 @@ ngx_rl_name_same(ngx_rl_name_set_t *a,
 /* ports are all the same, flow labels and scopes don't come from a resolver */
 
 static ngx_int_t
-ngx_rl_name_compare(ngx_sockaddr_t *a, ngx_sockaddr_t *b)
+ngx_rl_resolve_compare(ngx_sockaddr_t *a, ngx_sockaddr_t *b)
 {
     if (a->sockaddr.sa_family != b->sockaddr.sa_family) {
         return a->sockaddr.sa_family == AF_INET ? -1 : 1;
@@ -574,7 +564,7 @@ ngx_rl_name_compare(ngx_sockaddr_t *a, ngx_sockaddr_t *b)
 /* 0: of no family that a name can have */
 
 static socklen_t
-ngx_rl_name_socklen(struct sockaddr *sockaddr)
+ngx_rl_resolve_socklen(struct sockaddr *sockaddr)
 {
     switch (sockaddr->sa_family) {
 

@@ -15,10 +15,10 @@
 
 
 /* addresses of one name; of more than these the lowest are used */
-#define NGX_RL_NAME_ADDRS  64
+#define NGX_RL_RESOLVE_ADDRS  64
 
 
-typedef struct ngx_rl_name_s  ngx_rl_name_t;
+typedef struct ngx_rl_resolve_s  ngx_rl_resolve_t;
 
 
 /*
@@ -29,7 +29,7 @@ typedef struct ngx_rl_name_s  ngx_rl_name_t;
  * Returns whether it is to be logged: one worker of many may do so for all.  A
  * failure is not logged more often than once a minute in any case.
  */
-typedef ngx_uint_t (*ngx_rl_name_pt)(void *data, ngx_addr_t *addrs,
+typedef ngx_uint_t (*ngx_rl_resolve_pt)(void *data, ngx_addr_t *addrs,
     ngx_uint_t n);
 
 
@@ -37,11 +37,10 @@ typedef ngx_uint_t (*ngx_rl_name_pt)(void *data, ngx_addr_t *addrs,
  * NGX_OK: a name, and there is somebody to ask; NGX_DECLINED: the host is an
  * address, or the configuration has no "resolver"
  */
-ngx_int_t ngx_rl_name_check(ngx_resolver_t *resolver,
-    ngx_str_t *host);
+ngx_int_t ngx_rl_resolve_check(ngx_resolver_t *resolver, ngx_str_t *host);
 
 /* whether DNS can have such a name: one that was announced may be anything */
-ngx_uint_t ngx_rl_name_valid(const u_char *host, size_t len);
+ngx_uint_t ngx_rl_resolve_valid(const u_char *host, size_t len);
 
 /*
  * Looks "host" up from now on, the first time after a moment.  "addrs" are
@@ -49,20 +48,20 @@ ngx_uint_t ngx_rl_name_valid(const u_char *host, size_t len);
  * lookup, "label" what the log calls the shard.  The log and the resolver must
  * outlive the name, all else is copied.  NULL if there is no memory.
  */
-ngx_rl_name_t *ngx_rl_name_watch(ngx_log_t *log,
+ngx_rl_resolve_t *ngx_rl_resolve_watch(ngx_log_t *log,
     ngx_resolver_t *resolver, ngx_msec_t timeout, ngx_str_t *label,
     ngx_str_t *host, in_port_t port, ngx_addr_t *addrs, ngx_uint_t n,
-    ngx_rl_name_pt handler, void *data);
+    ngx_rl_resolve_pt handler, void *data);
 
 /*
  * A connection has failed: looks soon, though not more often than once a
  * second.  As long as the TTL lasts it is the resolver that answers, from its
  * memory.
  */
-void ngx_rl_name_again(ngx_rl_name_t *name);
+void ngx_rl_resolve_again(ngx_rl_resolve_t *resolve);
 
 /* the handler is not called any more; also for the end of the process */
-void ngx_rl_name_end(ngx_rl_name_t *name);
+void ngx_rl_resolve_end(ngx_rl_resolve_t *resolve);
 
 
 #endif /* _NGX_RL_RESOLVE_H_INCLUDED_ */

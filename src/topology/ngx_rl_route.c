@@ -8,71 +8,67 @@
 /* of a peer, one or the other */
 
 typedef struct {
-    ngx_rl_link_t      *link;
-    ngx_rl_cluster_t   *cluster;
-    ngx_rl_sentinel_t  *sentinel;    /* if it is the first that
-                                                    has to ask them */
-    ngx_rl_name_t      *name;        /* NULL: need not look it up */
-} ngx_rl_way_t;
+    ngx_rl_server_t     *link;
+    ngx_rl_cluster_t    *cluster;
+    ngx_rl_sentinels_t  *sentinel;  /* if it is the first that
+                                                has to ask them */
+    ngx_rl_resolve_t    *name;      /* NULL: need not look it up */
+} ngx_rl_route_t;
 
 
-static ngx_int_t ngx_rl_topology_shard(ngx_cycle_t *cycle,
-    ngx_rl_way_t *way, ngx_rl_peer_t *peer,
+static ngx_int_t ngx_rl_route_shard(ngx_cycle_t *cycle,
+    ngx_rl_route_t *route, ngx_rl_server_conf_t *conf,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
-static ngx_uint_t ngx_rl_topology_renamed(void *data,
+static ngx_uint_t ngx_rl_route_renamed(void *data,
     ngx_addr_t *addrs, ngx_uint_t n);
-static void ngx_rl_topology_trouble(void *data,
-    ngx_rl_link_t *link, ngx_rl_failure_e failure);
-static ngx_int_t ngx_rl_topology_sentinel(ngx_cycle_t *cycle,
-    ngx_rl_peer_t *peer, ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats);
+static void ngx_rl_route_failed(void *data,
+    ngx_rl_server_t *server, ngx_rl_failure_e failure);
+static ngx_int_t ngx_rl_route_sentinel(ngx_cycle_t *cycle,
+    ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 
 
 /* this process's, by the index of the peer */
-static ngx_rl_way_t  *ngx_rl_ways;
-static ngx_uint_t                 ngx_rl_ways_n;
+static ngx_rl_route_t  *ngx_rl_routes;
+static ngx_uint_t                 ngx_rl_nroutes;
 
 
 ngx_int_t
-ngx_rl_topology_init(ngx_cycle_t *cycle, ngx_array_t *peers,
+ngx_rl_route_init(ngx_cycle_t *cycle, ngx_array_t *peers,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
 {
-    ngx_int_t                    rc;
-    ngx_uint_t                   i;
-    ngx_rl_way_t    *way;
-    ngx_rl_peer_t  **peer;
+    ngx_int_t               rc;
+    ngx_uint_t              i;
+    ngx_rl_route_t         *route;
+    ngx_rl_server_conf_t  **conf;
 
-    way = ngx_pcalloc(cycle->pool,
-                      peers->nelts * sizeof(ngx_rl_way_t));
-    if (way == NULL) {
+    route = ngx_pcalloc(cycle->pool, peers->nelts * sizeof(ngx_rl_route_t));
+    if (route == NULL) {
         return NGX_ERROR;
     }
 
-    ngx_rl_peers_use(zone, peers);
+    ngx_rl_server_confs_use(zone, peers);
 
-    ngx_rl_ways = way;
-    ngx_rl_ways_n = peers->nelts;
+    ngx_rl_routes = route;
+    ngx_rl_nroutes = peers->nelts;
 
-    peer = peers->elts;
+    conf = peers->elts;
 
     for (i = 0; i < peers->nelts; i++) {
 
-        switch (peer[i]->kind) {
+        switch (conf[i]->kind) {
 
         case NGX_RL_CLUSTER:
-            way[i].cluster = ngx_rl_cluster_create(cycle, peer[i],
-                                                               zone, stats);
-            rc = way[i].cluster ? NGX_OK : NGX_ERROR;
+            route[i].cluster = ngx_rl_cluster_create(cycle, conf[i],
+                                                     zone, stats);
+            rc = route[i].cluster ? NGX_OK : NGX_ERROR;
             break;
 
         case NGX_RL_SENTINEL:
-            rc = ngx_rl_topology_sentinel(cycle, peer[i], zone,
-                                                      stats);
+            rc = ngx_rl_route_sentinel(cycle, conf[i], zone, stats);
             break;
 
         default: /* NGX_RL_SHARDS */
-            rc = ngx_rl_topology_shard(cycle, &way[i], peer[i],
-                                                   zone, stats);
+            rc = ngx_rl_route_shard(cycle, &route[i], conf[i], zone, stats);
             break;
         }
 
@@ -86,60 +82,58 @@ ngx_rl_topology_init(ngx_cycle_t *cycle, ngx_array_t *peers,
 
 
 static ngx_int_t
-ngx_rl_topology_shard(ngx_cycle_t *cycle,
-    ngx_rl_way_t *way, ngx_rl_peer_t *peer,
+ngx_rl_route_shard(ngx_cycle_t *cycle,
+    ngx_rl_route_t *route, ngx_rl_server_conf_t *conf,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
 {
-    ngx_rl_guide_t  guide;
+    ngx_rl_route_events_t  guide;
 
-    ngx_memzero(&guide, sizeof(ngx_rl_guide_t));
+    ngx_memzero(&guide, sizeof(ngx_rl_route_events_t));
 
-    guide.data = way;
-    guide.trouble = ngx_rl_topology_trouble;
+    guide.data = route;
+    guide.trouble = ngx_rl_route_failed;
 
-    way->link = ngx_rl_link_create(cycle->pool, cycle->log, peer,
-                                               zone, stats, &guide);
-    if (way->link == NULL) {
+    route->link = ngx_rl_server_create(cycle->pool, cycle->log, conf,
+                                       zone, stats, &guide);
+    if (route->link == NULL) {
         return NGX_ERROR;
     }
 
-    if (ngx_rl_name_check(peer->resolver, &peer->host) == NGX_OK) {
-        way->name = ngx_rl_name_watch(cycle->log, peer->resolver,
-                                         peer->resolver_timeout, &peer->label,
-                                         &peer->host, peer->port,
-                                         peer->redis.addrs,
-                                         peer->redis.naddrs,
-                                         ngx_rl_topology_renamed,
-                                         way);
-        if (way->name == NULL) {
+    if (ngx_rl_resolve_check(conf->resolver, &conf->host) == NGX_OK) {
+        route->name = ngx_rl_resolve_watch(cycle->log, conf->resolver,
+                                           conf->resolver_timeout, &conf->label,
+                                           &conf->host, conf->port,
+                                           conf->redis.addrs,
+                                           conf->redis.naddrs,
+                                           ngx_rl_route_renamed, route);
+        if (route->name == NULL) {
             return NGX_ERROR;
         }
     }
 
-    ngx_rl_link_wake(way->link);
+    ngx_rl_server_wake(route->link);
 
     return NGX_OK;
 }
 
 
 static ngx_uint_t
-ngx_rl_topology_renamed(void *data, ngx_addr_t *addrs,
-    ngx_uint_t n)
+ngx_rl_route_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
-    ngx_rl_way_t *way = data;
+    ngx_rl_route_t  *route = data;
 
-    return ngx_rl_link_renamed(way->link, addrs, n);
+    return ngx_rl_server_renamed(route->link, addrs, n);
 }
 
 
 static void
-ngx_rl_topology_trouble(void *data,
-    ngx_rl_link_t *link, ngx_rl_failure_e failure)
+ngx_rl_route_failed(void *data,
+    ngx_rl_server_t *server, ngx_rl_failure_e failure)
 {
-    ngx_rl_way_t *way = data;
+    ngx_rl_route_t  *route = data;
 
-    if (way->name && ngx_rl_failure_breaks(failure)) {
-        ngx_rl_name_again(way->name);
+    if (route->name && ngx_rl_failure_breaks(failure)) {
+        ngx_rl_resolve_again(route->name);
     }
 }
 
@@ -147,85 +141,83 @@ ngx_rl_topology_trouble(void *data,
 /* all masters of the same sentinels at once, with the first of them */
 
 static ngx_int_t
-ngx_rl_topology_sentinel(ngx_cycle_t *cycle,
-    ngx_rl_peer_t *peer, ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats)
+ngx_rl_route_sentinel(ngx_cycle_t *cycle,
+    ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
 {
-    ngx_uint_t                       i;
-    ngx_rl_way_t        *way;
-    ngx_rl_peer_t      **master;
-    ngx_rl_sentinel_t   *sentinel;
+    ngx_uint_t              i;
+    ngx_rl_route_t         *route;
+    ngx_rl_sentinels_t     *sentinels;
+    ngx_rl_server_conf_t  **master;
 
-    master = peer->sentinels->masters.elts;
+    master = conf->sentinels->masters.elts;
 
-    if (peer != master[0]) {
+    if (conf != master[0]) {
         return NGX_OK;
     }
 
-    sentinel = ngx_rl_sentinel_create(cycle, peer->sentinels, zone,
-                                                  stats);
-    if (sentinel == NULL) {
+    sentinels = ngx_rl_sentinels_create(cycle, conf->sentinels, zone, stats);
+    if (sentinels == NULL) {
         return NGX_ERROR;
     }
 
-    way = ngx_rl_ways;
-    way[peer->index].sentinel = sentinel;
+    route = ngx_rl_routes;
+    route[conf->index].sentinel = sentinels;
 
-    for (i = 0; i < peer->sentinels->masters.nelts; i++) {
-        way[master[i]->index].link =
-                               ngx_rl_sentinel_link(sentinel, i);
+    for (i = 0; i < conf->sentinels->masters.nelts; i++) {
+        route[master[i]->index].link =
+                               ngx_rl_sentinels_server(sentinels, i);
     }
 
     return NGX_OK;
 }
 
 
-ngx_rl_link_t *
-ngx_rl_topology_find(ngx_rl_peer_t *peer,
+ngx_rl_server_t *
+ngx_rl_route_find(ngx_rl_server_conf_t *conf,
     const char *key, size_t len, ngx_uint_t *part)
 {
-    ngx_rl_way_t  *way;
+    ngx_rl_route_t  *route;
 
-    way = &ngx_rl_ways[peer->index];
+    route = &ngx_rl_routes[conf->index];
 
-    if (way->cluster) {
-        return ngx_rl_cluster_find(way->cluster, key, len, part);
+    if (route->cluster) {
+        return ngx_rl_cluster_find(route->cluster, key, len, part);
     }
 
     *part = 0;
 
-    return way->link;
+    return route->link;
 }
 
 
 void
-ngx_rl_topology_exit(void)
+ngx_rl_route_exit(void)
 {
-    ngx_uint_t                 i;
-    ngx_rl_way_t  *way;
+    ngx_uint_t       i;
+    ngx_rl_route_t  *route;
 
-    way = ngx_rl_ways;
+    route = ngx_rl_routes;
 
-    for (i = 0; i < ngx_rl_ways_n; i++) {
+    for (i = 0; i < ngx_rl_nroutes; i++) {
 
-        if (way[i].name) {
-            ngx_rl_name_end(way[i].name);
+        if (route[i].name) {
+            ngx_rl_resolve_end(route[i].name);
         }
 
-        if (way[i].sentinel) {
-            ngx_rl_sentinel_exit(way[i].sentinel);
+        if (route[i].sentinel) {
+            ngx_rl_sentinels_exit(route[i].sentinel);
         }
 
-        if (way[i].cluster) {
-            ngx_rl_cluster_exit(way[i].cluster);
+        if (route[i].cluster) {
+            ngx_rl_cluster_exit(route[i].cluster);
         }
 
-        if (way[i].link) {
-            ngx_rl_link_exit(way[i].link);
+        if (route[i].link) {
+            ngx_rl_server_exit(route[i].link);
         }
     }
 
-    ngx_rl_ways_n = 0;
+    ngx_rl_nroutes = 0;
 
-    ngx_rl_redis_done();
+    ngx_rl_connection_done();
 }

@@ -16,19 +16,17 @@
 
 
 /* makes the links of this process */
-ngx_int_t ngx_rl_topology_init(ngx_cycle_t *cycle,
-    ngx_array_t *peers, ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats);
-void ngx_rl_topology_exit(void);
+ngx_int_t ngx_rl_route_init(ngx_cycle_t *cycle,
+    ngx_array_t *peers, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
+void ngx_rl_route_exit(void);
 
 /*
  * Keys that have the same link and the same part can be asked for by one
  * command.  The link lives as long as the process, but a key may have another
  * one in a moment.
  */
-ngx_rl_link_t *ngx_rl_topology_find(
-    ngx_rl_peer_t *peer, const char *key, size_t len,
-    ngx_uint_t *part);
+ngx_rl_server_t *ngx_rl_route_find(
+    ngx_rl_server_conf_t *conf, const char *key, size_t len, ngx_uint_t *part);
 
 
 #endif /* _NGX_RL_ROUTE_H_INCLUDED_ */

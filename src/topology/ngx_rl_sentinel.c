@@ -39,125 +39,117 @@
 /* where a sentinel says that a master is: host:port, in lower case */
 
 typedef struct {
-    ngx_str_t                            text;      /* len 0: not known */
-    ngx_str_t                            host;
-    in_port_t                            port;
-    u_char                               data[NGX_RL_PEER_NAME];
-} ngx_rl_place_t;
+    ngx_str_t  text;  /* len 0: not known */
+    ngx_str_t  host;
+    in_port_t  port;
+    u_char     data[NGX_RL_SERVER_NAME];
+} ngx_rl_master_address_t;
 
 
 typedef struct {
-    ngx_rl_sentinel_t       *sentinel;
-    ngx_rl_peer_t            peer;      /* a copy: it has a host */
-    ngx_rl_link_t           *link;
-    ngx_rl_place_t           place;
-    ngx_rl_place_t           old;       /* before the switch */
-    ngx_rl_name_t           *name;      /* NULL: is an address */
-    ngx_msec_t                           switched;
+    ngx_rl_sentinels_t      *sentinel;
+    ngx_rl_server_conf_t     peer;  /* a copy: it has a host */
+    ngx_rl_server_t         *link;
+    ngx_rl_master_address_t  place;
+    ngx_rl_master_address_t  old;   /* before the switch */
+    ngx_rl_resolve_t        *name;  /* NULL: is an address */
+    ngx_msec_t               switched;
 } ngx_rl_master_t;
 
 
 /* one of the sentinels; there is a connection to no more than one of them */
 
 typedef struct {
-    ngx_rl_sentinel_t       *sentinel;
-    ngx_rl_redis_t          *redis;
-    ngx_rl_redis_conf_t      conf;
-    ngx_rl_redis_owner_t     owner;
-    ngx_rl_name_t           *name;      /* NULL: is an address */
-} ngx_rl_post_t;
+    ngx_rl_sentinels_t       *sentinel;
+    ngx_rl_connection_t      *redis;
+    ngx_rl_connection_conf_t  conf;
+    ngx_rl_events_t           owner;
+    ngx_rl_resolve_t         *name;  /* NULL: is an address */
+} ngx_rl_sentinel_t;
 
 
-struct ngx_rl_sentinel_s {
-    ngx_rl_post_t           *post;      /* that is asked */
-    ngx_rl_peer_t           *peer;      /* what they share */
-    ngx_rl_zone_t           *zone;
+struct ngx_rl_sentinels_s {
+    ngx_rl_sentinel_t     *post;     /* that is asked */
+    ngx_rl_server_conf_t  *peer;     /* what they share */
+    ngx_rl_zone_t         *zone;
 
     /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t                         ident;
+    ngx_socket_t           ident;
 
-    ngx_log_t                           *log;
-    ngx_rl_guide_t           guide;     /* of the masters' links */
-    ngx_rl_master_t         *masters;
-    ngx_uint_t                           n;
-    ngx_rl_post_t           *posts;
-    ngx_uint_t                           nposts;
+    ngx_log_t             *log;
+    ngx_rl_route_events_t  guide;    /* of the masters' links */
+    ngx_rl_master_t       *masters;
+    ngx_uint_t             n;
+    ngx_rl_sentinel_t     *posts;
+    ngx_uint_t             nposts;
 
-    ngx_event_t                          next;      /* post to be asked */
-    ngx_event_t                          ask;
-    ngx_msec_t                           asked;
-    ngx_event_t                          ping;
-    uint32_t                             attempt;
-    unsigned                             heard:1;   /* since the last PING */
+    ngx_event_t            next;     /* post to be asked */
+    ngx_event_t            ask;
+    ngx_msec_t             asked;
+    ngx_event_t            ping;
+    uint32_t               attempt;
+    unsigned               heard:1;  /* since the last PING */
 };
 
 
 static ngx_int_t ngx_rl_sentinel_master(
-    ngx_rl_sentinel_t *sentinel, ngx_cycle_t *cycle,
+    ngx_rl_sentinels_t *sentinels, ngx_cycle_t *cycle,
     ngx_rl_master_t *master, ngx_rl_stats_t *stats);
-static ngx_int_t ngx_rl_sentinel_post(
-    ngx_rl_sentinel_t *sentinel, ngx_cycle_t *cycle,
-    ngx_rl_post_t *post, ngx_rl_shard_t *shard);
+static ngx_int_t ngx_rl_sentinel_add(
+    ngx_rl_sentinels_t *sentinels, ngx_cycle_t *cycle,
+    ngx_rl_sentinel_t *sentinel, ngx_rl_url_t *url);
 static ngx_uint_t ngx_rl_sentinel_renamed(void *data,
     ngx_addr_t *addrs, ngx_uint_t n);
 static void ngx_rl_sentinel_turn(
-    ngx_rl_sentinel_t *sentinel, ngx_msec_t delay);
+    ngx_rl_sentinels_t *sentinels, ngx_msec_t delay);
 static void ngx_rl_sentinel_next(ngx_event_t *ev);
 static ngx_msec_t ngx_rl_sentinel_may_connect(void *data);
 static void ngx_rl_sentinel_ready(void *data);
 static ngx_msec_t ngx_rl_sentinel_closed(void *data,
     ngx_rl_failure_e failure, ngx_uint_t stable);
-static ngx_uint_t ngx_rl_sentinel_loud(void *data,
-    ngx_rl_failure_e failure);
-static ngx_rl_failure_e ngx_rl_sentinel_greeted(
+static ngx_uint_t ngx_rl_sentinel_may_log(void *data, ngx_rl_failure_e failure);
+static ngx_rl_failure_e ngx_rl_sentinel_step(
     void *data, ngx_uint_t tell, ngx_rl_reply_t *reply);
-static void ngx_rl_sentinel_push(void *data,
-    ngx_rl_reply_t *reply);
+static void ngx_rl_sentinel_push(void *data, ngx_rl_reply_t *reply);
 static void ngx_rl_sentinel_switch(
-    ngx_rl_sentinel_t *sentinel, ngx_str_t *word);
-static ngx_int_t ngx_rl_sentinel_learn(
-    ngx_rl_sentinel_t *sentinel,
+    ngx_rl_sentinels_t *sentinels, ngx_str_t *word);
+static ngx_int_t ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
     ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
     ngx_uint_t switched);
 static ngx_int_t ngx_rl_sentinel_place(
-    ngx_rl_master_t *master, ngx_rl_place_t *place,
-    ngx_str_t *host, ngx_int_t port, ngx_rl_addr_t *addr);
+    ngx_rl_master_t *master, ngx_rl_master_address_t *place,
+    ngx_str_t *host, ngx_int_t port, ngx_rl_address_t *address);
 static ngx_uint_t ngx_rl_sentinel_same(
-    ngx_rl_place_t *a, ngx_rl_place_t *b);
+    ngx_rl_master_address_t *a, ngx_rl_master_address_t *b);
 static ngx_int_t ngx_rl_sentinel_move(
-    ngx_rl_master_t *master, ngx_rl_place_t *place,
-    ngx_addr_t *addr);
-static void ngx_rl_sentinel_copy(ngx_rl_place_t *to,
-    ngx_rl_place_t *from);
+    ngx_rl_master_t *master, ngx_rl_master_address_t *place, ngx_addr_t *addr);
+static void ngx_rl_sentinel_copy(ngx_rl_master_address_t *to,
+    ngx_rl_master_address_t *from);
 static ngx_uint_t ngx_rl_sentinel_found(void *data,
     ngx_addr_t *addrs, ngx_uint_t n);
-static void ngx_rl_sentinel_again(
-    ngx_rl_sentinel_t *sentinel);
-static void ngx_rl_sentinel_tell(
-    ngx_rl_sentinel_t *sentinel,
-    ngx_rl_master_t *master, ngx_uint_t switched,
-    ngx_addr_t *from);
+static void ngx_rl_sentinel_again(ngx_rl_sentinels_t *sentinels);
+static void ngx_rl_sentinel_tell(ngx_rl_sentinels_t *sentinels,
+    ngx_rl_master_t *master, ngx_uint_t switched, ngx_addr_t *from);
 static ngx_rl_failure_e ngx_rl_sentinel_role(
-    void *data, ngx_rl_link_t *link, ngx_uint_t tell,
+    void *data, ngx_rl_server_t *server, ngx_uint_t tell,
     ngx_rl_reply_t *reply);
-static void ngx_rl_sentinel_trouble(void *data,
-    ngx_rl_link_t *link, ngx_rl_failure_e failure);
+static void ngx_rl_sentinels_failed(void *data,
+    ngx_rl_server_t *server, ngx_rl_failure_e failure);
 static void ngx_rl_sentinel_ask(ngx_event_t *ev);
 static void ngx_rl_sentinel_ping(ngx_event_t *ev);
 
 
-ngx_rl_sentinel_t *
-ngx_rl_sentinel_create(ngx_cycle_t *cycle,
-    ngx_rl_sentinels_t *sentinels, ngx_rl_zone_t *zone,
+ngx_rl_sentinels_t *
+ngx_rl_sentinels_create(ngx_cycle_t *cycle,
+    ngx_rl_sentinels_conf_t *sentinels, ngx_rl_zone_t *zone,
     ngx_rl_stats_t *stats)
 {
-    ngx_uint_t                      i;
-    ngx_rl_peer_t     **peer;
-    ngx_rl_shard_t     *shard;
-    ngx_rl_sentinel_t  *sentinel;
+    ngx_uint_t              i;
+    ngx_rl_url_t           *url;
+    ngx_rl_sentinels_t     *sentinel;
+    ngx_rl_server_conf_t  **conf;
 
-    sentinel = ngx_pcalloc(cycle->pool,
-                           sizeof(ngx_rl_sentinel_t));
+    sentinel = ngx_pcalloc(cycle->pool, sizeof(ngx_rl_sentinels_t));
     if (sentinel == NULL) {
         return NULL;
     }
@@ -184,7 +176,7 @@ ngx_rl_sentinel_create(ngx_cycle_t *cycle,
 
     sentinel->guide.data = sentinel;
     sentinel->guide.greeted = ngx_rl_sentinel_role;
-    sentinel->guide.trouble = ngx_rl_sentinel_trouble;
+    sentinel->guide.trouble = ngx_rl_sentinels_failed;
 
     sentinel->n = sentinels->masters.nelts;
     sentinel->masters = ngx_pcalloc(cycle->pool, sentinel->n
@@ -193,14 +185,14 @@ ngx_rl_sentinel_create(ngx_cycle_t *cycle,
         return NULL;
     }
 
-    peer = sentinels->masters.elts;
+    conf = sentinels->masters.elts;
 
     for (i = 0; i < sentinel->n; i++) {
         sentinel->masters[i].sentinel = sentinel;
-        sentinel->masters[i].peer = *peer[i];
+        sentinel->masters[i].peer = *conf[i];
 
         if (ngx_rl_sentinel_master(sentinel, cycle,
-                                               &sentinel->masters[i], stats)
+                                   &sentinel->masters[i], stats)
             != NGX_OK)
         {
             return NULL;
@@ -209,16 +201,15 @@ ngx_rl_sentinel_create(ngx_cycle_t *cycle,
 
     sentinel->nposts = sentinels->addresses->nelts;
     sentinel->posts = ngx_pcalloc(cycle->pool, sentinel->nposts
-                                  * sizeof(ngx_rl_post_t));
+                                  * sizeof(ngx_rl_sentinel_t));
     if (sentinel->posts == NULL) {
         return NULL;
     }
 
-    shard = sentinels->addresses->elts;
+    url = sentinels->addresses->elts;
 
     for (i = 0; i < sentinel->nposts; i++) {
-        if (ngx_rl_sentinel_post(sentinel, cycle,
-                                             &sentinel->posts[i], &shard[i])
+        if (ngx_rl_sentinel_add(sentinel, cycle, &sentinel->posts[i], &url[i])
             != NGX_OK)
         {
             return NULL;
@@ -229,52 +220,51 @@ ngx_rl_sentinel_create(ngx_cycle_t *cycle,
 
     sentinel->post = &sentinel->posts[ngx_random() % sentinel->nposts];
 
-    ngx_rl_redis_wake(sentinel->post->redis);
+    ngx_rl_connection_wake(sentinel->post->redis);
 
     return sentinel;
 }
 
 
 static ngx_int_t
-ngx_rl_sentinel_post(ngx_rl_sentinel_t *sentinel,
-    ngx_cycle_t *cycle, ngx_rl_post_t *post,
-    ngx_rl_shard_t *shard)
+ngx_rl_sentinel_add(ngx_rl_sentinels_t *sentinels,
+    ngx_cycle_t *cycle, ngx_rl_sentinel_t *sentinel, ngx_rl_url_t *url)
 {
-    ngx_rl_peer_t  *peer;
+    ngx_rl_server_conf_t  *conf;
 
-    peer = sentinel->peer;
+    conf = sentinels->peer;
 
-    post->sentinel = sentinel;
+    sentinel->sentinel = sentinels;
 
-    post->conf = peer->redis;
-    post->conf.addrs = shard->addrs;
-    post->conf.naddrs = shard->naddrs;
-    post->conf.host = shard->host;
+    sentinel->conf = conf->redis;
+    sentinel->conf.addrs = url->addrs;
+    sentinel->conf.naddrs = url->naddrs;
+    sentinel->conf.host = url->host;
 
-    post->owner.data = post;
-    post->owner.may_connect = ngx_rl_sentinel_may_connect;
-    post->owner.ready = ngx_rl_sentinel_ready;
-    post->owner.closed = ngx_rl_sentinel_closed;
-    post->owner.loud = ngx_rl_sentinel_loud;
-    post->owner.greeted = ngx_rl_sentinel_greeted;
-    post->owner.push = ngx_rl_sentinel_push;
-    post->owner.stats = peer->stats;
+    sentinel->owner.data = sentinel;
+    sentinel->owner.may_connect = ngx_rl_sentinel_may_connect;
+    sentinel->owner.ready = ngx_rl_sentinel_ready;
+    sentinel->owner.closed = ngx_rl_sentinel_closed;
+    sentinel->owner.loud = ngx_rl_sentinel_may_log;
+    sentinel->owner.greeted = ngx_rl_sentinel_step;
+    sentinel->owner.push = ngx_rl_sentinel_push;
+    sentinel->owner.stats = conf->stats;
 
-    post->redis = ngx_rl_redis_create(cycle->log, &post->conf,
-                                                  &post->owner);
-    if (post->redis == NULL) {
+    sentinel->redis = ngx_rl_connection_create(cycle->log, &sentinel->conf,
+                                               &sentinel->owner);
+    if (sentinel->redis == NULL) {
         return NGX_ERROR;
     }
 
-    if (ngx_rl_name_check(peer->resolver, &shard->host) == NGX_OK)
+    if (ngx_rl_resolve_check(conf->resolver, &url->host) == NGX_OK)
     {
-        post->name = ngx_rl_name_watch(cycle->log, peer->resolver,
-                                         peer->resolver_timeout, &shard->name,
-                                         &shard->host, shard->port,
-                                         shard->addrs, shard->naddrs,
-                                         ngx_rl_sentinel_renamed,
-                                         post);
-        if (post->name == NULL) {
+        sentinel->name = ngx_rl_resolve_watch(cycle->log, conf->resolver,
+                                         conf->resolver_timeout, &url->name,
+                                              &url->host, url->port,
+                                              url->addrs, url->naddrs,
+                                              ngx_rl_sentinel_renamed,
+                                              sentinel);
+        if (sentinel->name == NULL) {
             return NGX_ERROR;
         }
     }
@@ -284,50 +274,44 @@ ngx_rl_sentinel_post(ngx_rl_sentinel_t *sentinel,
 
 
 static ngx_uint_t
-ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs,
-    ngx_uint_t n)
+ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
-    ngx_rl_post_t *post = data;
+    ngx_rl_sentinel_t  *sentinel = data;
 
     if (n == 0) {
-        return ngx_rl_stats_loud(post->owner.stats,
-                                             NGX_RL_CONFIG);
+        return ngx_rl_stats_may_log(sentinel->owner.stats, NGX_RL_CONFIG);
     }
 
     /* nobody waits for an answer: to leave the old address costs nothing */
 
-    (void) ngx_rl_redis_move(post->redis, addrs, n, 1);
+    (void) ngx_rl_connection_move(sentinel->redis, addrs, n, 1);
 
-    if (post != post->sentinel->post) {
-        ngx_rl_redis_rest(post->redis);
+    if (sentinel != sentinel->sentinel->post) {
+        ngx_rl_connection_close_idle(sentinel->redis);
     }
 
-    return ngx_rl_stats_news(post->sentinel->zone,
-                                         post->owner.stats,
-                                         ngx_rl_addr_hash(addrs,
-                                                                      n));
+    return ngx_rl_stats_news(sentinel->sentinel->zone, sentinel->owner.stats,
+                             ngx_rl_address_hash(addrs, n));
 }
 
 
 /* where it was last may be true still */
 
 static ngx_int_t
-ngx_rl_sentinel_master(ngx_rl_sentinel_t *sentinel,
-    ngx_cycle_t *cycle, ngx_rl_master_t *master,
-    ngx_rl_stats_t *stats)
+ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
+    ngx_cycle_t *cycle, ngx_rl_master_t *master, ngx_rl_stats_t *stats)
 {
-    u_char                             text[NGX_SOCKADDR_STRLEN];
-    uint64_t                           hash;
-    ngx_int_t                          rc;
-    ngx_str_t                          host, port;
-    ngx_rl_addr_t          addr;
-    ngx_rl_place_t         place;
-    ngx_rl_shard_stats_t  *known;
+    u_char                   text[NGX_SOCKADDR_STRLEN];
+    uint64_t                 hash;
+    ngx_int_t                rc;
+    ngx_str_t                host, port;
+    ngx_rl_record_t         *known;
+    ngx_rl_address_t         address;
+    ngx_rl_master_address_t  place;
 
-    master->link = ngx_rl_link_create(cycle->pool, cycle->log,
-                                                  &master->peer,
-                                                  sentinel->zone, stats,
-                                                  &sentinel->guide);
+    master->link = ngx_rl_server_create(cycle->pool, cycle->log, &master->peer,
+                                        sentinels->zone, stats,
+                                        &sentinels->guide);
     if (master->link == NULL) {
         return NGX_ERROR;
     }
@@ -335,9 +319,9 @@ ngx_rl_sentinel_master(ngx_rl_sentinel_t *sentinel,
     known = master->peer.stats;
 
     hash = ngx_rl_hash(master->peer.sentinels->name.data,
-                                   master->peer.sentinels->name.len);
+                       master->peer.sentinels->name.len);
 
-    ngx_rl_zone_hold(sentinel->zone);
+    ngx_rl_zone_lock(sentinels->zone);
 
     if (known->set != hash) {
         /* a name that other sentinels had given to another one */
@@ -348,7 +332,7 @@ ngx_rl_sentinel_master(ngx_rl_sentinel_t *sentinel,
     host.len = ngx_min(known->node_len, NGX_SOCKADDR_STRLEN);
     ngx_memcpy(text, known->node, host.len);
 
-    ngx_rl_zone_release(sentinel->zone);
+    ngx_rl_zone_unlock(sentinels->zone);
 
     host.data = text;
 
@@ -376,60 +360,57 @@ ngx_rl_sentinel_master(ngx_rl_sentinel_t *sentinel,
     }
 
     rc = ngx_rl_sentinel_place(master, &place, &host,
-                                           ngx_atoi(port.data, port.len),
-                                           &addr);
+                               ngx_atoi(port.data, port.len), &address);
 
     if (rc == NGX_DECLINED
         || (rc == NGX_OK
-            && ngx_rl_peer_allows(&master->peer, &addr.addr)))
+            && ngx_rl_server_conf_allows(&master->peer, &address.addr)))
     {
-        (void) ngx_rl_sentinel_move(master, &place,
-                                                rc == NGX_OK ? &addr.addr
-                                                             : NULL);
+        (void) ngx_rl_sentinel_move(master, &place, rc == NGX_OK ? &address.addr
+                                    : NULL);
     }
 
     return NGX_OK;
 }
 
 
-ngx_rl_link_t *
-ngx_rl_sentinel_link(ngx_rl_sentinel_t *sentinel,
-    ngx_uint_t i)
+ngx_rl_server_t *
+ngx_rl_sentinels_server(ngx_rl_sentinels_t *sentinels, ngx_uint_t i)
 {
-    return sentinel->masters[i].link;
+    return sentinels->masters[i].link;
 }
 
 
 void
-ngx_rl_sentinel_exit(ngx_rl_sentinel_t *sentinel)
+ngx_rl_sentinels_exit(ngx_rl_sentinels_t *sentinels)
 {
     ngx_uint_t  i;
 
-    if (sentinel->next.timer_set) {
-        ngx_del_timer(&sentinel->next);
+    if (sentinels->next.timer_set) {
+        ngx_del_timer(&sentinels->next);
     }
 
-    if (sentinel->ask.timer_set) {
-        ngx_del_timer(&sentinel->ask);
+    if (sentinels->ask.timer_set) {
+        ngx_del_timer(&sentinels->ask);
     }
 
-    if (sentinel->ping.timer_set) {
-        ngx_del_timer(&sentinel->ping);
+    if (sentinels->ping.timer_set) {
+        ngx_del_timer(&sentinels->ping);
     }
 
-    for (i = 0; i < sentinel->n; i++) {
-        if (sentinel->masters[i].name) {
-            ngx_rl_name_end(sentinel->masters[i].name);
+    for (i = 0; i < sentinels->n; i++) {
+        if (sentinels->masters[i].name) {
+            ngx_rl_resolve_end(sentinels->masters[i].name);
         }
     }
 
-    for (i = 0; i < sentinel->nposts; i++) {
+    for (i = 0; i < sentinels->nposts; i++) {
 
-        if (sentinel->posts[i].name) {
-            ngx_rl_name_end(sentinel->posts[i].name);
+        if (sentinels->posts[i].name) {
+            ngx_rl_resolve_end(sentinels->posts[i].name);
         }
 
-        ngx_rl_redis_exit(sentinel->posts[i].redis);
+        ngx_rl_connection_exit(sentinels->posts[i].redis);
     }
 }
 
@@ -444,20 +425,20 @@ ngx_rl_sentinel_may_connect(void *data)
 static void
 ngx_rl_sentinel_ready(void *data)
 {
-    ngx_rl_post_t *post = data;
+    ngx_rl_sentinel_t  *sentinel = data;
 
-    ngx_rl_sentinel_t  *sentinel;
+    ngx_rl_sentinels_t  *sentinels;
 
-    sentinel = post->sentinel;
+    sentinels = sentinel->sentinel;
 
-    sentinel->attempt = 0;
-    sentinel->heard = 1;
+    sentinels->attempt = 0;
+    sentinels->heard = 1;
 
-    ngx_rl_stats_found(sentinel->zone, sentinel->peer->stats,
-                     &ngx_rl_redis_addr(post->redis)->name);
+    ngx_rl_stats_found(sentinels->zone, sentinels->peer->stats,
+                       &ngx_rl_connection_addr(sentinel->redis)->name);
 
-    if (!sentinel->ping.timer_set) {
-        ngx_add_timer(&sentinel->ping, NGX_RL_SENTINEL_PING);
+    if (!sentinels->ping.timer_set) {
+        ngx_add_timer(&sentinels->ping, NGX_RL_SENTINEL_PING);
     }
 }
 
@@ -465,38 +446,36 @@ ngx_rl_sentinel_ready(void *data)
 /* the next one at once, and a pause when all have been tried */
 
 static ngx_msec_t
-ngx_rl_sentinel_closed(void *data,
-    ngx_rl_failure_e failure, ngx_uint_t stable)
+ngx_rl_sentinel_closed(void *data, ngx_rl_failure_e failure, ngx_uint_t stable)
 {
-    ngx_rl_post_t *post = data;
+    ngx_rl_sentinel_t  *sentinel = data;
 
     ngx_msec_t                      delay;
-    ngx_rl_sentinel_t  *sentinel;
+    ngx_rl_sentinels_t  *sentinels;
 
-    sentinel = post->sentinel;
+    sentinels = sentinel->sentinel;
 
     if (failure != NGX_RL_OK) {
-        ngx_rl_count(sentinel->peer->stats->failures[failure]);
+        ngx_rl_count(sentinels->peer->stats->failures[failure]);
     }
 
-    if (post->name) {
-        ngx_rl_name_again(post->name);
+    if (sentinel->name) {
+        ngx_rl_resolve_again(sentinel->name);
     }
 
-    if (post != sentinel->post || ngx_exiting) {
+    if (sentinel != sentinels->post || ngx_exiting) {
         return NGX_TIMER_INFINITE;
     }
 
     delay = 1;
 
-    if (++sentinel->attempt % sentinel->nposts == 0) {
+    if (++sentinels->attempt % sentinels->nposts == 0) {
         delay = ngx_rl_backoff(
-                           (uint32_t) (sentinel->attempt / sentinel->nposts),
-                           NGX_RL_SENTINEL_WAIT,
-                           (uint32_t) ngx_random());
+                           (uint32_t) (sentinels->attempt / sentinels->nposts),
+                           NGX_RL_SENTINEL_WAIT, (uint32_t) ngx_random());
     }
 
-    ngx_rl_sentinel_turn(sentinel, delay);
+    ngx_rl_sentinel_turn(sentinels, delay);
 
     return NGX_TIMER_INFINITE;
 }
@@ -505,19 +484,18 @@ ngx_rl_sentinel_closed(void *data,
 /* to the next sentinel, after a while */
 
 static void
-ngx_rl_sentinel_turn(ngx_rl_sentinel_t *sentinel,
-    ngx_msec_t delay)
+ngx_rl_sentinel_turn(ngx_rl_sentinels_t *sentinels, ngx_msec_t delay)
 {
-    if (sentinel->ping.timer_set) {
-        ngx_del_timer(&sentinel->ping);
+    if (sentinels->ping.timer_set) {
+        ngx_del_timer(&sentinels->ping);
     }
 
-    if (++sentinel->post == sentinel->posts + sentinel->nposts) {
-        sentinel->post = sentinel->posts;
+    if (++sentinels->post == sentinels->posts + sentinels->nposts) {
+        sentinels->post = sentinels->posts;
     }
 
-    if (!sentinel->next.timer_set) {
-        ngx_add_timer(&sentinel->next, delay);
+    if (!sentinels->next.timer_set) {
+        ngx_add_timer(&sentinels->next, delay);
     }
 }
 
@@ -525,48 +503,46 @@ ngx_rl_sentinel_turn(ngx_rl_sentinel_t *sentinel,
 static void
 ngx_rl_sentinel_next(ngx_event_t *ev)
 {
-    ngx_rl_sentinel_t  *sentinel;
+    ngx_rl_sentinels_t  *sentinels;
 
-    sentinel = ev->data;
+    sentinels = ev->data;
 
     if (!ngx_exiting) {
-        ngx_rl_redis_wake(sentinel->post->redis);
+        ngx_rl_connection_wake(sentinels->post->redis);
     }
 }
 
 
 static ngx_uint_t
-ngx_rl_sentinel_loud(void *data,
-    ngx_rl_failure_e failure)
+ngx_rl_sentinel_may_log(void *data, ngx_rl_failure_e failure)
 {
-    ngx_rl_post_t *post = data;
+    ngx_rl_sentinel_t  *sentinel = data;
 
-    return ngx_rl_stats_loud(post->owner.stats, failure);
+    return ngx_rl_stats_may_log(sentinel->owner.stats, failure);
 }
 
 
 /* the reply to SENTINEL GET-MASTER-ADDR-BY-NAME */
 
 static ngx_rl_failure_e
-ngx_rl_sentinel_greeted(void *data, ngx_uint_t tell,
-    ngx_rl_reply_t *reply)
+ngx_rl_sentinel_step(void *data, ngx_uint_t tell, ngx_rl_reply_t *reply)
 {
-    ngx_rl_post_t *post = data;
+    ngx_rl_sentinel_t  *sentinel = data;
 
     ngx_str_t                       host, port;
     ngx_addr_t                     *addr;
     ngx_rl_master_t    *master;
-    ngx_rl_sentinel_t  *sentinel;
+    ngx_rl_sentinels_t  *sentinels;
 
-    sentinel = post->sentinel;
-    master = &sentinel->masters[tell - 1];
-    addr = ngx_rl_redis_addr(post->redis);
+    sentinels = sentinel->sentinel;
+    master = &sentinels->masters[tell - 1];
+    addr = ngx_rl_connection_addr(sentinel->redis);
 
     if (reply->type == REDIS_REPLY_NIL) {
 
-        if (ngx_rl_sentinel_loud(post, NGX_RL_CONFIG))
+        if (ngx_rl_sentinel_may_log(sentinel, NGX_RL_CONFIG))
         {
-            ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+            ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                           "sentinel %V knows no master \"%V\": check the name "
                           "in \"ratelimit_shards sentinel=...\"",
                           &addr->name, &master->peer.redis.name);
@@ -579,10 +555,8 @@ ngx_rl_sentinel_greeted(void *data, ngx_uint_t tell,
         || reply->element[0]->type != REDIS_REPLY_STRING
         || reply->element[1]->type != REDIS_REPLY_STRING)
     {
-        if (ngx_rl_sentinel_loud(post,
-                                             NGX_RL_PROTOCOL))
-        {
-            ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+        if (ngx_rl_sentinel_may_log(sentinel, NGX_RL_PROTOCOL)) {
+            ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                           "sentinel %V answered with what is no address",
                           &addr->name);
         }
@@ -595,8 +569,7 @@ ngx_rl_sentinel_greeted(void *data, ngx_uint_t tell,
     port.data = (u_char *) reply->element[1]->str;
     port.len = reply->element[1]->len;
 
-    return (ngx_rl_sentinel_learn(sentinel, master, &host, &port,
-                                              0)
+    return (ngx_rl_sentinel_learn(sentinels, master, &host, &port, 0)
             == NGX_OK)
            ? NGX_RL_OK : NGX_RL_CONFIG;
 }
@@ -607,13 +580,13 @@ ngx_rl_sentinel_greeted(void *data, ngx_uint_t tell,
 static void
 ngx_rl_sentinel_push(void *data, ngx_rl_reply_t *reply)
 {
-    ngx_rl_post_t *post = data;
+    ngx_rl_sentinel_t  *sentinel = data;
 
     u_char      *p, *last;
     ngx_str_t    word[5];
     ngx_uint_t   n;
 
-    post->sentinel->heard = 1;
+    sentinel->sentinel->heard = 1;
 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3
         || reply->element[0]->type != REDIS_REPLY_STRING
@@ -643,27 +616,25 @@ ngx_rl_sentinel_push(void *data, ngx_rl_reply_t *reply)
     }
 
     if (n == 5) {
-        ngx_rl_sentinel_switch(post->sentinel, word);
+        ngx_rl_sentinel_switch(sentinel->sentinel, word);
     }
 }
 
 
 static void
-ngx_rl_sentinel_switch(ngx_rl_sentinel_t *sentinel,
-    ngx_str_t *word)
+ngx_rl_sentinel_switch(ngx_rl_sentinels_t *sentinels, ngx_str_t *word)
 {
-    ngx_str_t   *name;
-    ngx_uint_t   i;
+    ngx_str_t  *name;
+    ngx_uint_t  i;
 
-    for (i = 0; i < sentinel->n; i++) {
-        name = &sentinel->masters[i].peer.redis.name;
+    for (i = 0; i < sentinels->n; i++) {
+        name = &sentinels->masters[i].peer.redis.name;
 
         if (name->len == word[0].len
             && ngx_memcmp(name->data, word[0].data, name->len) == 0)
         {
-            (void) ngx_rl_sentinel_learn(sentinel,
-                                                     &sentinel->masters[i],
-                                                     &word[3], &word[4], 1);
+            (void) ngx_rl_sentinel_learn(sentinels, &sentinels->masters[i],
+                                         &word[3], &word[4], 1);
             return;
         }
     }
@@ -671,34 +642,29 @@ ngx_rl_sentinel_switch(ngx_rl_sentinel_t *sentinel,
 
 
 static ngx_int_t
-ngx_rl_sentinel_learn(ngx_rl_sentinel_t *sentinel,
+ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
     ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
     ngx_uint_t switched)
 {
-    size_t                       len;
-    u_char                       text[ngx_rl_escape_size(
-                                          NGX_RL_SENTINEL_TEXT)];
-    ngx_int_t                    rc;
-    ngx_addr_t                  *from;
-    ngx_uint_t                   known;
-    ngx_rl_addr_t    addr;
-    ngx_rl_place_t   place;
+    size_t                    len;
+    u_char                    text[ngx_rl_escape_size(NGX_RL_SENTINEL_TEXT)];
+    ngx_int_t                 rc;
+    ngx_addr_t               *from;
+    ngx_uint_t                known;
+    ngx_rl_address_t          address;
+    ngx_rl_master_address_t   place;
 
-    from = ngx_rl_redis_addr(sentinel->post->redis);
+    from = ngx_rl_connection_addr(sentinels->post->redis);
 
     rc = ngx_rl_sentinel_place(master, &place, host,
-                                           ngx_atoi(port->data, port->len),
-                                           &addr);
+                               ngx_atoi(port->data, port->len), &address);
     if (rc == NGX_ERROR) {
 
-        if (ngx_rl_sentinel_loud(sentinel->post,
-                                             NGX_RL_CONFIG))
-        {
-            len = ngx_rl_escape(text, (char *) host->data,
-                                       ngx_min(host->len,
+        if (ngx_rl_sentinel_may_log(sentinels->post, NGX_RL_CONFIG)) {
+            len = ngx_rl_escape(text, (char *) host->data, ngx_min(host->len,
                                           NGX_RL_SENTINEL_TEXT));
 
-            ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+            ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                           "sentinel %V names master \"%V\" as \"%*s\", which "
                           "is no address: set \"resolver\" in nginx, or "
                           "\"SENTINEL announce-hostnames no\" there",
@@ -721,38 +687,38 @@ ngx_rl_sentinel_learn(ngx_rl_sentinel_t *sentinel,
 
     if (!switched && master->old.text.len
         && ngx_current_msec - master->switched
-           < NGX_RL_SENTINEL_STALE
+        < NGX_RL_SENTINEL_STALE
         && ngx_rl_sentinel_same(&master->old, &place))
     {
-        ngx_rl_sentinel_again(sentinel);
+        ngx_rl_sentinel_again(sentinels);
 
         return NGX_OK;
     }
 
     if (rc == NGX_OK
-        && !ngx_rl_peer_allows(&master->peer, &addr.addr))
+        && !ngx_rl_server_conf_allows(&master->peer, &address.addr))
     {
-        ngx_rl_peer_refused(master->peer.stats, sentinel->log,
-                                        "sentinel", &from->name, &addr.addr);
+        ngx_rl_server_conf_refused(master->peer.stats, sentinels->log,
+                                   "sentinel", &from->name, &address.addr);
         return NGX_ERROR;
     }
 
     if (ngx_rl_sentinel_move(master, &place,
-                                         rc == NGX_OK ? &addr.addr : NULL)
+                             rc == NGX_OK ? &address.addr : NULL)
         != NGX_OK)
     {
         /* no memory: all is as before, until a sentinel says it again */
 
-        ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+        ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                       "ratelimit shard %V: no memory to follow the master to "
                       "%V", &master->peer.label, &place.text);
 
-        ngx_rl_sentinel_again(sentinel);
+        ngx_rl_sentinel_again(sentinels);
 
         return NGX_ERROR;
     }
 
-    ngx_rl_sentinel_tell(sentinel, master, known, from);
+    ngx_rl_sentinel_tell(sentinels, master, known, from);
 
     return NGX_OK;
 }
@@ -762,8 +728,8 @@ ngx_rl_sentinel_learn(ngx_rl_sentinel_t *sentinel,
 
 static ngx_int_t
 ngx_rl_sentinel_place(ngx_rl_master_t *master,
-    ngx_rl_place_t *place, ngx_str_t *host, ngx_int_t port,
-    ngx_rl_addr_t *addr)
+    ngx_rl_master_address_t *place, ngx_str_t *host, ngx_int_t port,
+    ngx_rl_address_t *address)
 {
     u_char  *p;
 
@@ -776,17 +742,16 @@ ngx_rl_sentinel_place(ngx_rl_master_t *master,
     place->host.data = place->data;
     place->host.len = 0;
 
-    if (ngx_rl_addr(addr, host->data, host->len, place->port)
-        == NGX_OK)
-    {
-        place->text.len = addr->addr.name.len;
-        ngx_memcpy(place->data, addr->addr.name.data, addr->addr.name.len);
+    if (ngx_rl_address(address, host->data, host->len, place->port) == NGX_OK) {
+        place->text.len = address->addr.name.len;
+        ngx_memcpy(place->data, address->addr.name.data,
+                   address->addr.name.len);
 
         return NGX_OK;
     }
 
-    if (ngx_rl_name_check(master->peer.resolver, host) != NGX_OK
-        || !ngx_rl_name_valid(host->data, host->len))
+    if (ngx_rl_resolve_check(master->peer.resolver, host) != NGX_OK
+        || !ngx_rl_resolve_valid(host->data, host->len))
     {
         return NGX_ERROR;
     }
@@ -802,8 +767,7 @@ ngx_rl_sentinel_place(ngx_rl_master_t *master,
 
 
 static ngx_uint_t
-ngx_rl_sentinel_same(ngx_rl_place_t *a,
-    ngx_rl_place_t *b)
+ngx_rl_sentinel_same(ngx_rl_master_address_t *a, ngx_rl_master_address_t *b)
 {
     return a->text.len == b->text.len
            && ngx_memcmp(a->text.data, b->text.data, a->text.len) == 0;
@@ -814,22 +778,21 @@ ngx_rl_sentinel_same(ngx_rl_place_t *a,
 
 static ngx_int_t
 ngx_rl_sentinel_move(ngx_rl_master_t *master,
-    ngx_rl_place_t *place, ngx_addr_t *addr)
+    ngx_rl_master_address_t *place, ngx_addr_t *addr)
 {
-    ngx_str_t                   host;
-    ngx_rl_name_t  *name;
+    ngx_str_t          host;
+    ngx_rl_resolve_t  *resolve;
 
-    name = NULL;
+    resolve = NULL;
 
     if (addr == NULL) {
-        name = ngx_rl_name_watch(master->sentinel->log,
-                                          master->peer.resolver,
-                                          master->peer.resolver_timeout,
-                                          &master->peer.label, &place->host,
-                                          place->port, NULL, 0,
-                                          ngx_rl_sentinel_found,
-                                          master);
-        if (name == NULL) {
+        resolve = ngx_rl_resolve_watch(master->sentinel->log,
+                                       master->peer.resolver,
+                                       master->peer.resolver_timeout,
+                                       &master->peer.label, &place->host,
+                                       place->port, NULL, 0,
+                                       ngx_rl_sentinel_found, master);
+        if (resolve == NULL) {
             return NGX_ERROR;
         }
     }
@@ -839,23 +802,21 @@ ngx_rl_sentinel_move(ngx_rl_master_t *master,
     host = master->peer.redis.host;
     master->peer.redis.host = place->host;
 
-    if (ngx_rl_link_move(master->link, addr, addr ? 1 : 0, 1)
-        != NGX_OK)
-    {
+    if (ngx_rl_server_move(master->link, addr, addr ? 1 : 0, 1) != NGX_OK) {
         master->peer.redis.host = host;
 
-        if (name) {
-            ngx_rl_name_end(name);
+        if (resolve) {
+            ngx_rl_resolve_end(resolve);
         }
 
         return NGX_ERROR;
     }
 
     if (master->name) {
-        ngx_rl_name_end(master->name);
+        ngx_rl_resolve_end(master->name);
     }
 
-    master->name = name;
+    master->name = resolve;
 
     if (master->place.text.len) {
         ngx_rl_sentinel_copy(&master->old, &master->place);
@@ -870,8 +831,7 @@ ngx_rl_sentinel_move(ngx_rl_master_t *master,
 
 
 static void
-ngx_rl_sentinel_copy(ngx_rl_place_t *to,
-    ngx_rl_place_t *from)
+ngx_rl_sentinel_copy(ngx_rl_master_address_t *to, ngx_rl_master_address_t *from)
 {
     *to = *from;
 
@@ -885,38 +845,38 @@ ngx_rl_sentinel_copy(ngx_rl_place_t *to,
 static ngx_uint_t
 ngx_rl_sentinel_found(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
-    ngx_rl_master_t *master = data;
+    ngx_rl_master_t  *master = data;
 
     ngx_uint_t  i, k;
-    ngx_addr_t  allowed[NGX_RL_NAME_ADDRS];
+    ngx_addr_t  allowed[NGX_RL_RESOLVE_ADDRS];
 
     for (i = 0, k = 0; i < n; i++) {
 
-        if (ngx_rl_peer_allows(&master->peer, &addrs[i])) {
+        if (ngx_rl_server_conf_allows(&master->peer, &addrs[i])) {
             allowed[k++] = addrs[i];
             continue;
         }
 
-        ngx_rl_peer_refused(master->peer.stats,
-                                        master->sentinel->log, "master",
-                                        &master->place.text, &addrs[i]);
+        ngx_rl_server_conf_refused(master->peer.stats,
+                                   master->sentinel->log, "master",
+                                   &master->place.text, &addrs[i]);
     }
 
     if (n && k == 0) {
         return 0;
     }
 
-    return ngx_rl_link_renamed(master->link, allowed, k);
+    return ngx_rl_server_renamed(master->link, allowed, k);
 }
 
 
 /* in a moment another sentinel is asked */
 
 static void
-ngx_rl_sentinel_again(ngx_rl_sentinel_t *sentinel)
+ngx_rl_sentinel_again(ngx_rl_sentinels_t *sentinels)
 {
-    if (!sentinel->ask.timer_set) {
-        ngx_add_timer(&sentinel->ask, NGX_RL_SENTINEL_ASK);
+    if (!sentinels->ask.timer_set) {
+        ngx_add_timer(&sentinels->ask, NGX_RL_SENTINEL_ASK);
     }
 }
 
@@ -924,30 +884,28 @@ ngx_rl_sentinel_again(ngx_rl_sentinel_t *sentinel)
 /* once for all workers, by the first that finds it so */
 
 static void
-ngx_rl_sentinel_tell(ngx_rl_sentinel_t *sentinel,
-    ngx_rl_master_t *master, ngx_uint_t switched,
-    ngx_addr_t *from)
+ngx_rl_sentinel_tell(ngx_rl_sentinels_t *sentinels,
+    ngx_rl_master_t *master, ngx_uint_t switched, ngx_addr_t *from)
 {
     ngx_str_t  *name;
 
     name = &master->place.text;
 
-    if (!ngx_rl_link_found(master->link, name)) {
+    if (!ngx_rl_server_found(master->link, name)) {
         return;
     }
 
     if (switched) {
-        ngx_rl_link_event(master->link,
-                                      NGX_RL_EVENT_FAILOVER);
+        ngx_rl_server_event(master->link, NGX_RL_EVENT_FAILOVER);
 
-        ngx_log_error(NGX_LOG_NOTICE, sentinel->log, 0,
+        ngx_log_error(NGX_LOG_NOTICE, sentinels->log, 0,
                       "ratelimit shard %V: the master is %V now, and was %V, "
                       "says sentinel %V", &master->peer.label, name,
                       &master->old.text, &from->name);
         return;
     }
 
-    ngx_log_error(NGX_LOG_NOTICE, sentinel->log, 0,
+    ngx_log_error(NGX_LOG_NOTICE, sentinels->log, 0,
                   "ratelimit shard %V: the master is %V, says sentinel %V",
                   &master->peer.label, name, &from->name);
 }
@@ -956,10 +914,10 @@ ngx_rl_sentinel_tell(ngx_rl_sentinel_t *sentinel,
 /* of a new connection to a master */
 
 static ngx_rl_failure_e
-ngx_rl_sentinel_role(void *data, ngx_rl_link_t *link,
+ngx_rl_sentinel_role(void *data, ngx_rl_server_t *server,
     ngx_uint_t tell, ngx_rl_reply_t *reply)
 {
-    ngx_rl_sentinel_t *sentinel = data;
+    ngx_rl_sentinels_t  *sentinels = data;
 
     if (reply->type == REDIS_REPLY_ARRAY && reply->elements
         && reply->element[0]->type == REDIS_REPLY_STRING
@@ -968,12 +926,12 @@ ngx_rl_sentinel_role(void *data, ngx_rl_link_t *link,
         return NGX_RL_OK;
     }
 
-    if (ngx_rl_link_loud(link, NGX_RL_READONLY)) {
-        ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+    if (ngx_rl_server_may_log(server, NGX_RL_READONLY)) {
+        ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                       "redis %V, the master of \"%V\", is none by its ROLE",
-                      &ngx_rl_redis_addr(
-                           ngx_rl_link_redis(link))->name,
-                      &ngx_rl_link_peer(link)->label);
+                      &ngx_rl_connection_addr(
+                           ngx_rl_server_connection(server))->name,
+                      &ngx_rl_server_get_conf(server)->label);
     }
 
     return NGX_RL_READONLY;
@@ -981,10 +939,10 @@ ngx_rl_sentinel_role(void *data, ngx_rl_link_t *link,
 
 
 static void
-ngx_rl_sentinel_trouble(void *data,
-    ngx_rl_link_t *link, ngx_rl_failure_e failure)
+ngx_rl_sentinels_failed(void *data,
+    ngx_rl_server_t *server, ngx_rl_failure_e failure)
 {
-    ngx_rl_sentinel_t *sentinel = data;
+    ngx_rl_sentinels_t  *sentinels = data;
 
     ngx_msec_t                    age;
     ngx_rl_master_t  *master;
@@ -994,21 +952,20 @@ ngx_rl_sentinel_trouble(void *data,
     }
 
     master = (ngx_rl_master_t *)
-             ((u_char *) ngx_rl_link_peer(link)
+             ((u_char *) ngx_rl_server_get_conf(server)
               - offsetof(ngx_rl_master_t, peer));
 
     if (master->name) {
-        ngx_rl_name_again(master->name);
+        ngx_rl_resolve_again(master->name);
     }
 
-    if (sentinel->ask.timer_set) {
+    if (sentinels->ask.timer_set) {
         return;
     }
 
-    age = ngx_current_msec - sentinel->asked;
+    age = ngx_current_msec - sentinels->asked;
 
-    ngx_add_timer(&sentinel->ask,
-                  (age < NGX_RL_SENTINEL_ASK)
+    ngx_add_timer(&sentinels->ask, (age < NGX_RL_SENTINEL_ASK)
                   ? NGX_RL_SENTINEL_ASK - age : 1);
 }
 
@@ -1018,19 +975,19 @@ ngx_rl_sentinel_trouble(void *data,
 static void
 ngx_rl_sentinel_ask(ngx_event_t *ev)
 {
-    ngx_rl_sentinel_t  *sentinel;
+    ngx_rl_sentinels_t  *sentinels;
 
-    sentinel = ev->data;
+    sentinels = ev->data;
 
     if (ngx_exiting) {
         return;
     }
 
-    sentinel->asked = ngx_current_msec;
+    sentinels->asked = ngx_current_msec;
 
-    if (ngx_rl_redis_ready(sentinel->post->redis)) {
-        ngx_rl_redis_rest(sentinel->post->redis);
-        ngx_rl_sentinel_turn(sentinel, 1);
+    if (ngx_rl_connection_ready(sentinels->post->redis)) {
+        ngx_rl_connection_close_idle(sentinels->post->redis);
+        ngx_rl_sentinel_turn(sentinels, 1);
     }
 }
 
@@ -1038,35 +995,33 @@ ngx_rl_sentinel_ask(ngx_event_t *ev)
 static void
 ngx_rl_sentinel_ping(ngx_event_t *ev)
 {
-    ngx_rl_redis_t     *redis;
-    ngx_rl_sentinel_t  *sentinel;
+    ngx_rl_sentinels_t   *sentinels;
+    ngx_rl_connection_t  *connection;
 
     static ngx_str_t  command = ngx_string("*1\r\n$4\r\nPING\r\n");
 
-    sentinel = ev->data;
-    redis = sentinel->post->redis;
+    sentinels = ev->data;
+    connection = sentinels->post->redis;
 
-    if (ngx_exiting || !ngx_rl_redis_ready(redis)) {
+    if (ngx_exiting || !ngx_rl_connection_ready(connection)) {
         return;
     }
 
-    if (sentinel->heard) {
-        sentinel->heard = 0;
+    if (sentinels->heard) {
+        sentinels->heard = 0;
 
-        ngx_rl_redis_say(redis, &command);
+        ngx_rl_connection_ping(connection, &command);
         ngx_add_timer(ev, NGX_RL_SENTINEL_PING);
 
         return;
     }
 
-    if (ngx_rl_sentinel_loud(sentinel->post,
-                                         NGX_RL_TIMEOUT))
-    {
-        ngx_log_error(NGX_LOG_ERR, sentinel->log, 0,
+    if (ngx_rl_sentinel_may_log(sentinels->post, NGX_RL_TIMEOUT)) {
+        ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                       "sentinel %V does not answer any more, trying the next "
-                      "one", &ngx_rl_redis_addr(redis)->name);
+                      "one", &ngx_rl_connection_addr(connection)->name);
     }
 
-    ngx_rl_redis_rest(redis);
-    ngx_rl_sentinel_turn(sentinel, 1);
+    ngx_rl_connection_close_idle(connection);
+    ngx_rl_sentinel_turn(sentinels, 1);
 }

@@ -15,20 +15,20 @@
 #include "topology/ngx_rl_server.h"
 
 
-typedef struct ngx_rl_sentinel_s  ngx_rl_sentinel_t;
+typedef struct ngx_rl_sentinels_s  ngx_rl_sentinels_t;
 
 
 /* NULL: no memory; begins to look for the masters */
-ngx_rl_sentinel_t *ngx_rl_sentinel_create(
-    ngx_cycle_t *cycle, ngx_rl_sentinels_t *sentinels,
+ngx_rl_sentinels_t *ngx_rl_sentinels_create(
+    ngx_cycle_t *cycle, ngx_rl_sentinels_conf_t *conf,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 
 /* to the master with this number */
-ngx_rl_link_t *ngx_rl_sentinel_link(
-    ngx_rl_sentinel_t *sentinel, ngx_uint_t i);
+ngx_rl_server_t *ngx_rl_sentinels_server(
+    ngx_rl_sentinels_t *sentinels, ngx_uint_t i);
 
 /* for the end of the process; links are their users' */
-void ngx_rl_sentinel_exit(ngx_rl_sentinel_t *sentinel);
+void ngx_rl_sentinels_exit(ngx_rl_sentinels_t *sentinels);
 
 
 #endif /* _NGX_RL_SENTINEL_H_INCLUDED_ */

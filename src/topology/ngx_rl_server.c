@@ -33,371 +33,360 @@
 #include "pure/ngx_rl_escape.h"
 
 
-#define NGX_RL_LINK_TEXT     160        /* of an error, logged */
-#define NGX_RL_LINK_GRACE    1000       /* ms, for a prober */
-#define NGX_RL_LINK_LATER    200        /* ms, for others */
+#define NGX_RL_SERVER_TEXT     160        /* of an error, logged */
+#define NGX_RL_SERVER_GRACE    1000       /* ms, for a prober */
+#define NGX_RL_SERVER_LATER    200        /* ms, for others */
 
 /* for what follows a line about a change */
-#define NGX_RL_LINK_MORE                                          \
+#define NGX_RL_SERVER_MORE                                                    \
     (sizeof(", unlogged changes before this one: ") + NGX_ATOMIC_T_LEN)
 
 
-struct ngx_rl_link_s {
-    ngx_rl_peer_t           *peer;
-    ngx_rl_redis_t          *redis;
-    ngx_rl_zone_t           *zone;
+struct ngx_rl_server_s {
+    ngx_rl_server_conf_t  *peer;
+    ngx_rl_connection_t   *redis;
+    ngx_rl_zone_t         *zone;
 
     /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t                         ident;
+    ngx_socket_t           ident;
 
-    ngx_rl_redis_owner_t     owner;
-    ngx_rl_guide_t           guide;
-    void                                *lane;
-    void                                *refunds;
-    ngx_rl_shard_stats_t    *stats;
-    ngx_rl_stats_t          *all;
-    ngx_log_t                           *log;
-    ngx_event_t                          probe;
-    uint32_t                             attempt;   /* to connect */
-    uint64_t                             closed;    /* the breaker was, when
-                                                       last looked at */
-    uint64_t                             who;       /* among all probers */
-    unsigned                             connected:1;   /* once */
-    unsigned                             up:1;          /* now */
+    ngx_rl_events_t        owner;
+    ngx_rl_route_events_t  guide;
+    void                  *lane;
+    void                  *refunds;
+    ngx_rl_record_t       *stats;
+    ngx_rl_stats_t        *all;
+    ngx_log_t             *log;
+    ngx_event_t            probe;
+    uint32_t               attempt;      /* to connect */
+    uint64_t               closed;       /* the breaker was, when
+                                            last looked at */
+    uint64_t               who;          /* among all probers */
+    unsigned               connected:1;  /* once */
+    unsigned               up:1;         /* now */
 };
 
 
-static ngx_int_t ngx_rl_link_redirect(void *data,
-    ngx_rl_slot_t *slot, ngx_rl_reply_t *reply,
+static ngx_int_t ngx_rl_server_redirect(void *data,
+    ngx_rl_pending_t *pending, ngx_rl_reply_t *reply,
     ngx_rl_failure_e *failure);
-static ngx_msec_t ngx_rl_link_may_connect(void *data);
-static void ngx_rl_link_ready(void *data);
-static ngx_msec_t ngx_rl_link_closed(void *data,
+static ngx_msec_t ngx_rl_server_may_connect(void *data);
+static void ngx_rl_server_ready(void *data);
+static ngx_msec_t ngx_rl_server_closed(void *data,
     ngx_rl_failure_e failure, ngx_uint_t stable);
-static void ngx_rl_link_tell(ngx_rl_link_t *link,
+static void ngx_rl_server_tell(ngx_rl_server_t *server,
     ngx_rl_failure_e failure, ngx_rl_reply_t *reply);
-static ngx_uint_t ngx_rl_link_elsewhere(
-    ngx_rl_link_t *link);
-static void ngx_rl_link_failure(ngx_rl_link_t *link,
+static ngx_uint_t ngx_rl_server_moved_ok(ngx_rl_server_t *server);
+static void ngx_rl_server_failure(ngx_rl_server_t *server,
     ngx_rl_failure_e failure, ngx_uint_t counts, ngx_uint_t probe);
-static void ngx_rl_link_success(ngx_rl_link_t *link,
-    ngx_uint_t probe);
-static void ngx_rl_link_plan(ngx_rl_link_t *link,
-    ngx_msec_t delay);
-static void ngx_rl_link_probe_handler(ngx_event_t *ev);
-static ngx_int_t ngx_rl_link_probed(void *data,
+static void ngx_rl_server_success(ngx_rl_server_t *server, ngx_uint_t probe);
+static void ngx_rl_server_schedule(ngx_rl_server_t *server, ngx_msec_t delay);
+static void ngx_rl_server_probe_handler(ngx_event_t *ev);
+static ngx_int_t ngx_rl_server_probed(void *data,
     ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
-static ngx_uint_t ngx_rl_link_is_loud(void *data,
+static ngx_uint_t ngx_rl_server_events_may_log(void *data,
     ngx_rl_failure_e failure);
-static void ngx_rl_link_stray(void *data,
+static void ngx_rl_server_stray(void *data,
     ngx_rl_failure_e failure, ngx_rl_reply_t *reply);
-static ngx_rl_failure_e ngx_rl_link_greeted(
+static ngx_rl_failure_e ngx_rl_server_step(
     void *data, ngx_uint_t tell, ngx_rl_reply_t *reply);
-static void ngx_rl_link_changed(ngx_rl_link_t *link,
+static void ngx_rl_server_changed(ngx_rl_server_t *server,
     ngx_rl_breaker_e state, ngx_rl_failure_e failure);
-static void ngx_rl_link_opened(ngx_rl_link_t *link,
+static void ngx_rl_server_opened(ngx_rl_server_t *server,
     ngx_rl_failure_e failure);
-static void ngx_rl_link_reclosed(ngx_rl_link_t *link);
-static ngx_uint_t ngx_rl_link_news(ngx_rl_link_t *link,
-    ngx_rl_breaker_e state, ngx_rl_lines_t *lines,
-    u_char *more);
-static void ngx_rl_link_forget(ngx_rl_link_t *link);
-static void ngx_rl_link_settled(ngx_rl_link_t *link);
-static void ngx_rl_link_still_open(
-    ngx_rl_link_t *link);
+static void ngx_rl_server_reclosed(ngx_rl_server_t *server);
+static ngx_uint_t ngx_rl_server_news(ngx_rl_server_t *server,
+    ngx_rl_breaker_e state, ngx_rl_throttle_t *throttle, u_char *more);
+static void ngx_rl_server_forget(ngx_rl_server_t *server);
+static void ngx_rl_server_settled(ngx_rl_server_t *server);
+static void ngx_rl_server_still_open(ngx_rl_server_t *server);
 
 
-ngx_rl_link_t *
-ngx_rl_link_create(ngx_pool_t *pool, ngx_log_t *log,
-    ngx_rl_peer_t *peer, ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *all, ngx_rl_guide_t *guide)
+ngx_rl_server_t *
+ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
+    ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone,
+    ngx_rl_stats_t *all, ngx_rl_route_events_t *guide)
 {
-    ngx_rl_link_t  *link;
+    ngx_rl_server_t  *server;
 
-    link = ngx_pcalloc(pool, sizeof(ngx_rl_link_t));
-    if (link == NULL) {
+    server = ngx_pcalloc(pool, sizeof(ngx_rl_server_t));
+    if (server == NULL) {
         return NULL;
     }
 
-    link->peer = peer;
-    link->zone = zone;
-    link->stats = peer->stats;
-    link->all = all;
-    link->who = (uint64_t) ngx_pid << 16 | peer->index;
-    link->log = log;
-    link->ident = (ngx_socket_t) -1;
+    server->peer = conf;
+    server->zone = zone;
+    server->stats = conf->stats;
+    server->all = all;
+    server->who = (uint64_t) ngx_pid << 16 | conf->index;
+    server->log = log;
+    server->ident = (ngx_socket_t) -1;
 
-    link->probe.handler = ngx_rl_link_probe_handler;
-    link->probe.data = link;
-    link->probe.log = log;
-    link->probe.cancelable = 1;
+    server->probe.handler = ngx_rl_server_probe_handler;
+    server->probe.data = server;
+    server->probe.log = log;
+    server->probe.cancelable = 1;
 
-    link->owner.data = link;
-    link->owner.may_connect = ngx_rl_link_may_connect;
-    link->owner.ready = ngx_rl_link_ready;
-    link->owner.closed = ngx_rl_link_closed;
-    link->owner.loud = ngx_rl_link_is_loud;
-    link->owner.greeted = ngx_rl_link_greeted;
-    link->owner.failed = ngx_rl_link_stray;
-    link->owner.stats = link->stats;
+    server->owner.data = server;
+    server->owner.may_connect = ngx_rl_server_may_connect;
+    server->owner.ready = ngx_rl_server_ready;
+    server->owner.closed = ngx_rl_server_closed;
+    server->owner.loud = ngx_rl_server_events_may_log;
+    server->owner.greeted = ngx_rl_server_step;
+    server->owner.failed = ngx_rl_server_stray;
+    server->owner.stats = server->stats;
 
     if (guide) {
-        link->guide = *guide;
+        server->guide = *guide;
 
         if (guide->redirect) {
-            link->owner.redirect = ngx_rl_link_redirect;
+            server->owner.redirect = ngx_rl_server_redirect;
         }
     }
 
-    link->redis = ngx_rl_redis_create(log, &peer->redis,
-                                                  &link->owner);
+    server->redis = ngx_rl_connection_create(log, &conf->redis, &server->owner);
 
-    return link->redis ? link : NULL;
+    return server->redis ? server : NULL;
 }
 
 
 void
-ngx_rl_link_wake(ngx_rl_link_t *link)
+ngx_rl_server_wake(ngx_rl_server_t *server)
 {
-    ngx_rl_redis_wake(link->redis);
+    ngx_rl_connection_wake(server->redis);
 }
 
 
 void
-ngx_rl_link_rest(ngx_rl_link_t *link)
+ngx_rl_server_close_idle(ngx_rl_server_t *server)
 {
-    ngx_rl_redis_rest(link->redis);
+    ngx_rl_connection_close_idle(server->redis);
 
-    if (!ngx_rl_redis_ready(link->redis)) {
-        link->up = 0;
+    if (!ngx_rl_connection_ready(server->redis)) {
+        server->up = 0;
     }
 }
 
 
 ngx_uint_t
-ngx_rl_link_unused(ngx_rl_link_t *link)
+ngx_rl_server_unused(ngx_rl_server_t *server)
 {
-    return ngx_rl_redis_unused(link->redis);
+    return ngx_rl_connection_unused(server->redis);
 }
 
 
 ngx_int_t
-ngx_rl_link_reuse(ngx_rl_link_t *link)
+ngx_rl_server_reuse(ngx_rl_server_t *server)
 {
-    ngx_rl_redis_t  *redis;
+    ngx_rl_connection_t  *connection;
 
-    link->owner.stats = link->peer->stats;
+    server->owner.stats = server->peer->stats;
 
-    redis = ngx_rl_redis_create(link->log, &link->peer->redis,
-                                            &link->owner);
-    if (redis == NULL) {
-        link->owner.stats = link->stats;
+    connection = ngx_rl_connection_create(server->log, &server->peer->redis,
+                                          &server->owner);
+    if (connection == NULL) {
+        server->owner.stats = server->stats;
         return NGX_ERROR;
     }
 
-    if (link->probe.timer_set) {
-        ngx_del_timer(&link->probe);
+    if (server->probe.timer_set) {
+        ngx_del_timer(&server->probe);
     }
 
-    ngx_rl_redis_retire(link->redis, redis);
+    ngx_rl_connection_retire(server->redis, connection);
 
-    link->redis = redis;
-    link->stats = link->peer->stats;
-    link->attempt = 0;
-    link->closed = link->stats->breaker.closed;
-    link->connected = 0;
-    link->up = 0;
+    server->redis = connection;
+    server->stats = server->peer->stats;
+    server->attempt = 0;
+    server->closed = server->stats->breaker.closed;
+    server->connected = 0;
+    server->up = 0;
 
     return NGX_OK;
 }
 
 
 ngx_int_t
-ngx_rl_link_move(ngx_rl_link_t *link,
+ngx_rl_server_move(ngx_rl_server_t *server,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop)
 {
-    ngx_int_t                    rc;
-    ngx_rl_redis_t  *redis;
+    ngx_int_t             rc;
+    ngx_rl_connection_t  *connection;
 
-    rc = ngx_rl_redis_move(link->redis, addrs, n, drop);
+    rc = ngx_rl_connection_move(server->redis, addrs, n, drop);
 
     if (rc != NGX_DECLINED) {
 
         /* one that was dropped has not told: it may be on its way again */
 
-        if (!ngx_rl_redis_ready(link->redis)) {
-            link->up = 0;
+        if (!ngx_rl_connection_ready(server->redis)) {
+            server->up = 0;
         }
 
         if (rc == NGX_OK) {
-            link->attempt = 0;
+            server->attempt = 0;
         }
 
         return rc;
     }
 
-    redis = ngx_rl_redis_create(link->log, &link->peer->redis,
-                                            &link->owner);
-    if (redis == NULL) {
+    connection = ngx_rl_connection_create(server->log, &server->peer->redis,
+                                          &server->owner);
+    if (connection == NULL) {
         return NGX_ERROR;
     }
 
-    if (ngx_rl_redis_move(redis, addrs, n, 0) != NGX_OK) {
-        ngx_rl_redis_exit(redis);
+    if (ngx_rl_connection_move(connection, addrs, n, 0) != NGX_OK) {
+        ngx_rl_connection_exit(connection);
         return NGX_ERROR;
     }
 
     /* which of the two an event is about, callbacks of the old one can't say */
 
-    ngx_rl_redis_retire(link->redis, redis);
+    ngx_rl_connection_retire(server->redis, connection);
 
-    link->redis = redis;
-    link->attempt = 0;
-    link->up = 0;
+    server->redis = connection;
+    server->attempt = 0;
+    server->up = 0;
 
     return NGX_OK;
 }
 
 
-ngx_rl_peer_t *
-ngx_rl_link_peer(ngx_rl_link_t *link)
+ngx_rl_server_conf_t *
+ngx_rl_server_get_conf(ngx_rl_server_t *server)
 {
-    return link->peer;
+    return server->peer;
 }
 
 
-ngx_rl_redis_t *
-ngx_rl_link_redis(ngx_rl_link_t *link)
+ngx_rl_connection_t *
+ngx_rl_server_connection(ngx_rl_server_t *server)
 {
-    return link->redis;
-}
-
-
-void **
-ngx_rl_link_lane(ngx_rl_link_t *link)
-{
-    return &link->lane;
+    return server->redis;
 }
 
 
 void **
-ngx_rl_link_refunds(ngx_rl_link_t *link)
+ngx_rl_server_queue(ngx_rl_server_t *server)
 {
-    return &link->refunds;
+    return &server->lane;
 }
 
 
-ngx_rl_link_t *
-ngx_rl_link_now(ngx_rl_link_t *link, const char *key,
-    size_t len)
+void **
+ngx_rl_server_refunds(ngx_rl_server_t *server)
 {
-    return link->guide.find ? link->guide.find(link->guide.data, key, len)
-                            : link;
+    return &server->refunds;
+}
+
+
+ngx_rl_server_t *
+ngx_rl_server_now(ngx_rl_server_t *server, const char *key, size_t len)
+{
+    return server->guide.find ? server->guide.find(server->guide.data, key, len)
+                            : server;
 }
 
 
 ngx_uint_t
-ngx_rl_link_found(ngx_rl_link_t *link,
-    ngx_str_t *address)
+ngx_rl_server_found(ngx_rl_server_t *server, ngx_str_t *address)
 {
-    return ngx_rl_stats_found(link->zone, link->stats, address);
+    return ngx_rl_stats_found(server->zone, server->stats, address);
 }
 
 
 ngx_uint_t
-ngx_rl_link_renamed(ngx_rl_link_t *link,
-    ngx_addr_t *addrs, ngx_uint_t n)
+ngx_rl_server_renamed(ngx_rl_server_t *server, ngx_addr_t *addrs, ngx_uint_t n)
 {
     if (n == 0) {
-        ngx_rl_link_event(link,
-                                  NGX_RL_EVENT_RESOLVE_FAILED);
+        ngx_rl_server_event(server, NGX_RL_EVENT_RESOLVE_FAILED);
 
-        return ngx_rl_link_loud(link, NGX_RL_CONFIG);
+        return ngx_rl_server_may_log(server, NGX_RL_CONFIG);
     }
 
-    ngx_rl_link_event(link, NGX_RL_EVENT_RESOLVED);
+    ngx_rl_server_event(server, NGX_RL_EVENT_RESOLVED);
 
     /* calls under way are answered by where they went */
 
-    (void) ngx_rl_link_move(link, addrs, n, 0);
+    (void) ngx_rl_server_move(server, addrs, n, 0);
 
-    return ngx_rl_stats_news(link->zone, link->stats,
-                                      ngx_rl_addr_hash(addrs, n));
+    return ngx_rl_stats_news(server->zone, server->stats,
+                             ngx_rl_address_hash(addrs, n));
 }
 
 
 void
-ngx_rl_link_event(ngx_rl_link_t *link,
-    ngx_rl_event_e event)
+ngx_rl_server_event(ngx_rl_server_t *server, ngx_rl_event_e event)
 {
-    ngx_rl_count(link->stats->events[event]);
+    ngx_rl_count(server->stats->events[event]);
 }
 
 
 static ngx_int_t
-ngx_rl_link_redirect(void *data, ngx_rl_slot_t *slot,
+ngx_rl_server_redirect(void *data, ngx_rl_pending_t *pending,
     ngx_rl_reply_t *reply, ngx_rl_failure_e *failure)
 {
-    ngx_rl_link_t *link = data;
+    ngx_rl_server_t  *server = data;
 
-    return link->guide.redirect(link->guide.data, link, slot, reply, failure);
+    return server->guide.redirect(server->guide.data, server, pending, reply,
+                                  failure);
 }
 
 
 void
-ngx_rl_link_exit(ngx_rl_link_t *link)
+ngx_rl_server_exit(ngx_rl_server_t *server)
 {
-    if (link->probe.timer_set) {
-        ngx_del_timer(&link->probe);
+    if (server->probe.timer_set) {
+        ngx_del_timer(&server->probe);
     }
 
-    ngx_rl_redis_exit(link->redis);
+    ngx_rl_connection_exit(server->redis);
 }
 
 
 ngx_rl_failure_e
-ngx_rl_link_check(ngx_rl_link_t *link)
+ngx_rl_server_check(ngx_rl_server_t *server)
 {
     ngx_rl_breaker_t  *breaker;
 
-    breaker = &link->stats->breaker;
+    breaker = &server->stats->breaker;
 
     if (breaker->state == NGX_RL_CIRCUIT_OPEN) {
-        ngx_rl_link_still_open(link);
-        ngx_rl_link_plan(link, NGX_RL_BACKOFF_MIN);
-        ngx_rl_redis_plan(link->redis);
+        ngx_rl_server_still_open(server);
+        ngx_rl_server_schedule(server, NGX_RL_BACKOFF_MIN);
+        ngx_rl_connection_schedule(server->redis);
 
         return NGX_RL_CIRCUIT;
     }
 
-    if (link->closed != breaker->closed) {
-        link->closed = breaker->closed;
-        link->attempt = 0;
+    if (server->closed != breaker->closed) {
+        server->closed = breaker->closed;
+        server->attempt = 0;
 
-        ngx_rl_redis_wake(link->redis);
+        ngx_rl_connection_wake(server->redis);
     }
 
-    return ngx_rl_redis_check(link->redis);
+    return ngx_rl_connection_check(server->redis);
 }
 
 
 ngx_rl_failure_e
-ngx_rl_link_send(ngx_rl_link_t *link,
+ngx_rl_server_send(ngx_rl_server_t *server,
     ngx_str_t *command, ngx_msec_t timeout,
-    ngx_rl_redis_pt handler, void *data,
-    ngx_rl_slot_t **slot)
+    ngx_rl_pending_pt handler, void *data, ngx_rl_pending_t **pending)
 {
     ngx_rl_failure_e  failure;
 
-    failure = ngx_rl_link_check(link);
+    failure = ngx_rl_server_check(server);
 
     if (failure == NGX_RL_OK) {
-        failure = ngx_rl_redis_send(link->redis, command, timeout,
-                                                handler, data, slot);
+        failure = ngx_rl_connection_send(server->redis, command, timeout,
+                                         handler, data, pending);
     }
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_count(link->stats->calls);
+        ngx_rl_count(server->stats->calls);
     }
 
     return failure;
@@ -405,27 +394,27 @@ ngx_rl_link_send(ngx_rl_link_t *link,
 
 
 ngx_uint_t
-ngx_rl_link_usable(ngx_rl_link_t *link)
+ngx_rl_server_usable(ngx_rl_server_t *server)
 {
-    return link->stats->breaker.state != NGX_RL_CIRCUIT_OPEN
-           && ngx_rl_redis_ready(link->redis);
+    return server->stats->breaker.state != NGX_RL_CIRCUIT_OPEN
+           && ngx_rl_connection_ready(server->redis);
 }
 
 
 ngx_rl_failure_e
-ngx_rl_link_forward(ngx_rl_link_t *link,
-    ngx_rl_slot_t *slot, ngx_uint_t asking)
+ngx_rl_server_forward(ngx_rl_server_t *server,
+    ngx_rl_pending_t *pending, ngx_uint_t asking)
 {
     ngx_rl_failure_e  failure;
 
-    failure = ngx_rl_link_check(link);
+    failure = ngx_rl_server_check(server);
 
     if (failure == NGX_RL_OK) {
-        failure = ngx_rl_redis_forward(slot, link->redis, asking);
+        failure = ngx_rl_pending_forward(pending, server->redis, asking);
     }
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_count(link->stats->calls);
+        ngx_rl_count(server->stats->calls);
     }
 
     return failure;
@@ -433,39 +422,38 @@ ngx_rl_link_forward(ngx_rl_link_t *link,
 
 
 void
-ngx_rl_link_keep(ngx_rl_link_t *link)
+ngx_rl_server_hold(ngx_rl_server_t *server)
 {
-    ngx_rl_redis_keep(link->redis);
+    ngx_rl_connection_hold(server->redis);
 }
 
 
 void
-ngx_rl_link_release(ngx_rl_link_t *link)
+ngx_rl_server_release(ngx_rl_server_t *server)
 {
-    ngx_rl_redis_release(link->redis);
+    ngx_rl_connection_release(server->redis);
 }
 
 
 void
-ngx_rl_link_answered(ngx_rl_link_t *link, uint64_t us)
+ngx_rl_server_answered(ngx_rl_server_t *server, uint64_t us)
 {
-    ngx_rl_stats_latency(&link->stats->latency, us);
+    ngx_rl_stats_latency(&server->stats->latency, us);
 
-    if (link->stats->breaker.state == NGX_RL_FALLBACK) {
-        ngx_rl_link_success(link, 0);
+    if (server->stats->breaker.state == NGX_RL_FALLBACK) {
+        ngx_rl_server_success(server, 0);
 
-    } else if (link->stats->changes.untold || link->stats->outages.untold) {
-        ngx_rl_link_settled(link);
+    } else if (server->stats->changes.untold || server->stats->outages.untold) {
+        ngx_rl_server_settled(server);
     }
 }
 
 
 void
-ngx_rl_link_failed(ngx_rl_link_t *link,
-    ngx_rl_failure_e failure, ngx_rl_reply_t *reply,
-    ngx_uint_t counts)
+ngx_rl_server_failed(ngx_rl_server_t *server,
+    ngx_rl_failure_e failure, ngx_rl_reply_t *reply, ngx_uint_t counts)
 {
-    ngx_rl_link_tell(link, failure, reply);
+    ngx_rl_server_tell(server, failure, reply);
 
     /* a reply that is none ends the connection: that is the failure */
 
@@ -473,112 +461,107 @@ ngx_rl_link_failed(ngx_rl_link_t *link,
         counts = 0;
     }
 
-    ngx_rl_link_failure(link, failure, counts, 0);
+    ngx_rl_server_failure(server, failure, counts, 0);
 }
 
 
 void
-ngx_rl_link_unsent(ngx_rl_link_t *link,
-    ngx_rl_failure_e failure)
+ngx_rl_server_unsent(ngx_rl_server_t *server, ngx_rl_failure_e failure)
 {
     if (failure == NGX_RL_CIRCUIT) {
         return;
     }
 
-    ngx_rl_link_tell(link, failure, NULL);
-    ngx_rl_link_failure(link, failure, 0, 0);
+    ngx_rl_server_tell(server, failure, NULL);
+    ngx_rl_server_failure(server, failure, 0, 0);
 }
 
 
 /* lost connections have been logged by the client */
 
 static void
-ngx_rl_link_tell(ngx_rl_link_t *link,
+ngx_rl_server_tell(ngx_rl_server_t *server,
     ngx_rl_failure_e failure, ngx_rl_reply_t *reply)
 {
     size_t  len;
-    u_char  text[ngx_rl_escape_size(NGX_RL_LINK_TEXT)];
+    u_char  text[ngx_rl_escape_size(NGX_RL_SERVER_TEXT)];
 
     if (failure == NGX_RL_REFUSED
         || failure == NGX_RL_CLOSED
-        || !ngx_rl_link_loud(link, failure))
+        || !ngx_rl_server_may_log(server, failure))
     {
         return;
     }
 
-    if (failure == NGX_RL_MOVED && link->guide.redirect == NULL) {
-        ngx_log_error(NGX_LOG_ERR, link->log, 0,
+    if (failure == NGX_RL_MOVED && server->guide.redirect == NULL) {
+        ngx_log_error(NGX_LOG_ERR, server->log, 0,
                       "redis %V is a node of a cluster: write "
-                      "\"ratelimit_shards cluster ...\"", &link->peer->label);
+                      "\"ratelimit_shards cluster ...\"", &server->peer->label);
         return;
     }
 
     if (reply && reply->type == REDIS_REPLY_ERROR) {
-        len = ngx_rl_escape(text, reply->str,
-                                        ngx_min(reply->len,
-                                              NGX_RL_LINK_TEXT));
+        len = ngx_rl_escape(text, reply->str, ngx_min(reply->len,
+                                                      NGX_RL_SERVER_TEXT));
 
-        ngx_log_error(NGX_LOG_ERR, link->log, 0, "redis %V answered \"%*s\"",
-                      &link->peer->label, len, text);
+        ngx_log_error(NGX_LOG_ERR, server->log, 0, "redis %V answered \"%*s\"",
+                      &server->peer->label, len, text);
         return;
     }
 
-    ngx_log_error(NGX_LOG_ERR, link->log, 0, "no answer from redis %V: %s",
-                  &link->peer->label,
-                  ngx_rl_failure_name(failure));
+    ngx_log_error(NGX_LOG_ERR, server->log, 0, "no answer from redis %V: %s",
+                  &server->peer->label, ngx_rl_failure_name(failure));
 }
 
 
 void
-ngx_rl_link_refund(ngx_rl_link_t *link)
+ngx_rl_server_refund(ngx_rl_server_t *server)
 {
-    ngx_rl_count(link->stats->refunds);
+    ngx_rl_count(server->stats->refunds);
 }
 
 
 void
-ngx_rl_link_refund_lost(ngx_rl_link_t *link)
+ngx_rl_server_refund_lost(ngx_rl_server_t *server)
 {
-    ngx_rl_count(link->stats->refunds_lost);
+    ngx_rl_count(server->stats->refunds_lost);
 }
 
 
 void
-ngx_rl_link_reload(ngx_rl_link_t *link)
+ngx_rl_server_reload(ngx_rl_server_t *server)
 {
-    ngx_rl_count(link->stats->script_reloads);
+    ngx_rl_count(server->stats->script_reloads);
 }
 
 
 /* of a call that was sent to another server first */
 
 static void
-ngx_rl_link_stray(void *data, ngx_rl_failure_e failure,
-    ngx_rl_reply_t *reply)
+ngx_rl_server_stray(void *data, ngx_rl_failure_e failure, ngx_rl_reply_t *reply)
 {
-    ngx_rl_link_failed(data, failure, reply, 1);
+    ngx_rl_server_failed(data, failure, reply, 1);
 }
 
 
 static ngx_rl_failure_e
-ngx_rl_link_greeted(void *data, ngx_uint_t tell,
-    ngx_rl_reply_t *reply)
+ngx_rl_server_step(void *data, ngx_uint_t tell, ngx_rl_reply_t *reply)
 {
-    ngx_rl_link_t *link = data;
+    ngx_rl_server_t  *server = data;
 
-    return link->guide.greeted(link->guide.data, link, tell, reply);
+    return server->guide.greeted(server->guide.data, server, tell, reply);
 }
 
 
 static ngx_msec_t
-ngx_rl_link_may_connect(void *data)
+ngx_rl_server_may_connect(void *data)
 {
-    ngx_rl_link_t *link = data;
+    ngx_rl_server_t  *server = data;
 
     uint64_t                       wait, now;
     ngx_rl_breaker_t  *breaker;
 
-    breaker = &link->stats->breaker;
+    breaker = &server->stats->breaker;
 
     if (breaker->state != NGX_RL_CIRCUIT_OPEN) {
         return 0;
@@ -588,63 +571,61 @@ ngx_rl_link_may_connect(void *data)
 
     /* workers that have a connection come first */
 
-    if (!link->up && ngx_rl_link_elsewhere(link)) {
-        now -= NGX_RL_LINK_LATER;
+    if (!server->up && ngx_rl_server_moved_ok(server)) {
+        now -= NGX_RL_SERVER_LATER;
     }
 
-    ngx_rl_zone_hold(link->zone);
+    ngx_rl_zone_lock(server->zone);
 
     wait = ngx_rl_breaker_probe(breaker, now,
-                                            link->peer->redis.connect_timeout
-                                            + NGX_RL_LINK_GRACE,
-                                            link->who);
+                                server->peer->redis.connect_timeout
+                                + NGX_RL_SERVER_GRACE, server->who);
 
-    ngx_rl_zone_release(link->zone);
+    ngx_rl_zone_unlock(server->zone);
 
     return (ngx_msec_t) wait;
 }
 
 
 static void
-ngx_rl_link_ready(void *data)
+ngx_rl_server_ready(void *data)
 {
-    ngx_rl_link_t *link = data;
+    ngx_rl_server_t  *server = data;
 
-    if (link->connected) {
-        ngx_rl_count(link->stats->reconnects);
+    if (server->connected) {
+        ngx_rl_count(server->stats->reconnects);
     }
 
-    link->connected = 1;
-    link->up = 1;
+    server->connected = 1;
+    server->up = 1;
 
     /* where a master is, sentinels say */
 
-    if (link->peer->kind != NGX_RL_SENTINEL) {
-        (void) ngx_rl_link_found(link,
-                         &ngx_rl_redis_addr(link->redis)->name);
+    if (server->peer->kind != NGX_RL_SENTINEL) {
+        (void) ngx_rl_server_found(server,
+                         &ngx_rl_connection_addr(server->redis)->name);
     }
 
-    if (link->stats->breaker.state != NGX_RL_DISTRIBUTED) {
-        ngx_rl_link_success(link, 1);
+    if (server->stats->breaker.state != NGX_RL_DISTRIBUTED) {
+        ngx_rl_server_success(server, 1);
     }
 
-    link->closed = link->stats->breaker.closed;
+    server->closed = server->stats->breaker.closed;
 }
 
 
 static ngx_msec_t
-ngx_rl_link_closed(void *data,
-    ngx_rl_failure_e failure, ngx_uint_t stable)
+ngx_rl_server_closed(void *data, ngx_rl_failure_e failure, ngx_uint_t stable)
 {
-    ngx_rl_link_t *link = data;
+    ngx_rl_server_t  *server = data;
 
     ngx_msec_t                     wait;
     ngx_rl_breaker_t  *breaker;
 
-    breaker = &link->stats->breaker;
+    breaker = &server->stats->breaker;
 
     if (stable) {
-        link->attempt = 0;
+        server->attempt = 0;
     }
 
     /*
@@ -653,12 +634,11 @@ ngx_rl_link_closed(void *data,
      */
 
     if (failure != NGX_RL_OK) {
-        ngx_rl_link_failure(link, failure,
-                           link->up || !ngx_rl_link_elsewhere(link),
-                           1);
+        ngx_rl_server_failure(server, failure,
+                              server->up || !ngx_rl_server_moved_ok(server), 1);
     }
 
-    link->up = 0;
+    server->up = 0;
 
     if (breaker->state == NGX_RL_CIRCUIT_OPEN) {
 
@@ -670,15 +650,12 @@ ngx_rl_link_closed(void *data,
 
     /* not at all if it worked until now: the server may be back already */
 
-    if (stable && (failure == NGX_RL_OK
-                   || failure == NGX_RL_CLOSED))
-    {
+    if (stable && (failure == NGX_RL_OK || failure == NGX_RL_CLOSED)) {
         return 0;
     }
 
-    return ngx_rl_backoff(link->attempt++,
-                                      link->peer->breaker.probe,
-                                      (uint32_t) ngx_random());
+    return ngx_rl_backoff(server->attempt++, server->peer->breaker.probe,
+                          (uint32_t) ngx_random());
 }
 
 
@@ -689,18 +666,18 @@ ngx_rl_link_closed(void *data,
  */
 
 static void
-ngx_rl_link_failure(ngx_rl_link_t *link,
+ngx_rl_server_failure(ngx_rl_server_t *server,
     ngx_rl_failure_e failure, ngx_uint_t counts, ngx_uint_t probe)
 {
-    uint32_t                       luck;
-    ngx_uint_t                     breaks, changed;
+    uint32_t           luck;
+    ngx_uint_t         breaks, changed;
     ngx_rl_breaker_e   state;
     ngx_rl_breaker_t  *breaker;
 
-    ngx_rl_count(link->stats->failures[failure]);
+    ngx_rl_count(server->stats->failures[failure]);
 
-    if (link->guide.trouble) {
-        link->guide.trouble(link->guide.data, link, failure);
+    if (server->guide.trouble) {
+        server->guide.trouble(server->guide.data, server, failure);
     }
 
     /* an error of any other kind is of one key, but not if a probe gets it */
@@ -712,57 +689,55 @@ ngx_rl_link_failure(ngx_rl_link_t *link,
     /* what waits for a connection has not been sent, see link_closed() */
 
     if (failure == NGX_RL_TIMEOUT && !probe
-        && !ngx_rl_redis_ready(link->redis)
-        && ngx_rl_link_elsewhere(link))
+        && !ngx_rl_connection_ready(server->redis)
+        && ngx_rl_server_moved_ok(server))
     {
         breaks = 0;
     }
 
     /* a node that has not got a slot, or nobody has, is well for all that */
 
-    if (failure == NGX_RL_MOVED && link->guide.redirect && !probe) {
+    if (failure == NGX_RL_MOVED && server->guide.redirect && !probe) {
         breaks = 0;
     }
 
-    if (ngx_rl_redis_failing(&link->owner)
-        || (!breaks && !probe)) {
+    if (ngx_rl_connection_failing(&server->owner) || (!breaks && !probe)) {
         return;
     }
 
-    breaker = &link->stats->breaker;
+    breaker = &server->stats->breaker;
     luck = (uint32_t) ngx_random();
     changed = 0;
 
-    ngx_rl_zone_hold(link->zone);
+    ngx_rl_zone_lock(server->zone);
 
     if (breaks) {
-        changed = ngx_rl_breaker_failure(breaker,
-                                                     &link->peer->breaker,
-                                                     ngx_current_msec, luck);
+        changed = ngx_rl_breaker_failure(breaker, &server->peer->breaker,
+                                         ngx_current_msec, luck);
     }
 
     if (probe && !changed) {
-        ngx_rl_breaker_probed(breaker, &link->peer->breaker,
-                                          ngx_current_msec, luck, link->who);
+        ngx_rl_breaker_probed(breaker, &server->peer->breaker,
+                              ngx_current_msec, luck, server->who);
     }
 
     state = breaker->state;
 
-    ngx_rl_zone_release(link->zone);
+    ngx_rl_zone_unlock(server->zone);
 
     if (breaks) {
-        link->stats->failure = failure;
+        server->stats->failure = failure;
     }
 
     if (changed && state == NGX_RL_CIRCUIT_OPEN) {
-        ngx_rl_link_opened(link, failure);
+        ngx_rl_server_opened(server, failure);
 
     } else if (changed) {
-        ngx_rl_link_changed(link, state, failure);
+        ngx_rl_server_changed(server, state, failure);
     }
 
     if (state == NGX_RL_CIRCUIT_OPEN) {
-        ngx_rl_link_plan(link, NGX_RL_BACKOFF_MIN);
+        ngx_rl_server_schedule(server, NGX_RL_BACKOFF_MIN);
     }
 }
 
@@ -770,15 +745,14 @@ ngx_rl_link_failure(ngx_rl_link_t *link,
 /* of a probe, or a handshake, or else of a call */
 
 static void
-ngx_rl_link_success(ngx_rl_link_t *link,
-    ngx_uint_t probe)
+ngx_rl_server_success(ngx_rl_server_t *server, ngx_uint_t probe)
 {
-    ngx_uint_t                     changed, open;
+    ngx_uint_t         changed, open;
     ngx_rl_breaker_t  *breaker;
 
-    breaker = &link->stats->breaker;
+    breaker = &server->stats->breaker;
 
-    ngx_rl_zone_hold(link->zone);
+    ngx_rl_zone_lock(server->zone);
 
     open = (breaker->state == NGX_RL_CIRCUIT_OPEN);
 
@@ -786,14 +760,13 @@ ngx_rl_link_success(ngx_rl_link_t *link,
               ? ngx_rl_breaker_close(breaker, ngx_current_msec)
               : ngx_rl_breaker_success(breaker);
 
-    ngx_rl_zone_release(link->zone);
+    ngx_rl_zone_unlock(server->zone);
 
     if (changed && open) {
-        ngx_rl_link_reclosed(link);
+        ngx_rl_server_reclosed(server);
 
     } else if (changed) {
-        ngx_rl_link_changed(link, NGX_RL_DISTRIBUTED,
-                                        NGX_RL_OK);
+        ngx_rl_server_changed(server, NGX_RL_DISTRIBUTED, NGX_RL_OK);
     }
 }
 
@@ -801,45 +774,44 @@ ngx_rl_link_success(ngx_rl_link_t *link,
 /* a connection that is there is probed; the next one is a probe by itself */
 
 static void
-ngx_rl_link_plan(ngx_rl_link_t *link,
-    ngx_msec_t delay)
+ngx_rl_server_schedule(ngx_rl_server_t *server, ngx_msec_t delay)
 {
-    if (!link->probe.timer_set && !ngx_exiting
-        && ngx_rl_redis_ready(link->redis))
+    if (!server->probe.timer_set && !ngx_exiting
+        && ngx_rl_connection_ready(server->redis))
     {
-        ngx_add_timer(&link->probe, delay);
+        ngx_add_timer(&server->probe, delay);
     }
 }
 
 
 static void
-ngx_rl_link_probe_handler(ngx_event_t *ev)
+ngx_rl_server_probe_handler(ngx_event_t *ev)
 {
-    ngx_msec_t                     wait;
-    ngx_rl_link_t     *link;
-    ngx_rl_slot_t     *slot;
+    ngx_msec_t         wait;
+    ngx_rl_server_t   *server;
+    ngx_rl_pending_t  *pending;
     ngx_rl_failure_e   failure;
 
-    link = ev->data;
+    server = ev->data;
 
-    if (link->stats->breaker.state != NGX_RL_CIRCUIT_OPEN
-        || !ngx_rl_redis_ready(link->redis) || ngx_exiting)
+    if (server->stats->breaker.state != NGX_RL_CIRCUIT_OPEN
+        || !ngx_rl_connection_ready(server->redis) || ngx_exiting)
     {
         return;
     }
 
     /* behind the same address there may be another server by now */
 
-    if (link->stats->failure == NGX_RL_READONLY) {
-        ngx_rl_redis_rest(link->redis);
-        ngx_rl_redis_plan(link->redis);
+    if (server->stats->failure == NGX_RL_READONLY) {
+        ngx_rl_connection_close_idle(server->redis);
+        ngx_rl_connection_schedule(server->redis);
 
-        if (!ngx_rl_redis_ready(link->redis)) {
+        if (!ngx_rl_connection_ready(server->redis)) {
             return;
         }
     }
 
-    wait = ngx_rl_link_may_connect(link);
+    wait = ngx_rl_server_may_connect(server);
 
     if (wait) {
         ngx_add_timer(ev, wait);
@@ -848,42 +820,41 @@ ngx_rl_link_probe_handler(ngx_event_t *ev)
 
     /* as long as a call may take: who is slower is of no use */
 
-    failure = ngx_rl_redis_send(link->redis, &link->peer->probe,
-                                            link->peer->timeout,
-                                            ngx_rl_link_probed,
-                                            link, &slot);
+    failure = ngx_rl_connection_send(server->redis, &server->peer->probe,
+                                     server->peer->timeout,
+                                     ngx_rl_server_probed, server, &pending);
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_redis_quiet(slot);
-        ngx_rl_redis_direct(slot);
+        ngx_rl_pending_background(pending);
+        ngx_rl_pending_no_redirect(pending);
 
     } else {
-        ngx_rl_link_tell(link, failure, NULL);
-        ngx_rl_link_failure(link, failure, 1, 1);
+        ngx_rl_server_tell(server, failure, NULL);
+        ngx_rl_server_failure(server, failure, 1, 1);
     }
 }
 
 
 static ngx_int_t
-ngx_rl_link_probed(void *data, ngx_rl_reply_t *reply,
+ngx_rl_server_probed(void *data, ngx_rl_reply_t *reply,
     ngx_rl_failure_e failure)
 {
-    ngx_rl_link_t *link = data;
+    ngx_rl_server_t  *server = data;
 
     if (failure == NGX_RL_OK && reply->type == REDIS_REPLY_ERROR
-        && !(link->guide.redirect
-             && ngx_rl_redis_elsewhere(reply)))
+        && !(server->guide.redirect
+             && ngx_rl_connection_moved_ok(reply)))
     {
         failure = ngx_rl_failure(reply->str, reply->len);
     }
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_link_success(link, 1);
-        link->closed = link->stats->breaker.closed;
+        ngx_rl_server_success(server, 1);
+        server->closed = server->stats->breaker.closed;
 
     } else {
-        ngx_rl_link_tell(link, failure, reply);
-        ngx_rl_link_failure(link, failure, 1, 1);
+        ngx_rl_server_tell(server, failure, reply);
+        ngx_rl_server_failure(server, failure, 1, 1);
     }
 
     return NGX_OK;
@@ -893,102 +864,96 @@ ngx_rl_link_probed(void *data, ngx_rl_reply_t *reply,
 /* whether another worker has a connection, as this one has none */
 
 static ngx_uint_t
-ngx_rl_link_elsewhere(ngx_rl_link_t *link)
+ngx_rl_server_moved_ok(ngx_rl_server_t *server)
 {
     ngx_rl_gauges_t  sum;
 
-    ngx_rl_stats_sum(link->all, link->stats, &sum);
+    ngx_rl_stats_sum(server->all, server->stats, &sum);
 
     return sum.connections > 0;
 }
 
 
 static ngx_uint_t
-ngx_rl_link_is_loud(void *data,
-    ngx_rl_failure_e failure)
+ngx_rl_server_events_may_log(void *data, ngx_rl_failure_e failure)
 {
-    return ngx_rl_link_loud(data, failure);
+    return ngx_rl_server_may_log(data, failure);
 }
 
 
 ngx_uint_t
-ngx_rl_link_loud(ngx_rl_link_t *link,
-    ngx_rl_failure_e failure)
+ngx_rl_server_may_log(ngx_rl_server_t *server, ngx_rl_failure_e failure)
 {
-    return ngx_rl_stats_loud(link->stats, failure);
+    return ngx_rl_stats_may_log(server->stats, failure);
 }
 
 
 /* between distributed and fallback */
 
 static void
-ngx_rl_link_changed(ngx_rl_link_t *link,
+ngx_rl_server_changed(ngx_rl_server_t *server,
     ngx_rl_breaker_e state, ngx_rl_failure_e failure)
 {
-    u_char  more[NGX_RL_LINK_MORE];
+    u_char  more[NGX_RL_SERVER_MORE];
 
-    if (!ngx_rl_link_news(link, state, &link->stats->changes,
-                                      more))
-    {
+    if (!ngx_rl_server_news(server, state, &server->stats->changes, more)) {
         return;
     }
 
     if (state == NGX_RL_DISTRIBUTED) {
-        ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
+        ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
                       "ratelimit shard %V is distributed again%s",
-                      &link->peer->label, more);
+                      &server->peer->label, more);
 
-        ngx_rl_link_forget(link);
+        ngx_rl_server_forget(server);
         return;
     }
 
-    ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
+    ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
                   "ratelimit shard %V is in state %s, failure: %s%s",
-                  &link->peer->label, ngx_rl_breaker_name(state),
+                  &server->peer->label, ngx_rl_breaker_name(state),
                   ngx_rl_failure_name(failure), more);
 }
 
 
 static void
-ngx_rl_link_opened(ngx_rl_link_t *link,
-    ngx_rl_failure_e failure)
+ngx_rl_server_opened(ngx_rl_server_t *server, ngx_rl_failure_e failure)
 {
-    u_char  more[NGX_RL_LINK_MORE];
+    u_char  more[NGX_RL_SERVER_MORE];
 
-    if (!ngx_rl_link_news(link, NGX_RL_CIRCUIT_OPEN,
-                                      &link->stats->outages, more))
+    if (!ngx_rl_server_news(server, NGX_RL_CIRCUIT_OPEN,
+                            &server->stats->outages, more))
     {
         return;
     }
 
-    ngx_log_error(NGX_LOG_ERR, link->log, 0,
+    ngx_log_error(NGX_LOG_ERR, server->log, 0,
                   "ratelimit: redis %V is unavailable (%s), %s until it "
-                  "answers%s", &link->peer->label,
-                  ngx_rl_failure_name(failure),
-                  link->peer->outage, more);
+                  "answers%s", &server->peer->label,
+                  ngx_rl_failure_name(failure), server->peer->outage, more);
 }
 
 
 static void
-ngx_rl_link_reclosed(ngx_rl_link_t *link)
+ngx_rl_server_reclosed(ngx_rl_server_t *server)
 {
-    u_char             more[NGX_RL_LINK_MORE];
+    u_char             more[NGX_RL_SERVER_MORE];
     ngx_atomic_uint_t  opened;
 
-    opened = link->stats->opened;
+    opened = server->stats->opened;
 
-    if (!ngx_rl_link_news(link, NGX_RL_DISTRIBUTED,
-                                      &link->stats->outages, more))
+    if (!ngx_rl_server_news(server, NGX_RL_DISTRIBUTED,
+                            &server->stats->outages, more))
     {
         return;
     }
 
-    ngx_log_error(NGX_LOG_ERR, link->log, 0,
+    ngx_log_error(NGX_LOG_ERR, server->log, 0,
                   "ratelimit: redis %V is available again after %uA s%s",
-                  &link->peer->label,
-                  ngx_max(link->stats->opened - opened, 1), more);
+                  &server->peer->label,
+                  ngx_max(server->stats->opened - opened, 1), more);
 
-    ngx_rl_link_forget(link);
+    ngx_rl_server_forget(server);
 }
 
 
@@ -998,26 +963,25 @@ ngx_rl_link_reclosed(ngx_rl_link_t *link)
  */
 
 static ngx_uint_t
-ngx_rl_link_news(ngx_rl_link_t *link,
-    ngx_rl_breaker_e state, ngx_rl_lines_t *lines,
-    u_char *more)
+ngx_rl_server_news(ngx_rl_server_t *server,
+    ngx_rl_breaker_e state, ngx_rl_throttle_t *throttle, u_char *more)
 {
-    ngx_atomic_uint_t                  untold;
-    ngx_rl_shard_stats_t  *stats;
+    ngx_rl_record_t   *record;
+    ngx_atomic_uint_t  untold;
 
-    stats = link->stats;
+    record = server->stats;
 
-    ngx_rl_count(stats->transitions[state]);
+    ngx_rl_count(record->transitions[state]);
 
-    stats->opened = ngx_rl_stats_seconds();
+    record->opened = ngx_rl_stats_seconds();
 
-    if (!ngx_rl_stats_may_tell(lines)) {
-        ngx_rl_count(lines->untold);
+    if (!ngx_rl_stats_may_tell(throttle)) {
+        ngx_rl_count(throttle->untold);
         return 0;
     }
 
-    untold = lines->untold;
-    lines->untold = 0;
+    untold = throttle->untold;
+    throttle->untold = 0;
 
     *more = '\0';
 
@@ -1032,12 +996,12 @@ ngx_rl_link_news(ngx_rl_link_t *link,
 /* the server is well: what fails from now on is told anew */
 
 static void
-ngx_rl_link_forget(ngx_rl_link_t *link)
+ngx_rl_server_forget(ngx_rl_server_t *server)
 {
     ngx_uint_t  i;
 
     for (i = 0; i < NGX_RL_FAILURES; i++) {
-        link->stats->logged[i] = 0;
+        server->stats->logged[i] = 0;
     }
 }
 
@@ -1045,33 +1009,33 @@ ngx_rl_link_forget(ngx_rl_link_t *link)
 /* changes were left out of the log, and now it is quiet: it shall say so */
 
 static void
-ngx_rl_link_settled(ngx_rl_link_t *link)
+ngx_rl_server_settled(ngx_rl_server_t *server)
 {
-    ngx_atomic_uint_t                  untold;
-    ngx_rl_shard_stats_t  *stats;
+    ngx_rl_record_t   *record;
+    ngx_atomic_uint_t  untold;
 
-    stats = link->stats;
+    record = server->stats;
 
-    if (stats->breaker.state != NGX_RL_DISTRIBUTED) {
+    if (record->breaker.state != NGX_RL_DISTRIBUTED) {
         return;
     }
 
-    untold = ngx_rl_stats_untold(&stats->outages);
+    untold = ngx_rl_stats_untold(&record->outages);
 
     if (untold) {
-        ngx_log_error(NGX_LOG_ERR, link->log, 0,
+        ngx_log_error(NGX_LOG_ERR, server->log, 0,
                       "ratelimit: redis %V is available again, unlogged "
                       "changes before this one: %uA",
-                      &link->peer->label, untold);
+                      &server->peer->label, untold);
     }
 
-    untold = ngx_rl_stats_untold(&stats->changes);
+    untold = ngx_rl_stats_untold(&record->changes);
 
     if (untold) {
-        ngx_log_error(NGX_LOG_NOTICE, link->log, 0,
+        ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
                       "ratelimit shard %V is distributed again, unlogged "
                       "changes before this one: %uA",
-                      &link->peer->label, untold);
+                      &server->peer->label, untold);
     }
 }
 
@@ -1079,26 +1043,25 @@ ngx_rl_link_settled(ngx_rl_link_t *link)
 /* an outage is told at its beginning and then once a minute */
 
 static void
-ngx_rl_link_still_open(ngx_rl_link_t *link)
+ngx_rl_server_still_open(ngx_rl_server_t *server)
 {
-    ngx_atomic_uint_t                  now, opened, still;
-    ngx_rl_shard_stats_t  *stats;
+    ngx_rl_record_t   *record;
+    ngx_atomic_uint_t  now, opened, still;
 
-    stats = link->stats;
+    record = server->stats;
 
     now = ngx_rl_stats_seconds();
-    opened = stats->opened;
-    still = stats->still;
+    opened = record->opened;
+    still = record->still;
 
     if (!ngx_rl_stats_minute(now, ngx_max(opened, still))
-        || !ngx_atomic_cmp_set(&stats->still, still, now))
+        || !ngx_atomic_cmp_set(&record->still, still, now))
     {
         return;
     }
 
-    ngx_log_error(NGX_LOG_ERR, link->log, 0,
+    ngx_log_error(NGX_LOG_ERR, server->log, 0,
                   "ratelimit: redis %V is still unavailable after %uA s (%s)",
-                  &link->peer->label, now - opened,
-                  ngx_rl_failure_name(
-                      (ngx_rl_failure_e) stats->failure));
+                  &server->peer->label, now - opened, ngx_rl_failure_name(
+                      (ngx_rl_failure_e) record->failure));
 }

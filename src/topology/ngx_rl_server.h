@@ -16,55 +16,54 @@
 #include "topology/ngx_rl_shards.h"
 
 
-typedef struct ngx_rl_link_s  ngx_rl_link_t;
+typedef struct ngx_rl_server_s  ngx_rl_server_t;
 
 
 /* who knows where servers are, above the link; all functions may be NULL */
 
 typedef struct {
-    void         *data;
+    void  *data;
 
-    /* see ngx_rl_redis_owner_t */
+    /* see ngx_rl_events_t */
 
     ngx_rl_failure_e
-                (*greeted)(void *data, ngx_rl_link_t *link,
-                           ngx_uint_t tell, ngx_rl_reply_t *reply);
+                (*greeted)(void *data, ngx_rl_server_t *link,
+                           ngx_uint_t  tell, ngx_rl_reply_t *reply);
 
-    ngx_int_t   (*redirect)(void *data, ngx_rl_link_t *link,
-                            ngx_rl_slot_t *slot,
-                            ngx_rl_reply_t *reply,
+    ngx_int_t   (*redirect)(void *data, ngx_rl_server_t *link,
+                            ngx_rl_pending_t  *pending,
+                            ngx_rl_reply_t    *reply,
                             ngx_rl_failure_e *failure);
 
     /* it did not answer, or not as it should: it may be elsewhere by now */
-    void        (*trouble)(void *data, ngx_rl_link_t *link,
+    void        (*trouble)(void *data, ngx_rl_server_t *link,
                            ngx_rl_failure_e failure);
 
     /* where a key lives by now; never NULL */
-    ngx_rl_link_t *
+    ngx_rl_server_t *
                 (*find)(void *data, const char *key, size_t len);
-} ngx_rl_guide_t;
+} ngx_rl_route_events_t;
 
 
 /* NULL if there is no memory; connects when it is used or woken */
-ngx_rl_link_t *ngx_rl_link_create(ngx_pool_t *pool,
-    ngx_log_t *log, ngx_rl_peer_t *peer,
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *all,
-    ngx_rl_guide_t *guide);
+ngx_rl_server_t *ngx_rl_server_create(ngx_pool_t *pool,
+    ngx_log_t *log, ngx_rl_server_conf_t *conf,
+    ngx_rl_zone_t *zone, ngx_rl_stats_t *all, ngx_rl_route_events_t *guide);
 
 /* connects now */
-void ngx_rl_link_wake(ngx_rl_link_t *link);
+void ngx_rl_server_wake(ngx_rl_server_t *server);
 
 /* nobody needs it for now */
-void ngx_rl_link_rest(ngx_rl_link_t *link);
+void ngx_rl_server_close_idle(ngx_rl_server_t *server);
 
 /* whether it rests, and no call is under way */
-ngx_uint_t ngx_rl_link_unused(ngx_rl_link_t *link);
+ngx_uint_t ngx_rl_server_unused(ngx_rl_server_t *server);
 
 /*
  * The peer of an unused link is another server now, with its own counters.
  * NGX_ERROR: no memory, all is as before but for the peer
  */
-ngx_int_t ngx_rl_link_reuse(ngx_rl_link_t *link);
+ngx_int_t ngx_rl_server_reuse(ngx_rl_server_t *server);
 
 /*
  * The peer has other addresses.  Calls under way end as failures if "drop" is
@@ -72,95 +71,85 @@ ngx_int_t ngx_rl_link_reuse(ngx_rl_link_t *link);
  * "drop"): calls wait until they are known.  NGX_ERROR: no memory, it is where
  * it was.
  */
-ngx_int_t ngx_rl_link_move(ngx_rl_link_t *link,
+ngx_int_t ngx_rl_server_move(ngx_rl_server_t *server,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop);
 
-ngx_rl_peer_t *ngx_rl_link_peer(
-    ngx_rl_link_t *link);
+ngx_rl_server_conf_t *ngx_rl_server_get_conf(ngx_rl_server_t *server);
 
 /* its connection: changes when the peer has moved */
-ngx_rl_redis_t *ngx_rl_link_redis(
-    ngx_rl_link_t *link);
+ngx_rl_connection_t *ngx_rl_server_connection(ngx_rl_server_t *server);
 
 /* places for what batches and refunds keep of it, NULL at first */
-void **ngx_rl_link_lane(ngx_rl_link_t *link);
-void **ngx_rl_link_refunds(ngx_rl_link_t *link);
+void **ngx_rl_server_queue(ngx_rl_server_t *server);
+void **ngx_rl_server_refunds(ngx_rl_server_t *server);
 
 /* the link to a key that this one led to some time ago */
-ngx_rl_link_t *ngx_rl_link_now(
-    ngx_rl_link_t *link, const char *key, size_t len);
+ngx_rl_server_t *ngx_rl_server_now(
+    ngx_rl_server_t *server, const char *key, size_t len);
 
 /* keeps where the peer is; returns whether other workers don't know that yet */
-ngx_uint_t ngx_rl_link_found(ngx_rl_link_t *link,
-    ngx_str_t *address);
+ngx_uint_t ngx_rl_server_found(ngx_rl_server_t *server, ngx_str_t *address);
 
 /*
  * What has become of the peer's name: other addresses, or none (n is 0) and the
  * old ones stay.  Returns whether it is to be logged.
  */
-ngx_uint_t ngx_rl_link_renamed(ngx_rl_link_t *link,
+ngx_uint_t ngx_rl_server_renamed(ngx_rl_server_t *server,
     ngx_addr_t *addrs, ngx_uint_t n);
 
 /* whether a failure of this class is to be logged now */
-ngx_uint_t ngx_rl_link_loud(ngx_rl_link_t *link,
+ngx_uint_t ngx_rl_server_may_log(ngx_rl_server_t *server,
     ngx_rl_failure_e failure);
 
 /* counts what becomes of the topology */
-void ngx_rl_link_event(ngx_rl_link_t *link,
-    ngx_rl_event_e event);
+void ngx_rl_server_event(ngx_rl_server_t *server, ngx_rl_event_e event);
 
 /* whether a call could be sent now */
-ngx_rl_failure_e ngx_rl_link_check(
-    ngx_rl_link_t *link);
+ngx_rl_failure_e ngx_rl_server_check(ngx_rl_server_t *server);
 
 /*
- * As ngx_rl_redis_send(), but sends nothing while the breaker is
+ * As ngx_rl_connection_send(), but sends nothing while the breaker is
  * open.  Of every call that was to be sent the caller says what came of it.
  */
-ngx_rl_failure_e ngx_rl_link_send(
-    ngx_rl_link_t *link, ngx_str_t *command, ngx_msec_t timeout,
-    ngx_rl_redis_pt handler, void *data,
-    ngx_rl_slot_t **slot);
+ngx_rl_failure_e ngx_rl_server_send(
+    ngx_rl_server_t *server, ngx_str_t *command, ngx_msec_t timeout,
+    ngx_rl_pending_pt handler, void *data, ngx_rl_pending_t **pending);
 
 /* whether calls go out at once */
-ngx_uint_t ngx_rl_link_usable(ngx_rl_link_t *link);
+ngx_uint_t ngx_rl_server_usable(ngx_rl_server_t *server);
 
-/* as ngx_rl_redis_forward(), unless the breaker is open */
-ngx_rl_failure_e ngx_rl_link_forward(
-    ngx_rl_link_t *link, ngx_rl_slot_t *slot,
-    ngx_uint_t asking);
+/* as ngx_rl_pending_forward(), unless the breaker is open */
+ngx_rl_failure_e ngx_rl_server_forward(
+    ngx_rl_server_t *server, ngx_rl_pending_t *pending, ngx_uint_t asking);
 
 /* a call was answered, so many microseconds after it was made */
-void ngx_rl_link_answered(ngx_rl_link_t *link,
-    uint64_t us);
+void ngx_rl_server_answered(ngx_rl_server_t *server, uint64_t us);
 
 /*
  * There is no answer to a command, or to a call that was part of one; the error
  * reply, if it is one, may be logged.  Of a command one failure counts for the
  * breaker.
  */
-void ngx_rl_link_failed(ngx_rl_link_t *link,
-    ngx_rl_failure_e failure, ngx_rl_reply_t *reply,
-    ngx_uint_t counts);
+void ngx_rl_server_failed(ngx_rl_server_t *server,
+    ngx_rl_failure_e failure, ngx_rl_reply_t *reply, ngx_uint_t counts);
 
 /* the same for a call that could not be sent */
-void ngx_rl_link_unsent(ngx_rl_link_t *link,
-    ngx_rl_failure_e failure);
+void ngx_rl_server_unsent(ngx_rl_server_t *server, ngx_rl_failure_e failure);
 
 /*
  * What else is counted: calls that give back, refunds that nobody knows to have
  * arrived, and scripts sent again
  */
-void ngx_rl_link_refund(ngx_rl_link_t *link);
-void ngx_rl_link_refund_lost(ngx_rl_link_t *link);
-void ngx_rl_link_reload(ngx_rl_link_t *link);
+void ngx_rl_server_refund(ngx_rl_server_t *server);
+void ngx_rl_server_refund_lost(ngx_rl_server_t *server);
+void ngx_rl_server_reload(ngx_rl_server_t *server);
 
-/* see ngx_rl_redis_keep() */
-void ngx_rl_link_keep(ngx_rl_link_t *link);
-void ngx_rl_link_release(ngx_rl_link_t *link);
+/* see ngx_rl_connection_hold() */
+void ngx_rl_server_hold(ngx_rl_server_t *server);
+void ngx_rl_server_release(ngx_rl_server_t *server);
 
 /* for the end of the process */
-void ngx_rl_link_exit(ngx_rl_link_t *link);
+void ngx_rl_server_exit(ngx_rl_server_t *server);
 
 
 #endif /* _NGX_RL_SERVER_H_INCLUDED_ */

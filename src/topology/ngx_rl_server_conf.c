@@ -5,90 +5,88 @@
 #include "script/ngx_rl_script.h"
 
 
-static ngx_uint_t ngx_rl_peer_same(
-    ngx_rl_peer_t *peer, ngx_rl_peer_t *other);
-static ngx_int_t ngx_rl_peer_tls(ngx_conf_t *cf,
-    ngx_rl_peer_t *peer, ngx_array_t *peers);
-static ngx_int_t ngx_rl_peer_label(ngx_conf_t *cf,
-    ngx_rl_peer_t *peer, ngx_uint_t named, ngx_array_t *peers);
-static ngx_int_t ngx_rl_peer_probe(ngx_conf_t *cf,
-    ngx_rl_peer_t *peer, ngx_str_t *prefix);
-static ngx_int_t ngx_rl_peer_seeds(ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats, ngx_rl_peer_t *cluster);
-static ngx_int_t ngx_rl_peer_greeting(ngx_conf_t *cf,
-    ngx_rl_peer_t *peer);
-static ngx_int_t ngx_rl_peer_auth(ngx_conf_t *cf,
-    ngx_rl_peer_t *peer);
-static ngx_int_t ngx_rl_peer_introduce(ngx_conf_t *cf,
-    ngx_rl_peer_t *peer);
-static ngx_int_t ngx_rl_peer_greet(ngx_conf_t *cf,
-    ngx_rl_peer_t *peer, char *name, ngx_uint_t required,
+static ngx_uint_t ngx_rl_server_conf_same(
+    ngx_rl_server_conf_t *conf, ngx_rl_server_conf_t *other);
+static ngx_int_t ngx_rl_server_conf_tls(ngx_conf_t *cf,
+    ngx_rl_server_conf_t *conf, ngx_array_t *peers);
+static ngx_int_t ngx_rl_server_conf_label(ngx_conf_t *cf,
+    ngx_rl_server_conf_t *conf, ngx_uint_t named, ngx_array_t *peers);
+static ngx_int_t ngx_rl_server_conf_probe(ngx_conf_t *cf,
+    ngx_rl_server_conf_t *conf, ngx_str_t *prefix);
+static ngx_int_t ngx_rl_server_conf_seeds(ngx_rl_zone_t *zone,
+    ngx_rl_stats_t *stats, ngx_rl_server_conf_t *cluster);
+static ngx_int_t ngx_rl_server_conf_handshake(ngx_conf_t *cf,
+    ngx_rl_server_conf_t *conf);
+static ngx_int_t ngx_rl_server_conf_auth(ngx_conf_t *cf,
+    ngx_rl_server_conf_t *conf);
+static ngx_int_t ngx_rl_server_conf_introduce(ngx_conf_t *cf,
+    ngx_rl_server_conf_t *conf);
+static ngx_int_t ngx_rl_server_conf_step(ngx_conf_t *cf,
+    ngx_rl_server_conf_t *conf, char *name, ngx_uint_t required,
     char *command, long long len);
-static void ngx_rl_peer_tell(ngx_rl_peer_t *peer,
-    ngx_uint_t tell);
+static void ngx_rl_server_conf_tag(ngx_rl_server_conf_t *conf, ngx_uint_t tell);
 static ngx_uint_t ngx_rl_str_equal(ngx_str_t *a, ngx_str_t *b);
 
 
-const char  ngx_rl_peer_unused[] = "no limits live there";
+const char  ngx_rl_server_conf_unused[] = "no limits live there";
 
 
-ngx_rl_peer_t *
-ngx_rl_peer(ngx_conf_t *cf, ngx_rl_shard_t *shard,
-    ngx_rl_access_t *access,
-    ngx_rl_sentinels_t *sentinels, ngx_array_t *seeds,
-    ngx_array_t *peers)
+ngx_rl_server_conf_t *
+ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
+    ngx_rl_server_defaults_t *access,
+    ngx_rl_sentinels_conf_t *sentinels, ngx_array_t *seeds, ngx_array_t *peers)
 {
-    ngx_uint_t                   i;
-    ngx_rl_peer_t   *peer, **pp;
+    ngx_uint_t             i;
+    ngx_rl_server_conf_t  *conf, **pp;
 
-    peer = ngx_pcalloc(cf->pool, sizeof(ngx_rl_peer_t));
-    if (peer == NULL) {
+    conf = ngx_pcalloc(cf->pool, sizeof(ngx_rl_server_conf_t));
+    if (conf == NULL) {
         return NULL;
     }
 
-    peer->index = peers->nelts;
-    peer->user = shard->password.data ? shard->user : access->user;
-    peer->password = shard->password.data ? shard->password
+    conf->index = peers->nelts;
+    conf->user = url->password.data ? url->user : access->user;
+    conf->password = url->password.data ? url->password
                                           : access->password;
-    peer->database = (shard->database != NGX_CONF_UNSET) ? shard->database
+    conf->database = (url->database != NGX_CONF_UNSET) ? url->database
                                                          : access->database;
-    peer->host = shard->host;
-    peer->port = shard->port;
-    peer->resolver = access->resolver;
-    peer->resolver_timeout = access->resolver_timeout;
-    peer->networks = access->networks;
-    peer->sentinels = sentinels;
-    peer->seeds = seeds;
-    peer->breaker = access->breaker;
-    peer->prefix = access->prefix;
-    peer->timeout = NGX_MAX_INT32_VALUE;
-    peer->outage = ngx_rl_peer_unused;
+    conf->host = url->host;
+    conf->port = url->port;
+    conf->resolver = access->resolver;
+    conf->resolver_timeout = access->resolver_timeout;
+    conf->networks = access->networks;
+    conf->sentinels = sentinels;
+    conf->seeds = seeds;
+    conf->breaker = access->breaker;
+    conf->prefix = access->prefix;
+    conf->timeout = NGX_MAX_INT32_VALUE;
+    conf->outage = ngx_rl_server_conf_unused;
 
     /* Redis has no TLS on unix sockets, and no need of it */
 
-    peer->tls = access->tls;
+    conf->tls = access->tls;
 
-    if (shard->tls) {
-        peer->tls.enable = 1;
+    if (url->tls) {
+        conf->tls.enable = 1;
 
-    } else if (shard->naddrs && shard->port == 0) {
-        peer->tls.enable = 0;
+    } else if (url->naddrs && url->port == 0) {
+        conf->tls.enable = 0;
     }
 
-    peer->redis.name = shard->name;
-    peer->redis.host = shard->host;
-    peer->redis.addrs = shard->addrs;
-    peer->redis.naddrs = shard->naddrs;
-    peer->redis.connect_timeout = access->connect_timeout;
+    conf->redis.name = url->name;
+    conf->redis.host = url->host;
+    conf->redis.addrs = url->addrs;
+    conf->redis.naddrs = url->naddrs;
+    conf->redis.connect_timeout = access->connect_timeout;
 
     if (seeds) {
-        peer->kind = NGX_RL_CLUSTER;
-        peer->role = NGX_RL_ROLE_NODE;
-        peer->node = 1;
+        conf->kind = NGX_RL_CLUSTER;
+        conf->role = NGX_RL_ROLE_NODE;
+        conf->node = 1;
 
     } else if (sentinels) {
-        peer->kind = NGX_RL_SENTINEL;
-        peer->role = NGX_RL_ROLE_MASTER;
+        conf->kind = NGX_RL_SENTINEL;
+        conf->role = NGX_RL_ROLE_MASTER;
     }
 
     /* another set may have it already */
@@ -96,21 +94,20 @@ ngx_rl_peer(ngx_conf_t *cf, ngx_rl_shard_t *shard,
     pp = peers->elts;
 
     for (i = 0; i < peers->nelts; i++) {
-        if (ngx_rl_peer_same(peer, pp[i])) {
+        if (ngx_rl_server_conf_same(conf, pp[i])) {
             return pp[i];
         }
     }
 
-    if (ngx_array_init(&peer->redis.greeting, cf->pool, 8,
-                       sizeof(ngx_rl_greeting_t))
+    if (ngx_array_init(&conf->redis.greeting, cf->pool, 8,
+                       sizeof(ngx_rl_handshake_step_t))
         != NGX_OK
-        || ngx_rl_peer_tls(cf, peer, peers) != NGX_OK
-        || ngx_rl_peer_label(cf, peer,
-                                         shard->database != NGX_CONF_UNSET,
-                                         peers)
-           != NGX_OK
-        || ngx_rl_peer_greeting(cf, peer) != NGX_OK
-        || ngx_rl_peer_probe(cf, peer, &access->prefix) != NGX_OK)
+        || ngx_rl_server_conf_tls(cf, conf, peers) != NGX_OK
+        || ngx_rl_server_conf_label(cf, conf, url->database != NGX_CONF_UNSET,
+                                    peers)
+        != NGX_OK
+        || ngx_rl_server_conf_handshake(cf, conf) != NGX_OK
+        || ngx_rl_server_conf_probe(cf, conf, &access->prefix) != NGX_OK)
     {
         return NULL;
     }
@@ -120,53 +117,50 @@ ngx_rl_peer(ngx_conf_t *cf, ngx_rl_shard_t *shard,
         return NULL;
     }
 
-    *pp = peer;
+    *pp = conf;
 
-    return peer;
+    return conf;
 }
 
 
 static ngx_uint_t
-ngx_rl_peer_same(ngx_rl_peer_t *peer,
-    ngx_rl_peer_t *other)
+ngx_rl_server_conf_same(ngx_rl_server_conf_t *conf, ngx_rl_server_conf_t *other)
 {
-    if (peer->kind != other->kind
-        || !ngx_rl_str_equal(&peer->redis.name,
-                                         &other->redis.name)
-        || !ngx_rl_str_equal(&peer->user, &other->user)
-        || !ngx_rl_str_equal(&peer->password, &other->password)
-        || peer->database != other->database
-        || peer->redis.connect_timeout != other->redis.connect_timeout
-        || !ngx_rl_tls_conf_equal(&peer->tls, &other->tls)
-        || peer->breaker.failures != other->breaker.failures
-        || peer->breaker.window != other->breaker.window
-        || peer->breaker.probe != other->breaker.probe
-        || peer->resolver != other->resolver
-        || peer->networks != other->networks)
+    if (conf->kind != other->kind
+        || !ngx_rl_str_equal(&conf->redis.name, &other->redis.name)
+        || !ngx_rl_str_equal(&conf->user, &other->user)
+        || !ngx_rl_str_equal(&conf->password, &other->password)
+        || conf->database != other->database
+        || conf->redis.connect_timeout != other->redis.connect_timeout
+        || !ngx_rl_tls_conf_equal(&conf->tls, &other->tls)
+        || conf->breaker.failures != other->breaker.failures
+        || conf->breaker.window != other->breaker.window
+        || conf->breaker.probe != other->breaker.probe
+        || conf->resolver != other->resolver
+        || conf->networks != other->networks)
     {
         return 0;
     }
 
-    return peer->sentinels == NULL
-           || (ngx_rl_str_equal(&peer->sentinels->name,
-                                            &other->sentinels->name)
-               && ngx_rl_str_equal(&peer->sentinels->user,
-                                               &other->sentinels->user)
-               && ngx_rl_str_equal(&peer->sentinels->password,
-                                               &other->sentinels->password));
+    return conf->sentinels == NULL
+           || (ngx_rl_str_equal(&conf->sentinels->name, &other->sentinels->name)
+               && ngx_rl_str_equal(&conf->sentinels->user,
+                                   &other->sentinels->user)
+               && ngx_rl_str_equal(&conf->sentinels->password,
+                                   &other->sentinels->password));
 }
 
 
 /* certificates of a system are many: they are loaded once for all peers */
 
 static ngx_int_t
-ngx_rl_peer_tls(ngx_conf_t *cf, ngx_rl_peer_t *peer,
+ngx_rl_server_conf_tls(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
     ngx_array_t *peers)
 {
-    ngx_uint_t                   i;
-    ngx_rl_peer_t  **other;
+    ngx_uint_t              i;
+    ngx_rl_server_conf_t  **other;
 
-    if (peer->tls.enable != 1) {
+    if (conf->tls.enable != 1) {
         return NGX_OK;
     }
 
@@ -174,15 +168,15 @@ ngx_rl_peer_tls(ngx_conf_t *cf, ngx_rl_peer_t *peer,
 
     for (i = 0; i < peers->nelts; i++) {
 
-        if (ngx_rl_tls_conf_equal(&peer->tls, &other[i]->tls)) {
-            peer->redis.tls = other[i]->redis.tls;
+        if (ngx_rl_tls_conf_equal(&conf->tls, &other[i]->tls)) {
+            conf->redis.tls = other[i]->redis.tls;
             return NGX_OK;
         }
     }
 
-    peer->redis.tls = ngx_rl_tls_create(cf, &peer->tls);
+    conf->redis.tls = ngx_rl_tls_create(cf, &conf->tls);
 
-    return peer->redis.tls ? NGX_OK : NGX_ERROR;
+    return conf->redis.tls ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -193,23 +187,22 @@ ngx_rl_peer_tls(ngx_conf_t *cf, ngx_rl_peer_t *peer,
  */
 
 ngx_int_t
-ngx_rl_peer_sentinel(ngx_conf_t *cf,
-    ngx_rl_sentinels_t *sentinels,
-    ngx_rl_access_t *access)
+ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
+    ngx_rl_server_defaults_t *access)
 {
-    char                         *command;
-    u_char                       *p;
-    size_t                        len;
-    long long                     n;
-    ngx_uint_t                    i;
-    ngx_rl_peer_t    *peer, **master;
+    char                  *command;
+    u_char                *p;
+    size_t                 len;
+    long long              n;
+    ngx_uint_t             i;
+    ngx_rl_server_conf_t  *conf, **master;
 
-    peer = ngx_pcalloc(cf->pool, sizeof(ngx_rl_peer_t));
-    if (peer == NULL) {
+    conf = ngx_pcalloc(cf->pool, sizeof(ngx_rl_server_conf_t));
+    if (conf == NULL) {
         return NGX_ERROR;
     }
 
-    sentinels->peer = peer;
+    sentinels->peer = conf;
 
     master = sentinels->masters.elts;
 
@@ -224,7 +217,7 @@ ngx_rl_peer_sentinel(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
-    peer->label.data = p;
+    conf->label.data = p;
     p = ngx_cpymem(p, "sentinel=", sizeof("sentinel=") - 1);
 
     for (i = 0; i < sentinels->masters.nelts; i++) {
@@ -233,49 +226,47 @@ ngx_rl_peer_sentinel(ngx_conf_t *cf,
         *p++ = ',';
     }
 
-    peer->label.len = p - 1 - peer->label.data;
+    conf->label.len = p - 1 - conf->label.data;
 
-    peer->redis.tls = master[0]->redis.tls;
-    peer->role = NGX_RL_ROLE_SENTINEL;
-    peer->resolver = access->resolver;
-    peer->resolver_timeout = access->resolver_timeout;
-    peer->user = sentinels->user;
-    peer->password = sentinels->password;
-    peer->redis.name = peer->label;
-    peer->redis.connect_timeout = access->connect_timeout;
-    peer->breaker = access->breaker;
+    conf->redis.tls = master[0]->redis.tls;
+    conf->role = NGX_RL_ROLE_SENTINEL;
+    conf->resolver = access->resolver;
+    conf->resolver_timeout = access->resolver_timeout;
+    conf->user = sentinels->user;
+    conf->password = sentinels->password;
+    conf->redis.name = conf->label;
+    conf->redis.connect_timeout = access->connect_timeout;
+    conf->breaker = access->breaker;
 
-    if (ngx_array_init(&peer->redis.greeting, cf->pool, 4,
-                       sizeof(ngx_rl_greeting_t))
+    if (ngx_array_init(&conf->redis.greeting, cf->pool, 4,
+                       sizeof(ngx_rl_handshake_step_t))
         != NGX_OK
-        || ngx_rl_peer_auth(cf, peer) != NGX_OK
-        || ngx_rl_peer_introduce(cf, peer) != NGX_OK)
+        || ngx_rl_server_conf_auth(cf, conf) != NGX_OK
+        || ngx_rl_server_conf_introduce(cf, conf) != NGX_OK)
     {
         return NGX_ERROR;
     }
 
     for (i = 0; i < sentinels->masters.nelts; i++) {
 
-        n = ngx_rl_script_command(&command, "SENTINEL",
-                                              "GET-MASTER-ADDR-BY-NAME",
-                                              master[i]->redis.name.data,
-                                              NULL);
+        n = ngx_rl_resp_command(&command, "SENTINEL",
+                                "GET-MASTER-ADDR-BY-NAME",
+                                master[i]->redis.name.data, NULL);
 
-        if (ngx_rl_peer_greet(cf, peer,
-                                          "SENTINEL GET-MASTER-ADDR-BY-NAME",
-                                          1, command, n)
+        if (ngx_rl_server_conf_step(cf, conf,
+                                    "SENTINEL GET-MASTER-ADDR-BY-NAME",
+                                    1, command, n)
             != NGX_OK)
         {
             return NGX_ERROR;
         }
 
-        ngx_rl_peer_tell(peer, i + 1);
+        ngx_rl_server_conf_tag(conf, i + 1);
     }
 
-    n = ngx_rl_script_command(&command, "SUBSCRIBE",
-                                          "+switch-master", NULL);
+    n = ngx_rl_resp_command(&command, "SUBSCRIBE", "+switch-master", NULL);
 
-    return ngx_rl_peer_greet(cf, peer, "SUBSCRIBE", 1, command, n);
+    return ngx_rl_server_conf_step(cf, conf, "SUBSCRIBE", 1, command, n);
 }
 
 
@@ -286,29 +277,29 @@ ngx_rl_peer_sentinel(ngx_conf_t *cf,
  */
 
 static ngx_int_t
-ngx_rl_peer_label(ngx_conf_t *cf, ngx_rl_peer_t *peer,
+ngx_rl_server_conf_label(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
     ngx_uint_t named, ngx_array_t *peers)
 {
-    u_char                      *p, *end;
-    ngx_uint_t                   i, n;
-    ngx_rl_peer_t  **other;
+    u_char                 *p, *end;
+    ngx_uint_t              i, n;
+    ngx_rl_server_conf_t  **other;
 
-    p = ngx_pnalloc(cf->pool, peer->user.len + peer->redis.name.len
-                              + 2 * NGX_INT_T_LEN + 3);
+    p = ngx_pnalloc(cf->pool, conf->user.len + conf->redis.name.len
+                    + 2 * NGX_INT_T_LEN + 3);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    peer->label.data = p;
+    conf->label.data = p;
 
-    if (peer->user.len) {
-        p = ngx_sprintf(p, "%V@", &peer->user);
+    if (conf->user.len) {
+        p = ngx_sprintf(p, "%V@", &conf->user);
     }
 
-    p = ngx_cpymem(p, peer->redis.name.data, peer->redis.name.len);
+    p = ngx_cpymem(p, conf->redis.name.data, conf->redis.name.len);
 
-    if (peer->database && !named) {
-        p = ngx_sprintf(p, "/%i", peer->database);
+    if (conf->database && !named) {
+        p = ngx_sprintf(p, "/%i", conf->database);
     }
 
     end = p;
@@ -316,21 +307,19 @@ ngx_rl_peer_label(ngx_conf_t *cf, ngx_rl_peer_t *peer,
     n = 1;
 
     for (i = 0; i < peers->nelts; i++) {
-        peer->label.len = p - peer->label.data;
+        conf->label.len = p - conf->label.data;
 
-        if (ngx_rl_str_equal(&peer->label, &other[i]->label)
-            && (!ngx_rl_str_equal(&peer->password,
-                                              &other[i]->password)
-                || !ngx_rl_tls_conf_equal(&peer->tls,
-                                                      &other[i]->tls)
-                || peer->sentinels != other[i]->sentinels))
+        if (ngx_rl_str_equal(&conf->label, &other[i]->label)
+            && (!ngx_rl_str_equal(&conf->password, &other[i]->password)
+                || !ngx_rl_tls_conf_equal(&conf->tls, &other[i]->tls)
+                || conf->sentinels != other[i]->sentinels))
         {
             p = ngx_sprintf(end, "#%ui", ++n);
         }
     }
 
-    peer->label.len = p - peer->label.data;
-    peer->hash = ngx_rl_hash(peer->label.data, peer->label.len);
+    conf->label.len = p - conf->label.data;
+    conf->hash = ngx_rl_hash(conf->label.data, conf->label.len);
 
     return NGX_OK;
 }
@@ -342,13 +331,13 @@ ngx_rl_peer_label(ngx_conf_t *cf, ngx_rl_peer_t *peer,
  */
 
 static ngx_int_t
-ngx_rl_peer_probe(ngx_conf_t *cf, ngx_rl_peer_t *peer,
+ngx_rl_server_conf_probe(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
     ngx_str_t *prefix)
 {
-    char                           *command;
-    u_char                         *key, *p;
-    long long                       len;
-    ngx_rl_greeting_t  *greeting;
+    char                     *command;
+    u_char                   *key, *p;
+    long long                 len;
+    ngx_rl_handshake_step_t  *step;
 
     key = ngx_pnalloc(cf->pool, prefix->len + sizeof(":{probe}"));
     if (key == NULL) {
@@ -357,27 +346,27 @@ ngx_rl_peer_probe(ngx_conf_t *cf, ngx_rl_peer_t *peer,
 
     p = ngx_sprintf(key, "%V:{probe}", prefix);
 
-    len = ngx_rl_script_probe(&command, (char *) key, p - key);
+    len = ngx_rl_scripts_probe(&command, (char *) key, p - key);
 
-    if (ngx_rl_peer_greet(cf, peer, "a script that writes", 1,
-                                      command, len)
+    if (ngx_rl_server_conf_step(cf, conf, "a script that writes", 1,
+                                command, len)
         != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    greeting = peer->redis.greeting.elts;
-    greeting += peer->redis.greeting.nelts - 1;
+    step = conf->redis.greeting.elts;
+    step += conf->redis.greeting.nelts - 1;
 
-    greeting->elsewhere = (peer->kind == NGX_RL_CLUSTER);
-    peer->probe = greeting->command;
+    step->elsewhere = (conf->kind == NGX_RL_CLUSTER);
+    conf->probe = step->command;
 
     return NGX_OK;
 }
 
 
 void
-ngx_rl_peer_node(ngx_rl_peer_t *cluster,
+ngx_rl_server_conf_node(ngx_rl_server_conf_t *cluster,
     ngx_str_t *name, u_char *p, ngx_str_t *label)
 {
     label->data = p;
@@ -393,26 +382,25 @@ ngx_rl_peer_node(ngx_rl_peer_t *cluster,
 
 
 ngx_uint_t
-ngx_rl_peer_allows(ngx_rl_peer_t *peer,
-    ngx_addr_t *addr)
+ngx_rl_server_conf_allows(ngx_rl_server_conf_t *conf, ngx_addr_t *addr)
 {
-    ngx_uint_t                   i, k;
-    ngx_array_t                 *named;
-    ngx_rl_shard_t  *shard;
+    ngx_uint_t     i, k;
+    ngx_array_t   *named;
+    ngx_rl_url_t  *url;
 
-    if (peer->networks == NULL
-        || ngx_cidr_match(addr->sockaddr, peer->networks) == NGX_OK)
+    if (conf->networks == NULL
+        || ngx_cidr_match(addr->sockaddr, conf->networks) == NGX_OK)
     {
         return 1;
     }
 
-    named = peer->sentinels ? peer->sentinels->addresses : peer->seeds;
-    shard = named->elts;
+    named = conf->sentinels ? conf->sentinels->addresses : conf->seeds;
+    url = named->elts;
 
     for (i = 0; i < named->nelts; i++) {
-        for (k = 0; k < shard[i].naddrs; k++) {
+        for (k = 0; k < url[i].naddrs; k++) {
 
-            if (ngx_rl_addr_equal(&shard[i].addrs[k], addr)) {
+            if (ngx_rl_address_equal(&url[i].addrs[k], addr)) {
                 return 1;
             }
         }
@@ -423,12 +411,12 @@ ngx_rl_peer_allows(ngx_rl_peer_t *peer,
 
 
 void
-ngx_rl_peer_refused(ngx_rl_shard_stats_t *stats,
+ngx_rl_server_conf_refused(ngx_rl_record_t *record,
     ngx_log_t *log, const char *who, ngx_str_t *name, ngx_addr_t *addr)
 {
-    ngx_rl_count(stats->events[NGX_RL_EVENT_REFUSED]);
+    ngx_rl_count(record->events[NGX_RL_EVENT_REFUSED]);
 
-    if (ngx_rl_stats_loud(stats, NGX_RL_CONFIG)) {
+    if (ngx_rl_stats_may_log(record, NGX_RL_CONFIG)) {
         ngx_log_error(NGX_LOG_ERR, log, 0,
                       "%s %V announces %V, which is in none of "
                       "\"ratelimit_redis_networks\": it is not used", who,
@@ -438,32 +426,31 @@ ngx_rl_peer_refused(ngx_rl_shard_stats_t *stats,
 
 
 ngx_int_t
-ngx_rl_peers_attach(ngx_rl_zone_t *zone,
+ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
     ngx_rl_stats_t *stats, ngx_array_t *peers)
 {
-    ngx_uint_t                       i;
-    ngx_rl_peer_t      **peer;
-    ngx_rl_sentinels_t  *sentinels;
+    ngx_uint_t                i;
+    ngx_rl_server_conf_t    **conf;
+    ngx_rl_sentinels_conf_t  *sentinels;
 
-    peer = peers->elts;
+    conf = peers->elts;
 
     for (i = 0; i < peers->nelts; i++) {
-        peer[i]->stats = ngx_rl_stats_shard(zone, stats,
-                                                        &peer[i]->label);
-        if (peer[i]->stats == NULL) {
+        conf[i]->stats = ngx_rl_stats_record(zone, stats, &conf[i]->label);
+        if (conf[i]->stats == NULL) {
             return NGX_ERROR;
         }
 
-        peer[i]->stats->role = peer[i]->role;
+        conf[i]->stats->role = conf[i]->role;
 
         /* what new workers find is told anew */
 
-        (void) ngx_rl_stats_news(zone, peer[i]->stats, 0);
+        (void) ngx_rl_stats_news(zone, conf[i]->stats, 0);
 
-        sentinels = peer[i]->sentinels;
+        sentinels = conf[i]->sentinels;
 
         if (sentinels) {
-            sentinels->peer->stats = ngx_rl_stats_shard(zone, stats,
+            sentinels->peer->stats = ngx_rl_stats_record(zone, stats,
                                                    &sentinels->peer->label);
             if (sentinels->peer->stats == NULL) {
                 return NGX_ERROR;
@@ -472,8 +459,8 @@ ngx_rl_peers_attach(ngx_rl_zone_t *zone,
             sentinels->peer->stats->role = sentinels->peer->role;
         }
 
-        if (peer[i]->seeds
-            && ngx_rl_peer_seeds(zone, stats, peer[i]) != NGX_OK)
+        if (conf[i]->seeds
+            && ngx_rl_server_conf_seeds(zone, stats, conf[i]) != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -486,14 +473,14 @@ ngx_rl_peers_attach(ngx_rl_zone_t *zone,
 /* they have their place before any other node */
 
 static ngx_int_t
-ngx_rl_peer_seeds(ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats, ngx_rl_peer_t *cluster)
+ngx_rl_server_conf_seeds(ngx_rl_zone_t *zone,
+    ngx_rl_stats_t *stats, ngx_rl_server_conf_t *cluster)
 {
-    u_char                            *p;
-    ngx_str_t                          label;
-    ngx_uint_t                         i;
-    ngx_rl_shard_t        *seed;
-    ngx_rl_shard_stats_t  *shard;
+    u_char           *p;
+    ngx_str_t         label;
+    ngx_uint_t        i;
+    ngx_rl_url_t     *seed;
+    ngx_rl_record_t  *shard;
 
     seed = cluster->seeds->elts;
 
@@ -505,8 +492,8 @@ ngx_rl_peer_seeds(ngx_rl_zone_t *zone,
             return NGX_ERROR;
         }
 
-        ngx_rl_peer_node(cluster, &seed[i].name, p, &label);
-        shard = ngx_rl_stats_shard(zone, stats, &label);
+        ngx_rl_server_conf_node(cluster, &seed[i].name, p, &label);
+        shard = ngx_rl_stats_record(zone, stats, &label);
 
         ngx_free(p);
 
@@ -520,101 +507,94 @@ ngx_rl_peer_seeds(ngx_rl_zone_t *zone,
 
 
 void
-ngx_rl_peers_use(ngx_rl_zone_t *zone,
-    ngx_array_t *peers)
+ngx_rl_server_confs_use(ngx_rl_zone_t *zone, ngx_array_t *peers)
 {
-    ngx_uint_t                   i;
-    ngx_rl_peer_t  **peer;
+    ngx_uint_t              i;
+    ngx_rl_server_conf_t  **conf;
 
-    peer = peers->elts;
+    conf = peers->elts;
 
     for (i = 0; i < peers->nelts; i++) {
-        ngx_rl_stats_use(zone, peer[i]->stats);
+        ngx_rl_stats_use(zone, conf[i]->stats);
 
-        if (peer[i]->sentinels) {
-            ngx_rl_stats_use(zone,
-                                         peer[i]->sentinels->peer->stats);
+        if (conf[i]->sentinels) {
+            ngx_rl_stats_use(zone, conf[i]->sentinels->peer->stats);
         }
     }
 }
 
 
 static ngx_int_t
-ngx_rl_peer_greeting(ngx_conf_t *cf,
-    ngx_rl_peer_t *peer)
+ngx_rl_server_conf_handshake(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
 {
-    char                           *command;
-    u_char                          database[NGX_INT_T_LEN + 1];
-    size_t                          i;
-    long long                       len;
-    ngx_rl_greeting_t  *greeting;
+    char                     *command;
+    u_char                    database[NGX_INT_T_LEN + 1];
+    size_t                    i;
+    long long                 len;
+    ngx_rl_handshake_step_t  *step;
 
-    if (ngx_rl_peer_auth(cf, peer) != NGX_OK) {
+    if (ngx_rl_server_conf_auth(cf, conf) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (peer->database) {
-        ngx_sprintf(database, "%i%Z", peer->database);
+    if (conf->database) {
+        ngx_sprintf(database, "%i%Z", conf->database);
 
-        len = ngx_rl_script_command(&command, "SELECT", database,
-                                                NULL);
+        len = ngx_rl_resp_command(&command, "SELECT", database, NULL);
 
-        if (ngx_rl_peer_greet(cf, peer, "SELECT", 1, command, len)
+        if (ngx_rl_server_conf_step(cf, conf, "SELECT", 1, command, len)
             != NGX_OK)
         {
             return NGX_ERROR;
         }
     }
 
-    if (ngx_rl_peer_introduce(cf, peer) != NGX_OK) {
+    if (ngx_rl_server_conf_introduce(cf, conf) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (peer->kind == NGX_RL_SENTINEL) {
+    if (conf->kind == NGX_RL_SENTINEL) {
 
-        len = ngx_rl_script_command(&command, "ROLE", NULL);
+        len = ngx_rl_resp_command(&command, "ROLE", NULL);
 
-        if (ngx_rl_peer_greet(cf, peer, "ROLE", 1, command, len)
+        if (ngx_rl_server_conf_step(cf, conf, "ROLE", 1, command, len)
             != NGX_OK)
         {
             return NGX_ERROR;
         }
 
-        ngx_rl_peer_tell(peer, NGX_RL_TELL_ROLE);
+        ngx_rl_server_conf_tag(conf, NGX_RL_TAG_ROLE);
 
         /* one that is no master gets nothing to write */
 
-        greeting = peer->redis.greeting.elts;
-        greeting[peer->redis.greeting.nelts - 1].gate = 1;
+        step = conf->redis.greeting.elts;
+        step[conf->redis.greeting.nelts - 1].gate = 1;
     }
 
-    if (peer->kind == NGX_RL_CLUSTER) {
+    if (conf->kind == NGX_RL_CLUSTER) {
 
-        len = ngx_rl_script_command(&command, "CLUSTER", "SLOTS",
-                                                NULL);
+        len = ngx_rl_resp_command(&command, "CLUSTER", "SLOTS", NULL);
 
-        if (ngx_rl_peer_greet(cf, peer, "CLUSTER SLOTS", 1,
-                                          command, len)
+        if (ngx_rl_server_conf_step(cf, conf, "CLUSTER SLOTS", 1, command, len)
             != NGX_OK)
         {
             return NGX_ERROR;
         }
 
-        ngx_rl_peer_tell(peer, NGX_RL_TELL_SLOTS);
+        ngx_rl_server_conf_tag(conf, NGX_RL_TAG_SLOTS);
 
-        greeting = peer->redis.greeting.elts;
-        greeting[peer->redis.greeting.nelts - 1].large = 1;
+        step = conf->redis.greeting.elts;
+        step[conf->redis.greeting.nelts - 1].large = 1;
     }
 
     for (i = 0; /* void */ ; i++) {
-        len = ngx_rl_script_load(&command, i);
+        len = ngx_rl_scripts_load(&command, i);
 
         if (len == -2) {
             return NGX_OK;
         }
 
-        if (ngx_rl_peer_greet(cf, peer, "SCRIPT LOAD", 0, command,
-                                          len)
+        if (ngx_rl_server_conf_step(cf, conf, "SCRIPT LOAD", 0, command, len)
             != NGX_OK)
         {
             return NGX_ERROR;
@@ -624,93 +604,88 @@ ngx_rl_peer_greeting(ngx_conf_t *cf,
 
 
 static ngx_int_t
-ngx_rl_peer_auth(ngx_conf_t *cf, ngx_rl_peer_t *peer)
+ngx_rl_server_conf_auth(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
 {
-    char       *command, *user, *password;
-    long long   len;
+    char      *command, *user, *password;
+    long long  len;
 
-    if (peer->password.len == 0) {
+    if (conf->password.len == 0) {
         return NGX_OK;
     }
 
-    user = (char *) peer->user.data;
-    password = (char *) peer->password.data;
+    user = (char *) conf->user.data;
+    password = (char *) conf->password.data;
 
-    len = peer->user.len
-          ? ngx_rl_script_command(&command, "AUTH", user, password,
-                                              NULL)
-          : ngx_rl_script_command(&command, "AUTH", password,
-                                              NULL);
+    len = conf->user.len
+          ? ngx_rl_resp_command(&command, "AUTH", user, password, NULL)
+          : ngx_rl_resp_command(&command, "AUTH", password, NULL);
 
-    return ngx_rl_peer_greet(cf, peer, "AUTH", 1, command, len);
+    return ngx_rl_server_conf_step(cf, conf, "AUTH", 1, command, len);
 }
 
 
 static ngx_int_t
-ngx_rl_peer_introduce(ngx_conf_t *cf,
-    ngx_rl_peer_t *peer)
+ngx_rl_server_conf_introduce(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
 {
-    char       *command;
-    u_char      name[sizeof("nginx-ratelimit@") + NGX_MAXHOSTNAMELEN];
-    long long   len;
+    char      *command;
+    u_char     name[sizeof("nginx-ratelimit@") + NGX_MAXHOSTNAMELEN];
+    long long  len;
 
     ngx_snprintf(name, sizeof(name), "nginx-ratelimit@%V%Z",
                  &cf->cycle->hostname);
 
-    len = ngx_rl_script_command(&command, "CLIENT", "SETNAME",
-                                            name, NULL);
+    len = ngx_rl_resp_command(&command, "CLIENT", "SETNAME", name, NULL);
 
-    return ngx_rl_peer_greet(cf, peer, "CLIENT SETNAME", 0,
-                                         command, len);
+    return ngx_rl_server_conf_step(cf, conf, "CLIENT SETNAME", 0, command, len);
 }
 
 
 /* takes the command over */
 
 static ngx_int_t
-ngx_rl_peer_greet(ngx_conf_t *cf, ngx_rl_peer_t *peer,
+ngx_rl_server_conf_step(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
     char *name, ngx_uint_t required, char *command, long long len)
 {
-    ngx_rl_greeting_t  *greeting;
+    ngx_rl_handshake_step_t  *step;
 
     if (len < 0) {
         return NGX_ERROR;
     }
 
-    greeting = ngx_array_push(&peer->redis.greeting);
+    step = ngx_array_push(&conf->redis.greeting);
 
-    if (greeting) {
-        greeting->name.data = (u_char *) name;
-        greeting->name.len = ngx_strlen(name);
-        greeting->tell = 0;
-        greeting->required = required;
-        greeting->elsewhere = 0;
-        greeting->gate = 0;
-        greeting->large = 0;
-        greeting->secret = (ngx_strcmp(name, "AUTH") == 0);
-        greeting->command.len = len;
-        greeting->command.data = ngx_pnalloc(cf->pool, len);
+    if (step) {
+        step->name.data = (u_char *) name;
+        step->name.len = ngx_strlen(name);
+        step->tell = 0;
+        step->required = required;
+        step->elsewhere = 0;
+        step->gate = 0;
+        step->large = 0;
+        step->secret = (ngx_strcmp(name, "AUTH") == 0);
+        step->command.len = len;
+        step->command.data = ngx_pnalloc(cf->pool, len);
 
-        if (greeting->command.data) {
-            ngx_memcpy(greeting->command.data, command, len);
+        if (step->command.data) {
+            ngx_memcpy(step->command.data, command, len);
         }
     }
 
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    return (greeting && greeting->command.data) ? NGX_OK : NGX_ERROR;
+    return (step && step->command.data) ? NGX_OK : NGX_ERROR;
 }
 
 
 /* who knows the topology hears the reply to the last command */
 
 static void
-ngx_rl_peer_tell(ngx_rl_peer_t *peer, ngx_uint_t tell)
+ngx_rl_server_conf_tag(ngx_rl_server_conf_t *conf, ngx_uint_t tell)
 {
-    ngx_rl_greeting_t  *greeting;
+    ngx_rl_handshake_step_t  *step;
 
-    greeting = peer->redis.greeting.elts;
-    greeting[peer->redis.greeting.nelts - 1].tell = tell;
+    step = conf->redis.greeting.elts;
+    step[conf->redis.greeting.nelts - 1].tell = tell;
 }
 
 

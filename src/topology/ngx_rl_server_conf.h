@@ -24,11 +24,11 @@
 
 /* what a greeting tells whoever knows the topology */
 
-#define NGX_RL_TELL_ROLE   1
-#define NGX_RL_TELL_SLOTS  2
+#define NGX_RL_TAG_ROLE   1
+#define NGX_RL_TAG_SLOTS  2
 
 /* what a server is called at most, without its user: @host:port */
-#define NGX_RL_PEER_NAME                                          \
+#define NGX_RL_SERVER_NAME                                                    \
     (NGX_RL_SLOT_HOST + sizeof("@[]:65535"))
 
 
@@ -42,101 +42,99 @@ typedef enum {
 /* one address of "ratelimit_shards", as written */
 
 typedef struct {
-    ngx_str_t                          url;       /* host[:port], unix:path */
-    ngx_str_t                          name;      /* unique in the set */
-    ngx_str_t                          host;      /* len 0: needs no lookup */
-    in_port_t                          port;
-    ngx_str_t                          user;      /* the URL's; data may be */
-    ngx_str_t                          password;  /* NULL: not given */
-    ngx_int_t                          database;  /* NGX_CONF_UNSET */
-    ngx_addr_t                        *addrs;
-    ngx_uint_t                         naddrs;
-    unsigned                           tls:1;     /* the URL says so */
-} ngx_rl_shard_t;
+    ngx_str_t    url;       /* host[:port], unix:path */
+    ngx_str_t    name;      /* unique in the set */
+    ngx_str_t    host;      /* len 0: needs no lookup */
+    in_port_t    port;
+    ngx_str_t    user;      /* the URL's; data may be */
+    ngx_str_t    password;  /* NULL: not given */
+    ngx_int_t    database;  /* NGX_CONF_UNSET */
+    ngx_addr_t  *addrs;
+    ngx_uint_t   naddrs;
+    unsigned     tls:1;     /* the URL says so */
+} ngx_rl_url_t;
 
 
 /* for those shards whose URL says nothing else */
 
 typedef struct {
-    ngx_str_t                          user;
-    ngx_str_t                          password;
-    ngx_int_t                          database;
-    ngx_msec_t                         connect_timeout;
+    ngx_str_t              user;
+    ngx_str_t              password;
+    ngx_int_t              database;
+    ngx_msec_t             connect_timeout;
     ngx_rl_tls_conf_t      tls;
     ngx_rl_breaker_conf_t  breaker;   /* failures 0: not set */
-    ngx_str_t                          sentinel_user;
-    ngx_str_t                          sentinel_password;
-    ngx_str_t                          prefix;    /* of keys */
-    ngx_resolver_t                    *resolver;  /* NULL: none */
-    ngx_msec_t                         resolver_timeout;
-    ngx_array_t                       *networks;  /* ngx_cidr_t; NULL: all */
-} ngx_rl_access_t;
+    ngx_str_t              sentinel_user;
+    ngx_str_t              sentinel_password;
+    ngx_str_t              prefix;    /* of keys */
+    ngx_resolver_t        *resolver;  /* NULL: none */
+    ngx_msec_t             resolver_timeout;
+    ngx_array_t           *networks;  /* ngx_cidr_t; NULL: all */
+} ngx_rl_server_defaults_t;
 
 
-typedef struct ngx_rl_peer_s  ngx_rl_peer_t;
+typedef struct ngx_rl_server_conf_s  ngx_rl_server_conf_t;
 
 
 /* those who know where some masters are */
 
 typedef struct {
-    ngx_str_t                          name;      /* of all, to tell apart */
-    ngx_array_t                       *addresses; /* ..._shard_t */
-    ngx_array_t                        masters;   /* ..._peer_t *, found here */
-    ngx_str_t                          user;
-    ngx_str_t                          password;
-    ngx_rl_peer_t         *peer;      /* the connection to them */
-} ngx_rl_sentinels_t;
+    ngx_str_t              name;       /* of all, to tell apart */
+    ngx_array_t           *addresses;  /* ..._shard_t */
+    ngx_array_t            masters;    /* ..._peer_t *, found here */
+    ngx_str_t              user;
+    ngx_str_t              password;
+    ngx_rl_server_conf_t  *peer;       /* the connection to them */
+} ngx_rl_sentinels_conf_t;
 
 
-struct ngx_rl_peer_s {
-    ngx_rl_redis_conf_t    redis;
-    ngx_uint_t                         index;     /* among all peers */
-    ngx_rl_topology_e      kind;
-    ngx_rl_sentinels_t    *sentinels; /* of a master */
-    ngx_array_t                       *seeds;     /* of a cluster */
-    ngx_str_t                          host;      /* to be looked up again */
-    in_port_t                          port;
-    ngx_resolver_t                    *resolver;
-    ngx_msec_t                         resolver_timeout;
-    ngx_array_t                       *networks;  /* see above */
-    ngx_str_t                          user;
-    ngx_str_t                          password;
-    ngx_int_t                          database;
-    ngx_rl_tls_conf_t      tls;       /* what redis.tls is of */
-    ngx_rl_breaker_conf_t  breaker;
-    ngx_msec_t                         timeout;   /* the shortest of calls */
-    const char                        *outage;    /* what that means for its
-                                                     limits, in words */
-    ngx_str_t                          label;     /* [user@]name[/database] */
-    uint64_t                           hash;      /* of the label */
-    ngx_str_t                          probe;     /* a call that writes */
-    ngx_str_t                          prefix;    /* of its key */
-    ngx_rl_shard_stats_t  *stats;     /* shared memory */
-    ngx_rl_role_e          role;
-    unsigned                           node:1;    /* of a cluster */
+struct ngx_rl_server_conf_s {
+    ngx_rl_connection_conf_t  redis;
+    ngx_uint_t                index;      /* among all peers */
+    ngx_rl_topology_e         kind;
+    ngx_rl_sentinels_conf_t  *sentinels;  /* of a master */
+    ngx_array_t              *seeds;      /* of a cluster */
+    ngx_str_t                 host;       /* to be looked up again */
+    in_port_t                 port;
+    ngx_resolver_t           *resolver;
+    ngx_msec_t                resolver_timeout;
+    ngx_array_t              *networks;   /* see above */
+    ngx_str_t                 user;
+    ngx_str_t                 password;
+    ngx_int_t                 database;
+    ngx_rl_tls_conf_t         tls;        /* what redis.tls is of */
+    ngx_rl_breaker_conf_t     breaker;
+    ngx_msec_t                timeout;    /* the shortest of calls */
+    const char               *outage;     /* what that means for its
+                                             limits, in words */
+    ngx_str_t                 label;      /* [user@]name[/database] */
+    uint64_t                  hash;       /* of the label */
+    ngx_str_t                 probe;      /* a call that writes */
+    ngx_str_t                 prefix;     /* of its key */
+    ngx_rl_record_t          *stats;      /* shared memory */
+    ngx_rl_role_e             role;
+    unsigned                  node:1;     /* of a cluster */
 };
 
 
 /* the "outage" of a peer that no limits live on */
-extern const char  ngx_rl_peer_unused[];
+extern const char  ngx_rl_server_conf_unused[];
 
 
 /*
  * Finds or makes the peer of a shard, of a master (sentinels are given) or of a
  * cluster (seeds are).  NULL: an error was logged.
  */
-ngx_rl_peer_t *ngx_rl_peer(ngx_conf_t *cf,
-    ngx_rl_shard_t *shard, ngx_rl_access_t *access,
-    ngx_rl_sentinels_t *sentinels, ngx_array_t *seeds,
-    ngx_array_t *peers);
+ngx_rl_server_conf_t *ngx_rl_server_conf_create(ngx_conf_t *cf,
+    ngx_rl_url_t *url, ngx_rl_server_defaults_t *access,
+    ngx_rl_sentinels_conf_t *conf, ngx_array_t *seeds, ngx_array_t *peers);
 
 /* the connection to sentinels, when all their masters are known */
-ngx_int_t ngx_rl_peer_sentinel(ngx_conf_t *cf,
-    ngx_rl_sentinels_t *sentinels,
-    ngx_rl_access_t *access);
+ngx_int_t ngx_rl_server_conf_sentinel(ngx_conf_t *cf,
+    ngx_rl_sentinels_conf_t *conf, ngx_rl_server_defaults_t *access);
 
 /* the label of a node of that cluster, at "p", where there is room for it */
-void ngx_rl_peer_node(ngx_rl_peer_t *cluster,
+void ngx_rl_server_conf_node(ngx_rl_server_conf_t *cluster,
     ngx_str_t *name, u_char *p, ngx_str_t *label);
 
 /*
@@ -144,18 +142,17 @@ void ngx_rl_peer_node(ngx_rl_peer_t *cluster,
  * that was announced: one of "ratelimit_redis_networks", or one that the
  * configuration names itself.  And what is said of one where it may not be.
  */
-ngx_uint_t ngx_rl_peer_allows(ngx_rl_peer_t *peer,
+ngx_uint_t ngx_rl_server_conf_allows(ngx_rl_server_conf_t *conf,
     ngx_addr_t *addr);
-void ngx_rl_peer_refused(ngx_rl_shard_stats_t *stats,
+void ngx_rl_server_conf_refused(ngx_rl_record_t *record,
     ngx_log_t *log, const char *who, ngx_str_t *name, ngx_addr_t *addr);
 
 /* finds or makes the peers' counters in the zone */
-ngx_int_t ngx_rl_peers_attach(ngx_rl_zone_t *zone,
+ngx_int_t ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
     ngx_rl_stats_t *stats, ngx_array_t *peers);
 
 /* this process uses them */
-void ngx_rl_peers_use(ngx_rl_zone_t *zone,
-    ngx_array_t *peers);
+void ngx_rl_server_confs_use(ngx_rl_zone_t *zone, ngx_array_t *peers);
 
 
 #endif /* _NGX_RL_SERVER_CONF_H_INCLUDED_ */

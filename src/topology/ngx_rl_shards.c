@@ -7,76 +7,73 @@
 #define NGX_RL_SENTINEL_PORT  26379
 
 
-static ngx_int_t ngx_rl_shard_parse(ngx_conf_t *cf,
-    ngx_str_t *word, ngx_rl_shard_t *shard, in_port_t port);
-static ngx_int_t ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
-    ngx_rl_shard_t *shard);
-static ngx_int_t ngx_rl_shard_host(ngx_conf_t *cf, ngx_str_t *url);
-static ngx_int_t ngx_rl_shard_one(ngx_conf_t *cf, u_char *p,
-    u_char *last);
-static ngx_int_t ngx_rl_shard_no_password(ngx_conf_t *cf,
+static ngx_int_t ngx_rl_shards_parse_url(ngx_conf_t *cf,
+    ngx_str_t *word, ngx_rl_url_t *url, in_port_t port);
+static ngx_int_t ngx_rl_url_parse(ngx_conf_t *cf, ngx_str_t *word,
+    ngx_rl_url_t *url);
+static ngx_int_t ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url);
+static ngx_int_t ngx_rl_shards_one(ngx_conf_t *cf, u_char *p, u_char *last);
+static ngx_int_t ngx_rl_url_no_password(ngx_conf_t *cf,
     u_char *p, u_char *last);
-static ngx_uint_t ngx_rl_shard_plain(u_char *p, u_char *last);
-static ngx_int_t ngx_rl_shard_decode(ngx_conf_t *cf,
+static ngx_uint_t ngx_rl_url_plain(u_char *p, u_char *last);
+static ngx_int_t ngx_rl_url_decode(ngx_conf_t *cf,
     ngx_str_t *text, u_char *start, u_char *end);
-static ngx_int_t ngx_rl_shards_param(ngx_conf_t *cf,
-    ngx_str_t *word);
+static ngx_int_t ngx_rl_shards_param(ngx_conf_t *cf, ngx_str_t *word);
 static ngx_int_t ngx_rl_shards_masters(ngx_conf_t *cf,
     ngx_array_t *masters, ngx_str_t *word);
 static ngx_int_t ngx_rl_shards_fit(ngx_conf_t *cf,
-    ngx_rl_where_t *where, ngx_rl_shard_t *shard);
+    ngx_rl_shards_conf_t *shards_conf, ngx_rl_url_t *url);
 static ngx_int_t ngx_rl_shards_add(
-    ngx_rl_shards_t *shards, ngx_rl_peer_t *peer,
-    ngx_str_t *name);
+    ngx_rl_shards_t *shards, ngx_rl_server_conf_t *conf, ngx_str_t *name);
 static ngx_int_t ngx_rl_shards_cluster(ngx_conf_t *cf,
-    ngx_rl_shards_t *shards, ngx_rl_where_t *where,
-    ngx_rl_access_t *access, ngx_array_t *peers);
+    ngx_rl_shards_t *shards, ngx_rl_shards_conf_t *shards_conf,
+    ngx_rl_server_defaults_t *access, ngx_array_t *peers);
 static ngx_int_t ngx_rl_shards_sentinel(ngx_conf_t *cf,
-    ngx_rl_shards_t *shards, ngx_rl_where_t *where,
-    ngx_rl_access_t *access, ngx_array_t *peers);
+    ngx_rl_shards_t *shards, ngx_rl_shards_conf_t *shards_conf,
+    ngx_rl_server_defaults_t *access, ngx_array_t *peers);
 static ngx_int_t ngx_rl_shards_join(ngx_conf_t *cf,
     const char *prefix, ngx_array_t *addresses, ngx_str_t *name);
 
 
-ngx_rl_where_t *
+ngx_rl_shards_conf_t *
 ngx_rl_shards_parse(ngx_conf_t *cf)
 {
-    ngx_str_t                   *value;
-    ngx_uint_t                   i, j;
-    ngx_rl_shard_t  *shard, *other;
-    ngx_rl_where_t  *where;
+    ngx_str_t             *value;
+    ngx_uint_t             i, j;
+    ngx_rl_url_t          *url, *other;
+    ngx_rl_shards_conf_t  *shards_conf;
 
     value = cf->args->elts;
 
-    where = ngx_pcalloc(cf->pool, sizeof(ngx_rl_where_t));
-    if (where == NULL) {
+    shards_conf = ngx_pcalloc(cf->pool, sizeof(ngx_rl_shards_conf_t));
+    if (shards_conf == NULL) {
         return NULL;
     }
 
-    if (ngx_array_init(&where->addresses, cf->pool, cf->args->nelts,
-                       sizeof(ngx_rl_shard_t))
+    if (ngx_array_init(&shards_conf->addresses, cf->pool, cf->args->nelts,
+                       sizeof(ngx_rl_url_t))
         != NGX_OK
-        || ngx_array_init(&where->masters, cf->pool, 1, sizeof(ngx_str_t))
-           != NGX_OK)
+        || ngx_array_init(&shards_conf->masters, cf->pool, 1, sizeof(ngx_str_t))
+        != NGX_OK)
     {
         return NULL;
     }
 
-    where->hash = NGX_RL_HASH_CONSISTENT;
+    shards_conf->hash = NGX_RL_HASH_CONSISTENT;
 
     i = 1;
 
     if (ngx_strcmp(value[1].data, "cluster") == 0) {
-        where->kind = NGX_RL_CLUSTER;
+        shards_conf->kind = NGX_RL_CLUSTER;
         i = 2;
 
     } else if (ngx_strncmp(value[1].data, "sentinel=", 9) == 0
                || ngx_strcmp(value[1].data, "sentinel") == 0)
     {
-        where->kind = NGX_RL_SENTINEL;
+        shards_conf->kind = NGX_RL_SENTINEL;
         i = 2;
 
-        if (ngx_rl_shards_masters(cf, &where->masters, &value[1])
+        if (ngx_rl_shards_masters(cf, &shards_conf->masters, &value[1])
             != NGX_OK)
         {
             return NULL;
@@ -88,10 +85,10 @@ ngx_rl_shards_parse(ngx_conf_t *cf)
         if (ngx_strncmp(value[i].data, "hash=", 5) == 0) {
 
             if (ngx_strcmp(&value[i].data[5], "consistent") == 0) {
-                where->hash = NGX_RL_HASH_CONSISTENT;
+                shards_conf->hash = NGX_RL_HASH_CONSISTENT;
 
             } else if (ngx_strcmp(&value[i].data[5], "modulo") == 0) {
-                where->hash = NGX_RL_HASH_MODULO;
+                shards_conf->hash = NGX_RL_HASH_MODULO;
 
             } else {
                 ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
@@ -101,7 +98,7 @@ ngx_rl_shards_parse(ngx_conf_t *cf)
                 return NULL;
             }
 
-            if (where->kind == NGX_RL_CLUSTER) {
+            if (shards_conf->kind == NGX_RL_CLUSTER) {
                 ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                    "\"%V\" in \"%V\": a cluster has a rule "
                                    "of its own", &value[i], &value[0]);
@@ -115,45 +112,44 @@ ngx_rl_shards_parse(ngx_conf_t *cf)
             return NULL;
         }
 
-        shard = ngx_array_push(&where->addresses);
-        if (shard == NULL) {
+        url = ngx_array_push(&shards_conf->addresses);
+        if (url == NULL) {
             return NULL;
         }
 
-        if (ngx_rl_shard_parse(cf, &value[i], shard,
-                               where->kind == NGX_RL_SENTINEL
-                               ? NGX_RL_SENTINEL_PORT
-                               : NGX_RL_REDIS_PORT)
+        if (ngx_rl_shards_parse_url(cf, &value[i], url,
+                                    shards_conf->kind == NGX_RL_SENTINEL
+                                    ? NGX_RL_SENTINEL_PORT
+                                    : NGX_RL_REDIS_PORT)
             != NGX_OK
-            || ngx_rl_shards_fit(cf, where, shard) != NGX_OK)
+            || ngx_rl_shards_fit(cf, shards_conf, url) != NGX_OK)
         {
             return NULL;
         }
 
-        other = where->addresses.elts;
+        other = shards_conf->addresses.elts;
 
-        for (j = 0; j + 1 < where->addresses.nelts; j++) {
+        for (j = 0; j + 1 < shards_conf->addresses.nelts; j++) {
 
-            if (other[j].name.len == shard->name.len
-                && ngx_memcmp(other[j].name.data, shard->name.data,
-                              shard->name.len)
-                   == 0)
+            if (other[j].name.len == url->name.len
+                && ngx_memcmp(other[j].name.data, url->name.data, url->name.len)
+                == 0)
             {
                 ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                    "duplicate shard \"%V\" in \"%V\"",
-                                   &shard->name, &value[0]);
+                                   &url->name, &value[0]);
                 return NULL;
             }
         }
     }
 
-    if (where->addresses.nelts == 0) {
+    if (shards_conf->addresses.nelts == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "no address in \"%V\"",
                            &value[0]);
         return NULL;
     }
 
-    return where;
+    return shards_conf;
 }
 
 
@@ -191,11 +187,10 @@ ngx_rl_shards_param(ngx_conf_t *cf, ngx_str_t *word)
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                        "invalid parameter \"%*s\" in \"ratelimit_shards\": "
                        "%sthere are addresses, \"hash=consistent\" and "
-                       "\"hash=modulo\"", (size_t) (p - word->data),
-                       word->data,
+                       "\"hash=modulo\"", (size_t) (p - word->data), word->data,
                        ngx_strncmp(word->data, "weight=", 7) == 0
                        ? "shards have no weights, each gets as many keys as "
-                         "any other; " : "");
+                       "any other; " : "");
 
     return NGX_ERROR;
 }
@@ -204,12 +199,11 @@ ngx_rl_shards_param(ngx_conf_t *cf, ngx_str_t *word)
 /* sentinel=NAME[,NAME...] */
 
 static ngx_int_t
-ngx_rl_shards_masters(ngx_conf_t *cf, ngx_array_t *masters,
-    ngx_str_t *word)
+ngx_rl_shards_masters(ngx_conf_t *cf, ngx_array_t *masters, ngx_str_t *word)
 {
-    u_char      *p, *last;
-    ngx_str_t   *name, *other;
-    ngx_uint_t   i;
+    u_char     *p, *last;
+    ngx_str_t  *name, *other;
+    ngx_uint_t  i;
 
     p = word->data + ngx_min(word->len, sizeof("sentinel=") - 1);
     last = word->data + word->len;
@@ -278,33 +272,33 @@ ngx_rl_shards_masters(ngx_conf_t *cf, ngx_array_t *masters,
 
 static ngx_int_t
 ngx_rl_shards_fit(ngx_conf_t *cf,
-    ngx_rl_where_t *where, ngx_rl_shard_t *shard)
+    ngx_rl_shards_conf_t *shards_conf, ngx_rl_url_t *url)
 {
     const char  *err;
 
-    if (where->kind == NGX_RL_SHARDS) {
+    if (shards_conf->kind == NGX_RL_SHARDS) {
         return NGX_OK;
     }
 
     err = NULL;
 
-    if (shard->port == 0) {
+    if (url->port == 0) {
         err = "a unix socket can't be a node of a cluster, or a sentinel: "
               "write host:port";
 
-    } else if (where->kind == NGX_RL_CLUSTER) {
+    } else if (shards_conf->kind == NGX_RL_CLUSTER) {
 
-        if (shard->database > 0) {
+        if (url->database > 0) {
             err = "a cluster has no databases: write it without \"/\" "
                   "and a number";
         }
 
-    } else if (shard->password.data) {
+    } else if (url->password.data) {
         err = "the password of a sentinel is that of "
               "\"ratelimit_sentinel_password\", the one of a master that of "
               "\"ratelimit_redis_password\"";
 
-    } else if (shard->database != NGX_CONF_UNSET) {
+    } else if (url->database != NGX_CONF_UNSET) {
         err = "a sentinel has no databases: write "
               "\"ratelimit_redis_database\" for the masters";
     }
@@ -315,33 +309,33 @@ ngx_rl_shards_fit(ngx_conf_t *cf,
 
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                        "invalid address \"%V\" in \"ratelimit_shards\": %s",
-                       &shard->name, err);
+                       &url->name, err);
 
     return NGX_ERROR;
 }
 
 
 static ngx_int_t
-ngx_rl_shard_parse(ngx_conf_t *cf, ngx_str_t *word,
-    ngx_rl_shard_t *shard, in_port_t port)
+ngx_rl_shards_parse_url(ngx_conf_t *cf, ngx_str_t *word,
+    ngx_rl_url_t *url, in_port_t port)
 {
-    u_char     *p;
-    ngx_url_t   u;
+    u_char    *p;
+    ngx_url_t  u;
 
-    ngx_memzero(shard, sizeof(ngx_rl_shard_t));
+    ngx_memzero(url, sizeof(ngx_rl_url_t));
 
-    shard->url = *word;
-    shard->database = NGX_CONF_UNSET;
+    url->url = *word;
+    url->database = NGX_CONF_UNSET;
 
-    if (ngx_rl_shard_url(cf, word, shard) != NGX_OK
-        || ngx_rl_shard_host(cf, &shard->url) != NGX_OK)
+    if (ngx_rl_url_parse(cf, word, url) != NGX_OK
+        || ngx_rl_url_host(cf, &url->url) != NGX_OK)
     {
         return NGX_ERROR;
     }
 
     ngx_memzero(&u, sizeof(ngx_url_t));
 
-    u.url = shard->url;
+    u.url = url->url;
     u.default_port = port;
 
     if (ngx_parse_url(cf->pool, &u) != NGX_OK) {
@@ -357,33 +351,33 @@ ngx_rl_shard_parse(ngx_conf_t *cf, ngx_str_t *word,
         return NGX_ERROR;
     }
 
-    shard->addrs = u.addrs;
-    shard->naddrs = u.naddrs;
+    url->addrs = u.addrs;
+    url->naddrs = u.naddrs;
 
     if (u.family == AF_UNIX) {
-        shard->name = shard->url;
+        url->name = url->url;
         return NGX_OK;
     }
 
-    shard->host = u.host;
-    shard->port = u.port;
+    url->host = u.host;
+    url->port = u.port;
 
     p = ngx_pnalloc(cf->pool, u.host.len + sizeof(":65535/65535"));
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    shard->name.data = p;
+    url->name.data = p;
 
     p = ngx_sprintf(p, "%V:%ui", &u.host, (ngx_uint_t) u.port);
 
-    if (shard->database > 0) {
-        p = ngx_sprintf(p, "/%i", shard->database);
+    if (url->database > 0) {
+        p = ngx_sprintf(p, "/%i", url->database);
     }
 
-    shard->name.len = p - shard->name.data;
+    url->name.len = p - url->name.data;
 
-    ngx_strlow(shard->name.data, shard->name.data, shard->name.len);
+    ngx_strlow(url->name.data, url->name.data, url->name.len);
 
     return NGX_OK;
 }
@@ -392,11 +386,11 @@ ngx_rl_shard_parse(ngx_conf_t *cf, ngx_str_t *word,
 /* what nginx would call an invalid port, or a host that was not found */
 
 static ngx_int_t
-ngx_rl_shard_host(ngx_conf_t *cf, ngx_str_t *url)
+ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url)
 {
-    u_char      *p, *last, *colon;
-    u_char       addr[16];
-    ngx_uint_t   n;
+    u_char     *p, *last, *colon;
+    u_char      addr[16];
+    ngx_uint_t  n;
 
     last = url->data + url->len;
 
@@ -407,7 +401,7 @@ ngx_rl_shard_host(ngx_conf_t *cf, ngx_str_t *url)
         return NGX_OK;
     }
 
-    if (ngx_rl_shard_one(cf, url->data, last) != NGX_OK) {
+    if (ngx_rl_shards_one(cf, url->data, last) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -445,7 +439,7 @@ ngx_rl_shard_host(ngx_conf_t *cf, ngx_str_t *url)
 
 
 static ngx_int_t
-ngx_rl_shard_one(ngx_conf_t *cf, u_char *p, u_char *last)
+ngx_rl_shards_one(ngx_conf_t *cf, u_char *p, u_char *last)
 {
     if (ngx_strlchr(p, last, ',') == NULL) {
         return NGX_OK;
@@ -464,8 +458,7 @@ ngx_rl_shard_one(ngx_conf_t *cf, u_char *p, u_char *last)
 /* redis[s]://[user[:password]@]host[:port][/database] */
 
 static ngx_int_t
-ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
-    ngx_rl_shard_t *shard)
+ngx_rl_url_parse(ngx_conf_t *cf, ngx_str_t *word, ngx_rl_url_t *url)
 {
     u_char  *p, *at, *host, *last, *colon;
 
@@ -477,7 +470,7 @@ ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
         && ngx_strncasecmp(word->data, tls.data, tls.len) == 0)
     {
         host = word->data + tls.len;
-        shard->tls = 1;
+        url->tls = 1;
 
     } else if (word->len >= scheme.len
                && ngx_strncasecmp(word->data, scheme.data, scheme.len) == 0)
@@ -485,8 +478,7 @@ ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
         host = word->data + scheme.len;
 
     } else {
-        if (ngx_strncasecmp(word->data, unix_socket.data, unix_socket.len)
-            == 0)
+        if (ngx_strncasecmp(word->data, unix_socket.data, unix_socket.len) == 0)
         {
             return NGX_OK;
         }
@@ -500,8 +492,7 @@ ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
             return NGX_ERROR;
         }
 
-        return ngx_rl_shard_no_password(cf, word->data,
-                                                    word->data + word->len);
+        return ngx_rl_url_no_password(cf, word->data, word->data + word->len);
     }
 
     last = word->data + word->len;
@@ -514,7 +505,7 @@ ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
         }
     }
 
-    if (at == NULL && !ngx_rl_shard_plain(host, p)
+    if (at == NULL && !ngx_rl_url_plain(host, p)
         && ngx_strlchr(p, last, '@') == NULL)
     {
         /* what is behind the colon may be a password */
@@ -526,21 +517,21 @@ ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
         return NGX_ERROR;
     }
 
-    if (ngx_rl_shard_no_password(cf, at ? at + 1 : host, last)
+    if (ngx_rl_url_no_password(cf, at ? at + 1 : host, last)
         != NGX_OK
-        || ngx_rl_shard_one(cf, at ? at + 1 : host, p) != NGX_OK)
+        || ngx_rl_shards_one(cf, at ? at + 1 : host, p) != NGX_OK)
     {
         return NGX_ERROR;
     }
 
     if (p < last) {
-        shard->database = ngx_atoi(p + 1, last - p - 1);
+        url->database = ngx_atoi(p + 1, last - p - 1);
 
         if (p + 1 == last) {
-            shard->database = NGX_CONF_UNSET;
+            url->database = NGX_CONF_UNSET;
 
-        } else if (shard->database == NGX_ERROR
-                   || shard->database > NGX_RL_REDIS_DATABASES)
+        } else if (url->database == NGX_ERROR
+                   || url->database > NGX_RL_REDIS_DATABASES)
         {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid database \"%*s\" in "
@@ -568,11 +559,10 @@ ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
             return NGX_ERROR;
         }
 
-        if (ngx_rl_shard_decode(cf, &shard->user, host, colon)
+        if (ngx_rl_url_decode(cf, &url->user, host, colon)
             != NGX_OK
-            || ngx_rl_shard_decode(cf, &shard->password, colon + 1,
-                                               at)
-               != NGX_OK)
+            || ngx_rl_url_decode(cf, &url->password, colon + 1, at)
+            != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -580,8 +570,8 @@ ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
         host = at + 1;
     }
 
-    shard->url.data = host;
-    shard->url.len = last - host;
+    url->url.data = host;
+    url->url.len = last - host;
 
     return NGX_OK;
 }
@@ -594,7 +584,7 @@ ngx_rl_shard_url(ngx_conf_t *cf, ngx_str_t *word,
  */
 
 static ngx_int_t
-ngx_rl_shard_no_password(ngx_conf_t *cf, u_char *p, u_char *last)
+ngx_rl_url_no_password(ngx_conf_t *cf, u_char *p, u_char *last)
 {
     if (ngx_strlchr(p, last, '@') == NULL) {
 
@@ -624,7 +614,7 @@ ngx_rl_shard_no_password(ngx_conf_t *cf, u_char *p, u_char *last)
 /* host, host:port or an address of IPv6, in brackets or without */
 
 static ngx_uint_t
-ngx_rl_shard_plain(u_char *p, u_char *last)
+ngx_rl_url_plain(u_char *p, u_char *last)
 {
     u_char      c, *colon;
     ngx_uint_t  colons;
@@ -649,8 +639,7 @@ ngx_rl_shard_plain(u_char *p, u_char *last)
         if (*p == ':') {
             colons++;
 
-        } else if (*p != '.' && (*p < '0' || *p > '9')
-                   && (c < 'a' || c > 'f'))
+        } else if (*p != '.' && (*p < '0' || *p > '9') && (c < 'a' || c > 'f'))
         {
             return 0;
         }
@@ -661,8 +650,7 @@ ngx_rl_shard_plain(u_char *p, u_char *last)
 
 
 static ngx_int_t
-ngx_rl_shard_decode(ngx_conf_t *cf, ngx_str_t *text, u_char *start,
-    u_char *end)
+ngx_rl_url_decode(ngx_conf_t *cf, ngx_str_t *text, u_char *start, u_char *end)
 {
     u_char  *dst;
 
@@ -683,52 +671,47 @@ ngx_rl_shard_decode(ngx_conf_t *cf, ngx_str_t *text, u_char *start,
 
 ngx_rl_shards_t *
 ngx_rl_shards_create(ngx_conf_t *cf,
-    ngx_rl_where_t *where, ngx_rl_access_t *access,
+    ngx_rl_shards_conf_t *shards_conf, ngx_rl_server_defaults_t *access,
     ngx_array_t *peers)
 {
-    ngx_int_t                     rc;
-    ngx_uint_t                    i, n;
-    ngx_rl_peer_t    *peer;
-    ngx_rl_shard_t   *shard;
-    ngx_rl_shards_t  *shards;
+    ngx_int_t              rc;
+    ngx_uint_t             i, n;
+    ngx_rl_url_t          *url;
+    ngx_rl_shards_t       *shards;
+    ngx_rl_server_conf_t  *conf;
 
     shards = ngx_pcalloc(cf->pool, sizeof(ngx_rl_shards_t));
     if (shards == NULL) {
         return NULL;
     }
 
-    n = ngx_max(where->addresses.nelts, where->masters.nelts);
+    n = ngx_max(shards_conf->addresses.nelts, shards_conf->masters.nelts);
 
-    shards->kind = where->kind;
-    shards->hash = where->hash;
-    shards->peers = ngx_palloc(cf->pool,
-                               n * sizeof(ngx_rl_peer_t *));
+    shards->kind = shards_conf->kind;
+    shards->hash = shards_conf->hash;
+    shards->peers = ngx_palloc(cf->pool, n * sizeof(ngx_rl_server_conf_t *));
     shards->hashes = ngx_palloc(cf->pool, n * sizeof(uint64_t));
 
     if (shards->peers == NULL || shards->hashes == NULL) {
         return NULL;
     }
 
-    if (where->kind != NGX_RL_SHARDS) {
+    if (shards_conf->kind != NGX_RL_SHARDS) {
 
-        rc = (where->kind == NGX_RL_CLUSTER)
-             ? ngx_rl_shards_cluster(cf, shards, where, access,
-                                                 peers)
-             : ngx_rl_shards_sentinel(cf, shards, where, access,
-                                                  peers);
+        rc = (shards_conf->kind == NGX_RL_CLUSTER)
+             ? ngx_rl_shards_cluster(cf, shards, shards_conf, access, peers)
+             : ngx_rl_shards_sentinel(cf, shards, shards_conf, access, peers);
 
         return (rc == NGX_OK) ? shards : NULL;
     }
 
-    shard = where->addresses.elts;
+    url = shards_conf->addresses.elts;
 
-    for (i = 0; i < where->addresses.nelts; i++) {
-        peer = ngx_rl_peer(cf, &shard[i], access, NULL, NULL,
-                                       peers);
+    for (i = 0; i < shards_conf->addresses.nelts; i++) {
+        conf = ngx_rl_server_conf_create(cf, &url[i], access, NULL, NULL,
+                                         peers);
 
-        if (ngx_rl_shards_add(shards, peer, &shard[i].name)
-            != NGX_OK)
-        {
+        if (ngx_rl_shards_add(shards, conf, &url[i].name) != NGX_OK) {
             return NULL;
         }
     }
@@ -739,14 +722,14 @@ ngx_rl_shards_create(ngx_conf_t *cf,
 
 static ngx_int_t
 ngx_rl_shards_add(ngx_rl_shards_t *shards,
-    ngx_rl_peer_t *peer, ngx_str_t *name)
+    ngx_rl_server_conf_t *conf, ngx_str_t *name)
 {
-    if (peer == NULL) {
+    if (conf == NULL) {
         return NGX_ERROR;
     }
 
     shards->hashes[shards->n] = ngx_rl_hash(name->data, name->len);
-    shards->peers[shards->n++] = peer;
+    shards->peers[shards->n++] = conf;
 
     return NGX_OK;
 }
@@ -754,21 +737,21 @@ ngx_rl_shards_add(ngx_rl_shards_t *shards,
 
 static ngx_int_t
 ngx_rl_shards_cluster(ngx_conf_t *cf,
-    ngx_rl_shards_t *shards, ngx_rl_where_t *where,
-    ngx_rl_access_t *access, ngx_array_t *peers)
+    ngx_rl_shards_t *shards, ngx_rl_shards_conf_t *shards_conf,
+    ngx_rl_server_defaults_t *access, ngx_array_t *peers)
 {
-    ngx_uint_t                   i;
-    ngx_rl_peer_t   *peer;
-    ngx_rl_shard_t   all, *seed;
+    ngx_uint_t             i;
+    ngx_rl_url_t           all, *seed;
+    ngx_rl_server_conf_t  *conf;
 
     /* what the nodes have in common; a password is that of all of them */
 
-    ngx_memzero(&all, sizeof(ngx_rl_shard_t));
+    ngx_memzero(&all, sizeof(ngx_rl_url_t));
 
-    seed = where->addresses.elts;
+    seed = shards_conf->addresses.elts;
     all.database = 0;
 
-    for (i = 0; i < where->addresses.nelts; i++) {
+    for (i = 0; i < shards_conf->addresses.nelts; i++) {
 
         if (seed[i].password.data && all.password.data == NULL) {
             all.user = seed[i].user;
@@ -793,89 +776,87 @@ ngx_rl_shards_cluster(ngx_conf_t *cf,
         all.tls |= seed[i].tls;
     }
 
-    if (ngx_rl_shards_join(cf, "cluster=", &where->addresses,
-                                       &all.name)
+    if (ngx_rl_shards_join(cf, "cluster=", &shards_conf->addresses, &all.name)
         != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    peer = ngx_rl_peer(cf, &all, access, NULL, &where->addresses,
-                                   peers);
+    conf = ngx_rl_server_conf_create(cf, &all, access, NULL,
+                                     &shards_conf->addresses, peers);
 
-    return ngx_rl_shards_add(shards, peer, &all.name);
+    return ngx_rl_shards_add(shards, conf, &all.name);
 }
 
 
 static ngx_int_t
 ngx_rl_shards_sentinel(ngx_conf_t *cf,
-    ngx_rl_shards_t *shards, ngx_rl_where_t *where,
-    ngx_rl_access_t *access, ngx_array_t *peers)
+    ngx_rl_shards_t *shards, ngx_rl_shards_conf_t *shards_conf,
+    ngx_rl_server_defaults_t *access, ngx_array_t *peers)
 {
-    ngx_str_t                       *name;
-    ngx_uint_t                       i;
-    ngx_rl_peer_t       *peer, **pp;
-    ngx_rl_shard_t       master, *shard;
-    ngx_rl_sentinels_t  *sentinels;
+    ngx_str_t                *name;
+    ngx_uint_t                i;
+    ngx_rl_url_t              master, *url;
+    ngx_rl_server_conf_t     *conf, **pp;
+    ngx_rl_sentinels_conf_t  *sentinels;
 
-    sentinels = ngx_pcalloc(cf->pool, sizeof(ngx_rl_sentinels_t));
+    sentinels = ngx_pcalloc(cf->pool, sizeof(ngx_rl_sentinels_conf_t));
     if (sentinels == NULL) {
         return NGX_ERROR;
     }
 
-    if (ngx_array_init(&sentinels->masters, cf->pool, where->masters.nelts,
-                       sizeof(ngx_rl_peer_t *))
+    if (ngx_array_init(&sentinels->masters, cf->pool,
+                       shards_conf->masters.nelts,
+                       sizeof(ngx_rl_server_conf_t *))
         != NGX_OK
-        || ngx_rl_shards_join(cf, "", &where->addresses,
-                                          &sentinels->name)
-           != NGX_OK)
+        || ngx_rl_shards_join(cf, "", &shards_conf->addresses,
+                              &sentinels->name)
+        != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    sentinels->addresses = &where->addresses;
+    sentinels->addresses = &shards_conf->addresses;
     sentinels->user = access->sentinel_user;
     sentinels->password = access->sentinel_password;
 
-    ngx_memzero(&master, sizeof(ngx_rl_shard_t));
+    ngx_memzero(&master, sizeof(ngx_rl_url_t));
 
     master.database = NGX_CONF_UNSET;
-    name = where->masters.elts;
-    shard = where->addresses.elts;
+    name = shards_conf->masters.elts;
+    url = shards_conf->addresses.elts;
 
     /* nobody is told in the clear what one of them is told by TLS */
 
-    for (i = 0; i < where->addresses.nelts; i++) {
-        master.tls |= shard[i].tls;
+    for (i = 0; i < shards_conf->addresses.nelts; i++) {
+        master.tls |= url[i].tls;
     }
 
-    for (i = 0; i < where->masters.nelts; i++) {
+    for (i = 0; i < shards_conf->masters.nelts; i++) {
         master.name = name[i];
 
-        peer = ngx_rl_peer(cf, &master, access, sentinels, NULL,
-                                       peers);
+        conf = ngx_rl_server_conf_create(cf, &master, access, sentinels, NULL,
+                                         peers);
 
-        if (ngx_rl_shards_add(shards, peer, &name[i])
-            != NGX_OK)
-        {
+        if (ngx_rl_shards_add(shards, conf, &name[i]) != NGX_OK) {
             return NGX_ERROR;
         }
 
         /* another place may have asked for it, which will do for both */
 
-        if (peer->sentinels == sentinels) {
+        if (conf->sentinels == sentinels) {
 
             pp = ngx_array_push(&sentinels->masters);
             if (pp == NULL) {
                 return NGX_ERROR;
             }
 
-            *pp = peer;
+            *pp = conf;
         }
     }
 
     return sentinels->masters.nelts
-           ? ngx_rl_peer_sentinel(cf, sentinels, access)
+           ? ngx_rl_server_conf_sentinel(cf, sentinels, access)
            : NGX_OK;
 }
 
@@ -886,16 +867,16 @@ static ngx_int_t
 ngx_rl_shards_join(ngx_conf_t *cf, const char *prefix,
     ngx_array_t *addresses, ngx_str_t *name)
 {
-    u_char                      *p;
-    size_t                       len;
-    ngx_uint_t                   i;
-    ngx_rl_shard_t  *shard;
+    u_char        *p;
+    size_t         len;
+    ngx_uint_t     i;
+    ngx_rl_url_t  *url;
 
-    shard = addresses->elts;
+    url = addresses->elts;
     len = ngx_strlen(prefix);
 
     for (i = 0; i < addresses->nelts; i++) {
-        len += shard[i].name.len + 1;
+        len += url[i].name.len + 1;
     }
 
     p = ngx_pnalloc(cf->pool, len);
@@ -907,7 +888,7 @@ ngx_rl_shards_join(ngx_conf_t *cf, const char *prefix,
     p = ngx_cpymem(p, prefix, ngx_strlen(prefix));
 
     for (i = 0; i < addresses->nelts; i++) {
-        p = ngx_cpymem(p, shard[i].name.data, shard[i].name.len);
+        p = ngx_cpymem(p, url[i].name.data, url[i].name.len);
         *p++ = ',';
     }
 
@@ -917,9 +898,8 @@ ngx_rl_shards_join(ngx_conf_t *cf, const char *prefix,
 }
 
 
-ngx_rl_peer_t *
-ngx_rl_shards_find(ngx_rl_shards_t *shards,
-    ngx_str_t *key)
+ngx_rl_server_conf_t *
+ngx_rl_shards_find(ngx_rl_shards_t *shards, ngx_str_t *key)
 {
     size_t    i;
     uint64_t  hash;
@@ -933,8 +913,7 @@ ngx_rl_shards_find(ngx_rl_shards_t *shards,
 
     } else {
         hash = ngx_rl_hash(key->data, key->len);
-        i = ngx_rl_hash_consistent(hash, shards->hashes,
-                                               shards->n);
+        i = ngx_rl_hash_consistent(hash, shards->hashes, shards->n);
     }
 
     return shards->peers[i];

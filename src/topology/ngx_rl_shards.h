@@ -27,34 +27,34 @@
 /* "ratelimit_shards", as written */
 
 typedef struct {
-    ngx_rl_topology_e      kind;
-    ngx_array_t                        masters;   /* ngx_str_t */
-    ngx_array_t                        addresses; /* ..._shard_t */
-    ngx_uint_t                         hash;
-} ngx_rl_where_t;
+    ngx_rl_topology_e  kind;
+    ngx_array_t        masters;    /* ngx_str_t */
+    ngx_array_t        addresses;  /* ..._shard_t */
+    ngx_uint_t         hash;
+} ngx_rl_shards_conf_t;
 
 
 typedef struct {
-    ngx_rl_peer_t        **peers;
-    uint64_t                          *hashes;    /* of the shards' names */
-    ngx_uint_t                         n;
-    ngx_uint_t                         hash;
-    ngx_rl_topology_e      kind;
+    ngx_rl_server_conf_t  **peers;
+    uint64_t               *hashes;  /* of the shards' names */
+    ngx_uint_t              n;
+    ngx_uint_t              hash;
+    ngx_rl_topology_e       kind;
 } ngx_rl_shards_t;
 
 
 /* parses the words of the directive; NULL: an error was logged */
-ngx_rl_where_t *ngx_rl_shards_parse(ngx_conf_t *cf);
+ngx_rl_shards_conf_t *ngx_rl_shards_parse(ngx_conf_t *cf);
 
 /*
  * Makes a set; "peers" is the array of all peers (pointers) of the
  * configuration.  NULL: an error was logged.
  */
 ngx_rl_shards_t *ngx_rl_shards_create(ngx_conf_t *cf,
-    ngx_rl_where_t *where, ngx_rl_access_t *access,
+    ngx_rl_shards_conf_t *shards_conf, ngx_rl_server_defaults_t *access,
     ngx_array_t *peers);
 
-ngx_rl_peer_t *ngx_rl_shards_find(
+ngx_rl_server_conf_t *ngx_rl_shards_find(
     ngx_rl_shards_t *shards, ngx_str_t *key);
 
 

@@ -40,8 +40,7 @@ main(void)
         greatest = 0;
 
         for (i = 0; i < 100000; i++) {
-            delay = ngx_rl_backoff(attempt, max,
-                                               (uint32_t) tap_random(&seed));
+            delay = ngx_rl_backoff(attempt, max, (uint32_t) tap_random(&seed));
             least = delay < least ? delay : least;
             greatest = delay > greatest ? delay : greatest;
         }
@@ -59,13 +58,12 @@ main(void)
     for (i = 0; i < 1000000; i++) {
         max = (uint32_t) (tap_random(&seed) % 100000);
         delay = ngx_rl_backoff((uint32_t) (tap_random(&seed) % 40),
-                                           max, (uint32_t) tap_random(&seed));
+                               max, (uint32_t) tap_random(&seed));
         wrong += delay > max || (max && delay == 0);
     }
 
     is_number(wrong, 0, "never above the maximum, never none");
-    is_number(ngx_rl_backoff(3, 0, 12345), 0,
-              "a maximum of zero is no pause");
+    is_number(ngx_rl_backoff(3, 0, 12345), 0, "a maximum of zero is no pause");
     is_number(ngx_rl_backoff(0, 20, 0), 20,
               "a maximum below 50 ms holds from the start");
 

@@ -20,12 +20,9 @@ static const ngx_rl_breaker_conf_t  defaults = { 5, 30000, 10000 };
 
 
 static void
-is_state(const ngx_rl_breaker_t *b,
-    ngx_rl_breaker_e state, const char *name)
+is_state(const ngx_rl_breaker_t *b, ngx_rl_breaker_e state, const char *name)
 {
-    if (!ok(b->state == state, "%s: %s",
-            ngx_rl_breaker_name(state), name))
-    {
+    if (!ok(b->state == state, "%s: %s", ngx_rl_breaker_name(state), name)) {
         diag("got %s", ngx_rl_breaker_name(b->state));
     }
 }
@@ -36,7 +33,7 @@ is_state(const ngx_rl_breaker_t *b,
 static ngx_rl_breaker_t
 opened_at(uint64_t now, const ngx_rl_breaker_conf_t *conf)
 {
-    uint32_t                      i;
+    uint32_t          i;
     ngx_rl_breaker_t  b;
 
     memset(&b, 0, sizeof(b));
@@ -52,16 +49,14 @@ opened_at(uint64_t now, const ngx_rl_breaker_conf_t *conf)
 static void
 test_transitions(void)
 {
-    int                           i;
+    int               i;
     ngx_rl_breaker_t  b;
 
     memset(&b, 0, sizeof(b));
     is_state(&b, DISTRIBUTED, "all zero is a new one");
 
-    is_number(ngx_rl_breaker_success(&b), 0,
-              "a success changes nothing");
-    is_number(ngx_rl_breaker_close(&b, START), 0,
-              "nor does a handshake");
+    is_number(ngx_rl_breaker_success(&b), 0, "a success changes nothing");
+    is_number(ngx_rl_breaker_close(&b, START), 0, "nor does a handshake");
     is_number(ngx_rl_breaker_probe(&b, START, 100, 7), 0,
               "anybody may connect");
     is_number(b.prober, 0, "and is no prober");
@@ -74,8 +69,7 @@ test_transitions(void)
     ngx_rl_breaker_probed(&b, &defaults, START, 0, 7);
     ok(b.until == 0 && b.attempt == 0, "and there is nothing to be probed");
 
-    is_number(ngx_rl_breaker_success(&b), 1,
-              "a success is a change");
+    is_number(ngx_rl_breaker_success(&b), 1, "a success is a change");
     is_state(&b, DISTRIBUTED, "after a success");
 
     (void) ngx_rl_breaker_failure(&b, &defaults, START + 1, 0);
@@ -86,8 +80,7 @@ test_transitions(void)
     is_number(b.closed, 0, "which closed nothing");
 
     for (i = 2; i < 4; i++) {
-        is_number(ngx_rl_breaker_failure(&b, &defaults, START + i,
-                                                     0),
+        is_number(ngx_rl_breaker_failure(&b, &defaults, START + i, 0),
                   i == 2, "only the first of these failures is a change");
     }
 
@@ -98,12 +91,10 @@ test_transitions(void)
     is_state(&b, OPEN,
              "after five failures, whatever successes were between them");
 
-    is_number(ngx_rl_breaker_success(&b), 0,
-              "a late answer changes nothing");
+    is_number(ngx_rl_breaker_success(&b), 0, "a late answer changes nothing");
     is_state(&b, OPEN, "after a late answer");
 
-    is_number(ngx_rl_breaker_close(&b, START + 5), 1,
-              "a probe's success is");
+    is_number(ngx_rl_breaker_close(&b, START + 5), 1, "a probe's success is");
     is_state(&b, DISTRIBUTED, "after a probe");
     is_number(b.closed, 1, "it was closed once");
     is_number(ngx_rl_breaker_close(&b, START + 6), 0,
@@ -124,11 +115,9 @@ test_transitions(void)
     (void) ngx_rl_breaker_close(&b, START + 1);
     is_number(b.closed, 2, "it was closed twice");
 
-    is_text(ngx_rl_breaker_name(DISTRIBUTED), "distributed",
-            "distributed");
+    is_text(ngx_rl_breaker_name(DISTRIBUTED), "distributed", "distributed");
     is_text(ngx_rl_breaker_name(FALLBACK), "fallback", "fallback");
-    is_text(ngx_rl_breaker_name(OPEN), "circuit_open",
-            "circuit_open");
+    is_text(ngx_rl_breaker_name(OPEN), "circuit_open", "circuit_open");
 }
 
 
@@ -137,7 +126,7 @@ test_transitions(void)
 static void
 test_window(void)
 {
-    uint32_t                           i, n;
+    uint32_t               i, n;
     ngx_rl_breaker_t       b;
     ngx_rl_breaker_conf_t  conf;
 
@@ -176,8 +165,7 @@ test_window(void)
         /* those are one, and as many more as it needs */
 
         for (i = 2; i < conf.failures; i++) {
-            (void) ngx_rl_breaker_failure(&b, &conf,
-                                                      START + 60001, 0);
+            (void) ngx_rl_breaker_failure(&b, &conf, START + 60001, 0);
         }
 
         is_state(&b, FALLBACK, "and do not come back");
@@ -203,9 +191,9 @@ test_window(void)
 static void
 test_model(void)
 {
-    int                                changed;
-    uint32_t                           run, i, k, from, in, wrong, opened;
-    uint64_t                           seed, now, times[1000];
+    int                    changed;
+    uint32_t               run, i, k, from, in, wrong, opened;
+    uint64_t               seed, now, times[1000];
     ngx_rl_breaker_t       b;
     ngx_rl_breaker_e       before, expected;
     ngx_rl_breaker_conf_t  conf;
@@ -264,7 +252,7 @@ test_model(void)
 static void
 test_probers(void)
 {
-    uint64_t                      wait, until;
+    uint64_t          wait, until;
     ngx_rl_breaker_t  b;
 
     b = opened_at(START, &defaults);
@@ -320,8 +308,7 @@ test_probers(void)
     (void) ngx_rl_breaker_probe(&b, START + 50, 1000, 7);
     until = b.until;
 
-    is_number(ngx_rl_breaker_failure(&b, &defaults, START + 60,
-                                                 0),
+    is_number(ngx_rl_breaker_failure(&b, &defaults, START + 60, 0),
               0, "a failure of an open one is no change");
     ok(b.state == OPEN && b.prober == 7 && b.until == until && b.attempt == 1,
        "and moves no probe");
@@ -329,8 +316,7 @@ test_probers(void)
     /* failures while it was open are forgotten with it */
 
     for (wait = 0; wait < 200; wait++) {
-        (void) ngx_rl_breaker_failure(&b, &defaults, START + 70,
-                                                  0);
+        (void) ngx_rl_breaker_failure(&b, &defaults, START + 70, 0);
     }
 
     (void) ngx_rl_breaker_close(&b, START + 75);
@@ -342,8 +328,8 @@ test_probers(void)
 static void
 test_pauses(void)
 {
-    uint32_t                           i, wrong, luck, attempt;
-    uint64_t                           seed, now, wait, full, sum;
+    uint32_t               i, wrong, luck, attempt;
+    uint64_t               seed, now, wait, full, sum;
     ngx_rl_breaker_t       b;
     ngx_rl_breaker_conf_t  conf;
 
@@ -419,8 +405,8 @@ open_again(ngx_rl_breaker_t *b, uint64_t now)
 static void
 test_again(void)
 {
-    uint32_t                      i;
-    uint64_t                      now, wait;
+    uint32_t          i;
+    uint64_t          now, wait;
     ngx_rl_breaker_t  b;
 
     static const uint64_t  pauses[] = { 50, 100, 200, 400, 400, 400 };

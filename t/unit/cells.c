@@ -14,14 +14,14 @@
 #define SEC    1000000ULL
 #define NEVER  UINT64_MAX
 
-#define LEVEL    NGX_RL_KEEP_LEVEL
-#define LOG      NGX_RL_KEEP_LOG
-#define BOUND    NGX_RL_KEEP_BOUND
-#define PREVIEW  NGX_RL_KEEP_PREVIEW
+#define LEVEL    NGX_RL_CELL_LEVEL
+#define LOG      NGX_RL_CELL_LOG
+#define BOUND    NGX_RL_CELL_KNOWN
+#define PREVIEW  NGX_RL_CELL_PREVIEW
 
 
 typedef ngx_rl_cells_t     cells_t;
-typedef ngx_rl_node_t      node_t;
+typedef ngx_rl_cell_t      node_t;
 typedef ngx_rl_cell_key_t  cell_key_t;
 
 
@@ -46,8 +46,7 @@ new_cells(uint32_t n)
     memset(memory, 0xaa, ngx_rl_cells_size(n));
     memset(&cells, 0, sizeof(cells));
 
-    ngx_rl_cells_init(&cells, memory,
-                                  ngx_rl_cells_size(n));
+    ngx_rl_cells_init(&cells, memory, ngx_rl_cells_size(n));
 
     return &cells;
 }
@@ -107,8 +106,8 @@ static node_t *
 take(cells_t *c, uint64_t limit, uint64_t number, int much, uint64_t until,
     uint64_t now)
 {
-    node_t      *node;
-    cell_key_t   key;
+    node_t     *node;
+    cell_key_t  key;
 
     key = key_of(limit, number);
 
@@ -128,8 +127,8 @@ static node_t *
 learn(cells_t *c, uint64_t limit, uint64_t number, uint32_t held,
     uint64_t until, uint64_t now)
 {
-    node_t      *node;
-    cell_key_t   key;
+    node_t     *node;
+    cell_key_t  key;
 
     key = key_of(limit, number);
 
@@ -137,7 +136,7 @@ learn(cells_t *c, uint64_t limit, uint64_t number, uint32_t held,
 
     if (node) {
         node->u.bound.held = held;
-        ngx_rl_bound_learned(node, now / 1000, until / 1000);
+        ngx_rl_known_learned(node, now / 1000, until / 1000);
     }
 
     ngx_rl_cells_release(c);
@@ -150,8 +149,8 @@ static node_t *
 preview(cells_t *c, uint64_t limit, uint64_t number, uint64_t until,
     uint64_t now)
 {
-    node_t      *node;
-    cell_key_t   key;
+    node_t     *node;
+    cell_key_t  key;
 
     key = key_of(limit, number);
 
@@ -173,9 +172,9 @@ static uint32_t
 window(cells_t *c, uint64_t limit, uint64_t number, uint32_t entries, int much,
     uint64_t now)
 {
-    node_t                   *node;
-    uint32_t                  i;
-    cell_key_t                key;
+    node_t       *node;
+    uint32_t      i;
+    cell_key_t    key;
     ngx_rl_log_t  log;
 
     key = key_of(limit, number);
@@ -200,8 +199,7 @@ window(cells_t *c, uint64_t limit, uint64_t number, uint32_t entries, int much,
     ngx_rl_cells_load(c, node, &log);
 
     for (i = 0; i < log.n; i++) {
-        if (log.entries[i].time != now + i
-            || log.entries[i].cost != number + i)
+        if (log.entries[i].time != now + i || log.entries[i].cost != number + i)
         {
             break;
         }
@@ -318,14 +316,13 @@ broken(cells_t *c)
 static void
 test_kept(void)
 {
-    node_t      *node;
-    cells_t     *c;
-    cell_key_t   key;
+    node_t     *node;
+    cells_t    *c;
+    cell_key_t  key;
 
     c = new_cells(CELLS);
 
-    is_number(sizeof(ngx_rl_cell_t), 64,
-              "a cell is a line of the cache");
+    is_number(sizeof(ngx_rl_cell_room_t), 64, "a cell is a line of the cache");
 
     key = key_of(1, 1);
 
@@ -359,8 +356,8 @@ test_kept(void)
 static void
 test_order(void)
 {
-    cells_t   *c;
-    uint32_t   i;
+    cells_t  *c;
+    uint32_t  i;
 
     c = new_cells(CELLS);
 
@@ -376,8 +373,7 @@ test_order(void)
     ok(known(c, 1, 0), "the key that was used again stays");
     ok(!known(c, 1, 1), "the one that was not used for the longest goes");
     is_number(c->nodes, CELLS - 3, "one for one");
-    is_number(c->evictions[NGX_RL_HELD_LITTLE], 1,
-              "which is counted");
+    is_number(c->evictions[NGX_RL_HELD_LITTLE], 1, "which is counted");
     is_text(broken(c), NULL, "all is well");
 }
 
@@ -385,8 +381,8 @@ test_order(void)
 static void
 test_nothing_first(void)
 {
-    cells_t   *c;
-    uint32_t   i, n;
+    cells_t  *c;
+    uint32_t  i, n;
 
     c = new_cells(CELLS);
 
@@ -463,29 +459,29 @@ test_bounds(void)
     ms = 60 * day;
 
     node.u.bound.last = (ms - day) * 1000;
-    ngx_rl_bound_learned(&node, ms, ms + 1000);
+    ngx_rl_known_learned(&node, ms, ms + 1000);
 
-    is_number(ngx_rl_bound_age(&node, ms * 1000), 0,
+    is_number(ngx_rl_known_age(&node, ms * 1000), 0,
               "new when it is learned, whenever its step began");
-    is_number(ngx_rl_bound_age(&node, ms * 1000 + 2999), 2,
+    is_number(ngx_rl_known_age(&node, ms * 1000 + 2999), 2,
               "then its age is in milliseconds");
-    is_number(ngx_rl_bound_age(&node, (ms - 70000) * 1000), 0,
+    is_number(ngx_rl_known_age(&node, (ms - 70000) * 1000), 0,
               "a call that was sent before finds it new");
-    is_number(ngx_rl_bound_age(&node, (ms + 40 * day) * 1000),
+    is_number(ngx_rl_known_age(&node, (ms + 40 * day) * 1000),
               40 * day, "after 40 days it is old");
     is_number(node.u.bound.last, (ms - day) * 1000, "the step is kept");
 
-    is_number(ngx_rl_bound_lasts(&node), 1024,
+    is_number(ngx_rl_known_lasts(&node), 1024,
               "of use for as long, or up to 32 ms longer");
 
-    ngx_rl_bound_learned(&node, ms, ms + 120000);
-    is_number(ngx_rl_bound_lasts(&node), 120000, "two minutes");
+    ngx_rl_known_learned(&node, ms, ms + 120000);
+    is_number(ngx_rl_known_lasts(&node), 120000, "two minutes");
 
-    ngx_rl_bound_learned(&node, ms, ms + day);
-    is_number(ngx_rl_bound_lasts(&node), 131040, "at most so");
+    ngx_rl_known_learned(&node, ms, ms + day);
+    is_number(ngx_rl_known_lasts(&node), 131040, "at most so");
 
-    ngx_rl_bound_learned(&node, ms, ms - 1);
-    is_number(ngx_rl_bound_lasts(&node), 0, "or not at all");
+    ngx_rl_known_learned(&node, ms, ms - 1);
+    is_number(ngx_rl_known_lasts(&node), 0, "or not at all");
     is_number(node.u.bound.last, (ms - day) * 1000, "the step is kept");
 }
 
@@ -493,8 +489,8 @@ test_bounds(void)
 static void
 test_other_limits(void)
 {
-    cells_t   *c;
-    uint32_t   i;
+    cells_t  *c;
+    uint32_t  i;
 
     /* a flood of new keys of one limit, and what others keep */
 
@@ -549,8 +545,8 @@ test_other_limits(void)
 static void
 test_same_limit(void)
 {
-    cells_t   *c;
-    uint32_t   i;
+    cells_t  *c;
+    uint32_t  i;
 
     c = new_cells(CELLS);
 
@@ -572,8 +568,8 @@ test_same_limit(void)
 static void
 test_known(void)
 {
-    cells_t   *c;
-    uint32_t   i;
+    cells_t  *c;
+    uint32_t  i;
 
     /* what is known of Redis goes first, but has some room */
 
@@ -611,15 +607,14 @@ test_known(void)
 static void
 test_in_use(void)
 {
-    node_t      *node;
-    cells_t     *c;
-    uint32_t     i, n;
-    cell_key_t   key;
+    node_t     *node;
+    cells_t    *c;
+    uint32_t    i, n;
+    cell_key_t  key;
 
     /* a request with 16 limits in memory that is hardly enough */
 
-    c = new_cells(1 + 16 * (3 + NGX_RL_ENTRIES
-                                / NGX_RL_CHUNK));
+    c = new_cells(1 + 16 * (3 + NGX_RL_ENTRIES / NGX_RL_CHUNK));
 
     for (i = 0; i < 1000; i++) {
         take(c, 100, i, 1, i % 2 ? NEVER : 1, 2);
@@ -651,8 +646,7 @@ test_in_use(void)
     is_text(broken(c), NULL, "all is well");
 
     key = key_of(101, 1);
-    ok(ngx_rl_cells_make(c, &key, 1, LEVEL, 3) == NULL,
-       "nor has another one");
+    ok(ngx_rl_cells_make(c, &key, 1, LEVEL, 3) == NULL, "nor has another one");
 
     ngx_rl_cells_release(c);
     ok(ngx_rl_cells_make(c, &key, 1, LEVEL, 3) != NULL,
@@ -664,8 +658,8 @@ test_in_use(void)
 static void
 test_until(void)
 {
-    int64_t                      state[NGX_RL_STATES];
-    uint64_t                     until;
+    int64_t          state[NGX_RL_STATES];
+    uint64_t         until;
     ngx_rl_log_t     log;
     ngx_rl_level_t   level;
     ngx_rl_bucket_t  bucket;

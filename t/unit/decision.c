@@ -22,7 +22,7 @@ static ngx_rl_decision_t
 decision_of(const ngx_rl_bucket_t *bucket, int64_t first,
     int64_t second, int64_t third)
 {
-    int64_t                        state[NGX_RL_STATES];
+    int64_t            state[NGX_RL_STATES];
     ngx_rl_decision_t  d;
 
     state[0] = first;
@@ -42,7 +42,7 @@ is_decision(const ngx_rl_decision_t *d, int passed,
     const char *name)
 {
     if (!ok(d->outcome == (passed ? NGX_RL_PASSED
-                                  : NGX_RL_REJECTED)
+                           : NGX_RL_REJECTED)
             && d->limit == limit && d->remaining == remaining
             && d->reset == reset && d->retry_after == retry_after,
             "%s", name))
@@ -75,15 +75,14 @@ test_states(void)
     is_number(ngx_rl_states(&bucket), 3, "a window: three");
 
     bucket.step = 1;
-    is_number(ngx_rl_states(&bucket), 3,
-              "whatever step is set beside it");
+    is_number(ngx_rl_states(&bucket), 3, "whatever step is set beside it");
 }
 
 
 static void
 test_buckets(void)
 {
-    size_t                         i;
+    size_t             i;
     ngx_rl_bucket_t    bucket;
     ngx_rl_decision_t  d;
 
@@ -170,7 +169,7 @@ test_buckets(void)
 static void
 test_steps(void)
 {
-    size_t                         i;
+    size_t             i;
     ngx_rl_bucket_t    bucket;
     ngx_rl_decision_t  d;
 
@@ -262,7 +261,7 @@ test_steps(void)
 static void
 test_owed(void)
 {
-    size_t                         i;
+    size_t             i;
     ngx_rl_bucket_t    bucket;
     ngx_rl_decision_t  d;
 
@@ -306,8 +305,7 @@ test_owed(void)
         bucket = bucket_of(10, cases[i].rate, cases[i].cost);
         bucket.step = cases[i].step;
 
-        d = decision_of(&bucket, cases[i].state, cases[i].gone,
-                        cases[i].owed);
+        d = decision_of(&bucket, cases[i].state, cases[i].gone, cases[i].owed);
 
         is_decision(&d, cases[i].passed, 10, cases[i].remaining,
                     cases[i].reset, cases[i].retry_after, cases[i].name);
@@ -318,7 +316,7 @@ test_owed(void)
 static void
 test_windows(void)
 {
-    size_t                         i;
+    size_t             i;
     ngx_rl_bucket_t    window;
     ngx_rl_decision_t  d;
 
@@ -377,8 +375,7 @@ test_span(void)
     is_number(ngx_rl_span(&bucket), 20, "100 at 5 a second: 20 s");
 
     bucket = bucket_of(100, "7r/s", 99);
-    is_number(ngx_rl_span(&bucket), 15,
-              "rounded up, whatever the cost");
+    is_number(ngx_rl_span(&bucket), 15, "rounded up, whatever the cost");
 
     bucket = bucket_of(1, "1000r/s", 1);
     is_number(ngx_rl_span(&bucket), 1, "at least a second");
@@ -410,7 +407,7 @@ test_span(void)
 static void
 test_tighter(void)
 {
-    size_t                         i;
+    size_t             i;
     ngx_rl_decision_t  a, b;
 
     static const struct {
@@ -452,8 +449,8 @@ test_tighter(void)
 static void
 test_retry(void)
 {
-    unsigned                       i, early, late;
-    uint64_t                       seed, tokens, come;
+    unsigned           i, early, late;
+    uint64_t           seed, tokens, come;
     ngx_rl_bucket_t    bucket;
     ngx_rl_decision_t  d;
 
@@ -467,8 +464,7 @@ test_retry(void)
     late = 0;
 
     for (i = 0; i < 100000; i++) {
-        bucket = bucket_of(1000, rates[i % 10],
-                           tap_random(&seed) % 1000 + 1);
+        bucket = bucket_of(1000, rates[i % 10], tap_random(&seed) % 1000 + 1);
         tokens = tap_random(&seed) % (bucket.cost * 1000000);
 
         d = decision_of(&bucket, -1 - (int64_t) tokens, 0, 0);
@@ -492,8 +488,8 @@ test_retry(void)
 static void
 test_retry_steps(void)
 {
-    unsigned                       i, early, late;
-    uint64_t                       seed, tokens, missing, gone, spent, step;
+    unsigned           i, early, late;
+    uint64_t           seed, tokens, missing, gone, spent, step;
     ngx_rl_bucket_t    bucket;
     ngx_rl_decision_t  d;
 
@@ -511,8 +507,7 @@ test_retry_steps(void)
     late = 0;
 
     for (i = 0; i < 100000; i++) {
-        bucket = bucket_of(1000, rates[i % 10],
-                           tap_random(&seed) % 1000 + 1);
+        bucket = bucket_of(1000, rates[i % 10], tap_random(&seed) % 1000 + 1);
         step = steps[tap_random(&seed) % nelts_of(steps)];
         bucket.step = step;
 
@@ -538,30 +533,19 @@ test_retry_steps(void)
 static void
 test_names(void)
 {
-    is_text(ngx_rl_outcome_name(NGX_RL_SKIPPED),
-            "SKIPPED", "SKIPPED");
-    is_text(ngx_rl_outcome_name(NGX_RL_PASSED),
-            "PASSED", "PASSED");
-    is_text(ngx_rl_outcome_name(NGX_RL_REJECTED),
-            "REJECTED", "REJECTED");
-    is_text(ngx_rl_outcome_name(
-                NGX_RL_REJECTED_DRY_RUN),
+    is_text(ngx_rl_outcome_name(NGX_RL_SKIPPED), "SKIPPED", "SKIPPED");
+    is_text(ngx_rl_outcome_name(NGX_RL_PASSED), "PASSED", "PASSED");
+    is_text(ngx_rl_outcome_name(NGX_RL_REJECTED), "REJECTED", "REJECTED");
+    is_text(ngx_rl_outcome_name(NGX_RL_REJECTED_DRY_RUN),
             "REJECTED_DRY_RUN", "REJECTED_DRY_RUN");
-    is_text(ngx_rl_outcome_name(NGX_RL_DEGRADED),
-            "DEGRADED", "DEGRADED");
+    is_text(ngx_rl_outcome_name(NGX_RL_DEGRADED), "DEGRADED", "DEGRADED");
 
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_NONE),
-            "none", "none");
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_CACHE),
-            "cache", "cache");
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_REDIS),
-            "redis", "redis");
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_LOCAL),
-            "local", "local");
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_OPEN),
-            "open", "open");
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_CLOSED),
-            "closed", "closed");
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_NONE), "none", "none");
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_CACHE), "cache", "cache");
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_REDIS), "redis", "redis");
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_LOCAL), "local", "local");
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_OPEN), "open", "open");
+    is_text(ngx_rl_source_name(NGX_RL_SOURCE_CLOSED), "closed", "closed");
 }
 
 

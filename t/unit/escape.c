@@ -9,8 +9,7 @@
 
 
 static void
-is_escaped(const char *src, size_t len, const char *expected,
-    const char *name)
+is_escaped(const char *src, size_t len, const char *expected, const char *name)
 {
     size_t          n;
     unsigned char  *dst;
@@ -29,10 +28,10 @@ is_escaped(const char *src, size_t len, const char *expected,
 int
 main(void)
 {
-    int             c, plain;
-    char            src[256], expected[8];
-    size_t          n, i;
-    unsigned char   dst[ngx_rl_escape_size(256)];
+    int            c, plain;
+    char           src[256], expected[8];
+    size_t         n, i;
+    unsigned char  dst[ngx_rl_escape_size(256)];
 
     is_escaped("", 0, "", "nothing");
     is_escaped("192.0.2.1", 9, "192.0.2.1", "an address stays as it is");

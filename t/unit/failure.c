@@ -228,8 +228,7 @@ main(void)
         got = ngx_rl_failure(copy, len);
 
         if (!ok(got == errors[i].failure, "%s: \"%s\"",
-                ngx_rl_failure_name(errors[i].failure),
-                errors[i].text))
+                ngx_rl_failure_name(errors[i].failure), errors[i].text))
         {
             diag("got %s", ngx_rl_failure_name(got));
         }
@@ -259,11 +258,8 @@ main(void)
            "%s is one word", ngx_rl_failure_name(f));
 
         for (g = 0; g < f; g++) {
-            if (strcmp(ngx_rl_failure_name(f),
-                       ngx_rl_failure_name(g)) == 0)
-            {
-                ok(0, "%s is the name of one failure",
-                   ngx_rl_failure_name(f));
+            if (strcmp(ngx_rl_failure_name(f), ngx_rl_failure_name(g)) == 0) {
+                ok(0, "%s is the name of one failure", ngx_rl_failure_name(f));
             }
         }
     }
@@ -282,8 +278,7 @@ main(void)
             "of which a client learns nothing");
     is_text(reason_of(NGX_RL_TIMEOUT), "timeout",
             "a client learns of a timeout");
-    is_text(reason_of(NGX_RL_CIRCUIT), "circuit_open",
-            "of an open breaker");
+    is_text(reason_of(NGX_RL_CIRCUIT), "circuit_open", "of an open breaker");
     is_text(reason_of(NGX_RL_CONFIG), "invalid_limit",
             "and of an invalid limit");
 

@@ -162,8 +162,7 @@ test_spread(void)
     uint64_t  shards[5];
 
     for (i = 0; i < 5; i++) {
-        shards[i] = ngx_rl_hash(shard_names[i],
-                                            strlen(shard_names[i]));
+        shards[i] = ngx_rl_hash(shard_names[i], strlen(shard_names[i]));
     }
 
     for (modulo = 0; modulo < 2; modulo++) {
@@ -175,8 +174,7 @@ test_spread(void)
                 for (i = 0; i < KEYS; i++) {
                     s = modulo
                         ? hashes32[k][i] % n
-                        : ngx_rl_hash_consistent(hashes[k][i],
-                                                             shards, n);
+                        : ngx_rl_hash_consistent(hashes[k][i], shards, n);
                     count[s]++;
                 }
 
@@ -208,8 +206,7 @@ test_move(void)
     uint64_t  shards[5];
 
     for (i = 0; i < 5; i++) {
-        shards[i] = ngx_rl_hash(shard_names[i],
-                                            strlen(shard_names[i]));
+        shards[i] = ngx_rl_hash(shard_names[i], strlen(shard_names[i]));
     }
 
     for (k = 0; k < NKINDS; k++) {
@@ -218,10 +215,8 @@ test_move(void)
         astray = 0;
 
         for (i = 0; i < KEYS; i++) {
-            before = ngx_rl_hash_consistent(hashes[k][i], shards,
-                                                        4);
-            after = ngx_rl_hash_consistent(hashes[k][i], shards,
-                                                       5);
+            before = ngx_rl_hash_consistent(hashes[k][i], shards, 4);
+            after = ngx_rl_hash_consistent(hashes[k][i], shards, 5);
 
             if (before != after) {
                 moved++;
@@ -252,8 +247,7 @@ test_order(void)
     static const size_t  order[5] = { 3, 0, 4, 2, 1 };
 
     for (i = 0; i < 5; i++) {
-        shards[i] = ngx_rl_hash(shard_names[i],
-                                            strlen(shard_names[i]));
+        shards[i] = ngx_rl_hash(shard_names[i], strlen(shard_names[i]));
     }
 
     for (i = 0; i < 5; i++) {
@@ -264,10 +258,8 @@ test_order(void)
 
     for (k = 0; k < NKINDS; k++) {
         for (i = 0; i < KEYS; i++) {
-            differ += order[ngx_rl_hash_consistent(hashes[k][i],
-                                                               turned, 5)]
-                      != ngx_rl_hash_consistent(hashes[k][i],
-                                                            shards, 5);
+            differ += order[ngx_rl_hash_consistent(hashes[k][i], turned, 5)]
+                      != ngx_rl_hash_consistent(hashes[k][i], shards, 5);
         }
     }
 
@@ -284,8 +276,7 @@ test_leave(void)
     uint64_t  shards[5];
 
     for (i = 0; i < 5; i++) {
-        shards[i] = ngx_rl_hash(shard_names[i],
-                                            strlen(shard_names[i]));
+        shards[i] = ngx_rl_hash(shard_names[i], strlen(shard_names[i]));
         count[i] = 0;
     }
 

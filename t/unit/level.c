@@ -89,8 +89,7 @@ test_bucket(void)
     bucket = bucket_of(3, "1r/s", 1);
     now = START;
 
-    ok(ngx_rl_level_look(&level, &bucket, now, state),
-       "a new bucket is full");
+    ok(ngx_rl_level_look(&level, &bucket, now, state), "a new bucket is full");
     is_state(state, 3000000, 0, 0, "all of it is there");
     ok(ngx_rl_level_look(&level, &bucket, now, state)
        && state[0] == 3000000, "to look takes nothing");
@@ -105,8 +104,7 @@ test_bucket(void)
     ok(!bucket_take(&level, &bucket, now + 999999, state),
        "a microsecond before a second has passed, too");
     is_state(state, -1 - 999999, 0, 0, "nearly a token is there");
-    ok(bucket_take(&level, &bucket, now + SECOND, state),
-       "then one passes");
+    ok(bucket_take(&level, &bucket, now + SECOND, state), "then one passes");
     is_state(state, 0, 0, 0, "and has taken all of it");
 
     ok(bucket_take(&level, &bucket, now + 100 * SECOND, state),
@@ -231,11 +229,9 @@ test_steps(void)
     bucket.step = 10000;
 
     (void) bucket_take(&level, &bucket, START, state);
-    (void) ngx_rl_level_look(&level, &bucket, START + 80000,
-                                         state);
+    (void) ngx_rl_level_look(&level, &bucket, START + 80000, state);
     is_state(state, -1, 80000, 0, "eight steps without a microtoken");
-    (void) ngx_rl_level_look(&level, &bucket, START + 90000,
-                                         state);
+    (void) ngx_rl_level_look(&level, &bucket, START + 90000, state);
     is_state(state, -2, 0, 0, "the ninth has one");
 }
 
@@ -299,8 +295,7 @@ test_never(void)
     memset(&level, 0, sizeof(level));
 
     (void) bucket_take(&level, &bucket, 1, state);
-    (void) ngx_rl_level_look(&level, &bucket, 1000 * DAY + 1,
-                                         state);
+    (void) ngx_rl_level_look(&level, &bucket, 1000 * DAY + 1, state);
     is_state(state, 999900000 * (int64_t) SECOND + 1000, 0, 0,
              "the slowest rate");
 }
@@ -341,10 +336,8 @@ test_owed(void)
 
     /* over time no more than the rate */
 
-    ok(!ngx_rl_level_look(&level, &bucket, START + 17 * SECOND - 1,
-                                      state)
-       && ngx_rl_level_look(&level, &bucket, START + 17 * SECOND,
-                                        state),
+    ok(!ngx_rl_level_look(&level, &bucket, START + 17 * SECOND - 1, state)
+       && ngx_rl_level_look(&level, &bucket, START + 17 * SECOND, state),
        "eight every eight seconds");
 
     /* with steps */
@@ -352,8 +345,7 @@ test_owed(void)
     memset(&level, 0, sizeof(level));
     bucket.step = 2 * SECOND;
     (void) bucket_take(&level, &bucket, START, state);
-    (void) ngx_rl_level_look(&level, &bucket, START + 3 * SECOND,
-                                         state);
+    (void) ngx_rl_level_look(&level, &bucket, START + 3 * SECOND, state);
     is_state(state, -1, SECOND, 1000000, "steps pay it back, too");
 
     /* and where no token ever comes */
@@ -361,8 +353,7 @@ test_owed(void)
     memset(&level, 0, sizeof(level));
     bucket = bucket_of(1, "0r/s", 100000);
     (void) bucket_take(&level, &bucket, START, state);
-    (void) ngx_rl_level_look(&level, &bucket, START + 1000 * DAY,
-                                         state);
+    (void) ngx_rl_level_look(&level, &bucket, START + 1000 * DAY, state);
     is_state(state, -1, 0, 99999 * (int64_t) SECOND, "or it is owed for ever");
 }
 
@@ -375,11 +366,11 @@ test_owed(void)
 static void
 test_bucket_model(void)
 {
-    int                            run, i, passed;
-    level_t                        level;
-    int64_t                        state[NGX_RL_STATES];
-    uint64_t                       seed, now, taken, first, wrong, late;
-    bucket_t                       bucket;
+    int                run, i, passed;
+    level_t            level;
+    int64_t            state[NGX_RL_STATES];
+    uint64_t           seed, now, taken, first, wrong, late;
+    bucket_t           bucket;
     ngx_rl_decision_t  d;
 
     static const char  *rates[] = {
@@ -419,8 +410,7 @@ test_bucket_model(void)
             }
 
             wrong += taken > bucket.capacity * SECOND
-                             + ngx_rl_rate_refill(&bucket.rate,
-                                                              now - first);
+                             + ngx_rl_rate_refill(&bucket.rate, now - first);
 
             now += tap_random(&seed) % (2 * SECOND);
         }
@@ -444,8 +434,7 @@ test_window(void)
     memset(&log, 0, sizeof(log));
     window = window_of(3, 60 * SECOND, 1);
 
-    ok(ngx_rl_log_look(&log, &window, START, state),
-       "a new window is empty");
+    ok(ngx_rl_log_look(&log, &window, START, state), "a new window is empty");
     is_state(state, 3, 0, 0, "all of it is there, and there is no oldest one");
 
     for (i = 0; i < 3; i++) {
@@ -486,8 +475,7 @@ test_window(void)
     (void) window_take(&log, &window, START - 5, state);
     ok(log.n == 1 && log.entries[0].cost == 3
        && log.entries[0].time == START, "an earlier one leaves with it");
-    ok(!ngx_rl_log_look(&log, &window, START - 5, state),
-       "and counts at once");
+    ok(!ngx_rl_log_look(&log, &window, START - 5, state), "and counts at once");
     is_state(state, -1, 60 * SECOND + 5, 60 * SECOND + 5,
              "for as long as that is");
 }
@@ -549,8 +537,7 @@ test_window_owed(void)
     is_state(state, 0, 120 * SECOND, 0,
              "nothing is left, for two windows instead of one");
     ok(!window_take(&log, &window, START + SECOND, state), "not a second time");
-    is_state(state, -1, 119 * SECOND, 119 * SECOND,
-             "until all of it has left");
+    is_state(state, -1, 119 * SECOND, 119 * SECOND, "until all of it has left");
 
     window.cost = 1;
     ok(!window_take(&log, &window, START + 2 * SECOND, state), "nor a one");
@@ -807,13 +794,11 @@ test_window_model(void)
                     /* and it fits after the wait, not before */
 
                     later = log;
-                    early += !ngx_rl_log_look(&later, &window,
-                                                          now + state[2],
-                                                          then);
+                    early += !ngx_rl_log_look(&later, &window, now + state[2],
+                                              then);
                     later = log;
                     early += ngx_rl_log_look(&later, &window,
-                                                         now + state[2] - 1,
-                                                         then);
+                                             now + state[2] - 1, then);
                 }
 
                 /* as long as the log was never full it is exact */
@@ -824,7 +809,7 @@ test_window_model(void)
                     inexact += last != (used < window.capacity
                                         ? window.capacity - used : 0)
                                || (!passed && used + window.cost
-                                              <= window.capacity);
+                                   <= window.capacity);
                 }
 
                 now += gap_of(kind, window.window, window.capacity, &seed);
@@ -836,8 +821,7 @@ test_window_model(void)
                   "never as if the window were longer by a 31st part");
         is_number(inexact, 0, "up to 64 entries to the microsecond");
         is_number(early, 0, "the wait is neither too short nor too long");
-        ok(denied > 0, "%" PRIu64 " of %" PRIu64 " were denied", denied,
-           total);
+        ok(denied > 0, "%" PRIu64 " of %" PRIu64 " were denied", denied, total);
     }
 }
 
@@ -847,8 +831,8 @@ test_window_model(void)
 static void
 test_share(void)
 {
-    size_t                      i;
-    bucket_t                    bucket;
+    size_t          i;
+    bucket_t        bucket;
     ngx_rl_rate_t   rate;
     ngx_rl_share_t  share;
 
@@ -874,7 +858,7 @@ test_share(void)
         rate = bucket.rate;
 
         (void) ngx_rl_share_parse(cases[i].share,
-                                              strlen(cases[i].share), &share);
+                                  strlen(cases[i].share), &share);
         ngx_rl_level_share(&bucket, &share);
 
         ok(bucket.capacity == cases[i].expected, "%s of %" PRIu64 " is %"
@@ -898,8 +882,7 @@ test_share(void)
     bucket = bucket_of(1, "0.000001r/d", 1);
     share.num = 1;
     ngx_rl_level_share(&bucket, &share);
-    is_number(ngx_rl_rate_wait(&bucket.rate, 1), 1000 * DAY,
-              "none too small");
+    is_number(ngx_rl_rate_wait(&bucket.rate, 1), 1000 * DAY, "none too small");
 
     bucket = bucket_of(5, "0r/s", 1);
     ngx_rl_level_share(&bucket, &share);

@@ -58,8 +58,7 @@ test_edges(void)
        "around 32 bits");
     ok(is_right(INT64_MAX) && is_right((uint64_t) INT64_MAX + 1),
        "around the greatest with a sign");
-    ok(is_right(UINT64_MAX - 1) && is_right(UINT64_MAX),
-       "the greatest of all");
+    ok(is_right(UINT64_MAX - 1) && is_right(UINT64_MAX), "the greatest of all");
 
     power = 1;
 

@@ -30,9 +30,9 @@ rate_of(const char *text)
 static void
 test_rates(void)
 {
-    char                       name[128];
-    size_t                     i;
-    const char                *err;
+    char           name[128];
+    size_t         i;
+    const char    *err;
     ngx_rl_rate_t  rate;
 
     static const struct {
@@ -74,8 +74,7 @@ test_rates(void)
 
     for (i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
         memset(&rate, 0xff, sizeof(rate));
-        err = ngx_rl_rate_parse(rates[i].text,
-                                            strlen(rates[i].text), &rate);
+        err = ngx_rl_rate_parse(rates[i].text, strlen(rates[i].text), &rate);
 
         snprintf(name, sizeof(name), "%s is %" PRIu64 "/%" PRIu64
                  " tokens a second, capacity %" PRIu64 " by default",
@@ -95,7 +94,7 @@ test_rates(void)
 static void
 test_malformed_rates(void)
 {
-    size_t                     i, len;
+    size_t         i, len;
     ngx_rl_rate_t  rate;
 
     static const char  *rates[] = {
@@ -118,8 +117,7 @@ test_malformed_rates(void)
 
     ok(ngx_rl_rate_parse("10r/s\0", 6, &rate) != NULL,
        "a zero byte ends no rate");
-    ok(ngx_rl_rate_parse("1\0r/s", 5, &rate) != NULL,
-       "nor is it a digit");
+    ok(ngx_rl_rate_parse("1\0r/s", 5, &rate) != NULL, "nor is it a digit");
 
     /* every length of a longer text, none of which ends in a zero byte */
 
@@ -133,8 +131,8 @@ test_malformed_rates(void)
 static void
 test_messages(void)
 {
-    uint64_t                    n;
-    const char                 *err;
+    uint64_t        n;
+    const char     *err;
     ngx_rl_rate_t   rate;
     ngx_rl_share_t  share;
 
@@ -160,9 +158,9 @@ test_messages(void)
 static void
 test_shares(void)
 {
-    size_t                       i;
-    const char                  *err;
-    ngx_rl_share_t   share;
+    size_t          i;
+    const char     *err;
+    ngx_rl_share_t  share;
 
     static const struct {
         const char  *text;
@@ -199,7 +197,7 @@ test_shares(void)
     for (i = 0; i < sizeof(shares) / sizeof(shares[0]); i++) {
         memset(&share, 0xff, sizeof(share));
         err = ngx_rl_share_parse(shares[i].text,
-                                             strlen(shares[i].text), &share);
+                                 strlen(shares[i].text), &share);
 
         if (!ok(err == NULL && share.num == shares[i].num
                 && share.den == shares[i].den, "%s is %" PRIu64 " of %"
@@ -217,10 +215,8 @@ test_shares(void)
 
     ok(ngx_rl_share_parse("1/45", 3, &share) == NULL
        && share.den == 4, "the length of a share counts");
-    ok(ngx_rl_share_parse("1/45", 2, &share) != NULL,
-       "and no byte behind it");
-    ok(ngx_rl_share_parse("0.25", 2, &share) != NULL,
-       "nor behind a point");
+    ok(ngx_rl_share_parse("1/45", 2, &share) != NULL, "and no byte behind it");
+    ok(ngx_rl_share_parse("0.25", 2, &share) != NULL, "nor behind a point");
     ok(ngx_rl_share_parse("1\0", 2, &share) != NULL,
        "a zero byte ends no share");
 }
@@ -251,12 +247,10 @@ test_numbers(void)
        && n == 1000000000, "the greatest capacity");
     ok(ngx_rl_capacity_parse("1000000001", 10, &n) != NULL,
        "no more than that");
-    ok(ngx_rl_cost_parse("1", 1, &n) == NULL && n == 1,
-       "the least cost");
+    ok(ngx_rl_cost_parse("1", 1, &n) == NULL && n == 1, "the least cost");
     ok(ngx_rl_cost_parse("100000", 6, &n) == NULL && n == 100000,
        "the greatest cost");
-    ok(ngx_rl_cost_parse("100001", 6, &n) != NULL,
-       "no more than that");
+    ok(ngx_rl_cost_parse("100001", 6, &n) != NULL, "no more than that");
     ok(ngx_rl_capacity_parse("123", 2, &n) == NULL && n == 12,
        "the length counts, not a zero byte");
     ok(ngx_rl_capacity_parse("1\0", 2, &n) != NULL,
@@ -294,8 +288,7 @@ test_cost_bound(void)
 
         ok((ngx_rl_cost_bound(cases[i].text, len, &n) == NULL)
            == cases[i].as_written && n == cases[i].cost,
-           "\"%s\" costs %lu", cases[i].text,
-           (unsigned long) cases[i].cost);
+           "\"%s\" costs %lu", cases[i].text, (unsigned long) cases[i].cost);
     }
 
     ok(ngx_rl_cost_bound("1\0", 2, &n) != NULL && n == 100000,
@@ -308,7 +301,7 @@ test_cost_bound(void)
 static void
 test_check(void)
 {
-    size_t                     i;
+    size_t         i;
     ngx_rl_rate_t  rate;
 
     static const struct {
@@ -347,7 +340,7 @@ test_check(void)
 static void
 test_gcra(void)
 {
-    size_t                     i;
+    size_t         i;
     ngx_rl_rate_t  rate;
 
     static const struct {
@@ -417,8 +410,8 @@ test_gcra(void)
 static void
 test_wait(void)
 {
-    size_t                     i;
-    uint64_t                   us;
+    size_t         i;
+    uint64_t       us;
     ngx_rl_rate_t  rate;
 
     static const struct {
@@ -467,8 +460,7 @@ test_wait(void)
         us = ngx_rl_rate_wait(&rate, waits[i].microtokens);
 
         if (!ok(us == waits[i].us, "at %s %" PRIu64 " microtokens come in %"
-                PRIu64 " us", waits[i].rate, waits[i].microtokens,
-                waits[i].us))
+                PRIu64 " us", waits[i].rate, waits[i].microtokens, waits[i].us))
         {
             diag("got %" PRIu64, us);
         }
@@ -476,8 +468,7 @@ test_wait(void)
 
     rate.num = UINT64_MAX;
     rate.den = 1;
-    is_number(ngx_rl_rate_wait(&rate, UINT64_MAX), 1,
-              "no product overflows");
+    is_number(ngx_rl_rate_wait(&rate, UINT64_MAX), 1, "no product overflows");
 
     rate.num = 1;
     is_number(ngx_rl_rate_wait(&rate, UINT64_MAX - 1),
@@ -490,8 +481,8 @@ test_wait(void)
 static void
 test_refill(void)
 {
-    size_t                     i;
-    uint64_t                   tokens;
+    size_t         i;
+    uint64_t       tokens;
     ngx_rl_rate_t  rate;
 
     static const struct {
@@ -563,10 +554,10 @@ test_refill(void)
 static void
 test_wait_is_least(void)
 {
-    char                             text[64];
-    unsigned                         i, wrong;
-    uint64_t                         seed, tokens, us;
-    ngx_rl_rate_t        rate;
+    char           text[64];
+    unsigned       i, wrong;
+    uint64_t       seed, tokens, us;
+    ngx_rl_rate_t  rate;
     __extension__ unsigned __int128  after, before, due;
 
     static const char  units[] = "smhd";
@@ -614,10 +605,10 @@ test_wait_is_least(void)
 static void
 test_refill_is_greatest(void)
 {
-    char                             text[64];
-    unsigned                         i, wrong;
-    uint64_t                         seed, tokens, us;
-    ngx_rl_rate_t        rate;
+    char           text[64];
+    unsigned       i, wrong;
+    uint64_t       seed, tokens, us;
+    ngx_rl_rate_t  rate;
     __extension__ unsigned __int128  come, got;
 
     seed = 8;
@@ -666,10 +657,10 @@ test_refill_is_greatest(void)
 static void
 test_wait_at_edge(void)
 {
-    int                              i, j;
-    unsigned                         narrow, between, wide, wrong;
-    uint64_t                         seed, most, rest, tokens, us;
-    ngx_rl_rate_t        rate;
+    int            i, j;
+    unsigned       narrow, between, wide, wrong;
+    uint64_t       seed, most, rest, tokens, us;
+    ngx_rl_rate_t  rate;
     __extension__ unsigned __int128  due;
 
     seed = 9;
@@ -720,8 +711,7 @@ test_wait_at_edge(void)
 
             due = (due + rate.num - 1) / rate.num;
 
-            wrong += us != (due < NGX_RL_NEVER
-                            ? (uint64_t) due : NGX_RL_NEVER);
+            wrong += us != (due < NGX_RL_NEVER ? (uint64_t) due : NGX_RL_NEVER);
         }
     }
 
@@ -739,10 +729,10 @@ test_wait_at_edge(void)
 static void
 test_refill_at_edge(void)
 {
-    int                              i, j;
-    unsigned                         narrow, wide, wrong;
-    uint64_t                         seed, most, tokens, us;
-    ngx_rl_rate_t        rate;
+    int            i, j;
+    unsigned       narrow, wide, wrong;
+    uint64_t       seed, most, tokens, us;
+    ngx_rl_rate_t  rate;
     __extension__ unsigned __int128  come;
 
     seed = 10;
@@ -774,7 +764,7 @@ test_refill_at_edge(void)
             come /= rate.den;
 
             wrong += tokens != (come < UINT64_MAX ? (uint64_t) come
-                                                  : UINT64_MAX);
+                                : UINT64_MAX);
         }
     }
 

@@ -25,7 +25,7 @@ typedef struct {
     const char  *name;
     const char  *wire;
     size_t       len;
-    const char  *expected;       /* as render() writes it */
+    const char  *expected;  /* as render() writes it */
 } sample_t;
 
 
@@ -107,8 +107,7 @@ render(const ngx_rl_reply_t *reply)
         break;
 
     case REDIS_REPLY_INTEGER:
-        put(number, snprintf(number, sizeof(number), ":%lld",
-                             reply->integer));
+        put(number, snprintf(number, sizeof(number), ":%lld", reply->integer));
         return;
 
     case REDIS_REPLY_NIL:
@@ -154,7 +153,7 @@ render(const ngx_rl_reply_t *reply)
 static int
 read_all(ngx_rl_reader_t *reader)
 {
-    int                          rc;
+    int              rc;
     ngx_rl_reply_t  *reply;
 
     while ((rc = ngx_rl_reader_next(reader, &reply)) == 1) {
@@ -203,8 +202,8 @@ feed(ngx_rl_reader_t *reader, const char *data, size_t len)
 static void
 test_splits(void)
 {
-    size_t                        i, a, b, wrong;
-    const sample_t               *s;
+    size_t            i, a, b, wrong;
+    const sample_t   *s;
     ngx_rl_reader_t  *reader;
 
     for (i = 0; i < NSAMPLES; i++) {
@@ -254,9 +253,9 @@ test_splits(void)
 static void
 test_many(void)
 {
-    char                          wire[8192], expected[8192], number[32];
-    size_t                        i, len, n, portion, before, wrong;
-    uint64_t                      seed, sent, received;
+    char              wire[8192], expected[8192], number[32];
+    size_t            i, len, n, portion, before, wrong;
+    uint64_t          seed, sent, received;
     ngx_rl_reply_t   *reply;
     ngx_rl_reader_t  *reader;
 
@@ -339,8 +338,8 @@ test_many(void)
 static void
 is_refused(const char *wire, size_t len, const char *name)
 {
-    int                           rc;
-    size_t                        before;
+    int               rc;
+    size_t            before;
     ngx_rl_reply_t   *reply;
     ngx_rl_reader_t  *reader;
 
@@ -373,8 +372,8 @@ is_refused(const char *wire, size_t len, const char *name)
 static void
 test_garbage(void)
 {
-    int                           c, rc, wrong;
-    char                          wire[32];
+    int               c, rc, wrong;
+    char              wire[32];
     ngx_rl_reader_t  *reader;
 
     wrong = 0;
@@ -428,9 +427,9 @@ test_garbage(void)
 static void
 test_hostile(void)
 {
-    int                           rc, sound;
-    char                         *wire;
-    size_t                        i, n;
+    int               rc, sound;
+    char             *wire;
+    size_t            i, n;
     ngx_rl_reader_t  *reader;
 
     static const char  *negative[] = {
@@ -515,9 +514,9 @@ test_hostile(void)
 static void
 test_fill(void)
 {
-    int                           rc;
-    char                         *wire;
-    size_t                        n, head, largest;
+    int               rc;
+    char             *wire;
+    size_t            n, head, largest;
     ngx_rl_reply_t   *reply;
     ngx_rl_reader_t  *reader;
 
@@ -526,10 +525,7 @@ test_fill(void)
 
     reader = ngx_rl_reader_create();
 
-    for (n = NGX_RL_REPLY_ARENA - 256;
-         n < NGX_RL_REPLY_ARENA + 16;
-         n++)
-    {
+    for (n = NGX_RL_REPLY_ARENA - 256; n < NGX_RL_REPLY_ARENA + 16; n++) {
         head = snprintf(wire, 32, "$%zu\r\n", n);
         memset(wire + head, 'y', n);
         memcpy(wire + head + n, "\r\n", 2);
@@ -561,9 +557,9 @@ test_fill(void)
 static int
 read_string(size_t large, size_t len)
 {
-    int                           rc;
-    char                         *wire;
-    size_t                        head, portion, fed;
+    int               rc;
+    char             *wire;
+    size_t            head, portion, fed;
     ngx_rl_reply_t   *reply;
     ngx_rl_reader_t  *reader;
 
@@ -604,8 +600,8 @@ read_string(size_t large, size_t len)
 static void
 test_bounds(void)
 {
-    int                           rc;
-    size_t                        i, wrong, before, usual;
+    int               rc;
+    size_t            i, wrong, before, usual;
     ngx_rl_reply_t   *reply;
     ngx_rl_reader_t  *reader;
 
@@ -654,13 +650,11 @@ test_bounds(void)
     is_number(reply->elements, 50000, "to its end");
     is_number(wrong, 0, "all of it");
 
-    is_number(ngx_rl_reader_expect(reader, 0), 0,
-              "the next one is as usual");
+    is_number(ngx_rl_reader_expect(reader, 0), 0, "the next one is as usual");
     ok(allocated() < usual + BOUND, "the large arena is free again");
 
     is_number(feed(reader, head, sizeof(head) - 1), 0, "the same array");
-    is_number(ngx_rl_reader_next(reader, &reply), -1,
-              "which is too large now");
+    is_number(ngx_rl_reader_next(reader, &reply), -1, "which is too large now");
 
     is_number(ngx_rl_reader_expect(reader, 16777216), 0,
               "a reader that ends while it expects a large one");
@@ -674,9 +668,9 @@ test_bounds(void)
 static void
 is_bounded(const char *begin, const char *filler, const char *name)
 {
-    int                           rc;
-    char                          portion[4096];
-    size_t                        i, before, most, fed;
+    int               rc;
+    char              portion[4096];
+    size_t            i, before, most, fed;
     ngx_rl_reply_t   *reply;
     ngx_rl_reader_t  *reader;
 
@@ -739,12 +733,12 @@ test_endless(void)
 static void
 test_fuzz(void)
 {
-    int                           rc;
-    char                          wire[2048];
-    size_t                        i, n, len, portion, at, count, before;
-    size_t                        replies, errors;
-    uint64_t                      seed, dice;
-    const sample_t               *s;
+    int               rc;
+    char              wire[2048];
+    size_t            i, n, len, portion, at, count, before;
+    size_t            replies, errors;
+    uint64_t          seed, dice;
+    const sample_t   *s;
     ngx_rl_reply_t   *reply;
     ngx_rl_reader_t  *reader;
 
@@ -809,10 +803,7 @@ test_fuzz(void)
 
             rc = feed(reader, wire + at, portion);
 
-            while (rc == 0
-                   && (rc = ngx_rl_reader_next(reader, &reply))
-                      == 1)
-            {
+            while (rc == 0 && (rc = ngx_rl_reader_next(reader, &reply)) == 1) {
                 text.len = 0;
                 render(reply);
                 replies++;

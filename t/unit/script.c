@@ -24,7 +24,7 @@
 #define CLAIMS       NGX_RL_CLAIMS
 #define REFUNDS      NGX_RL_REFUNDS
 
-#define BUNDLE       NGX_RL_BUNDLE
+#define BUNDLE       NGX_RL_EVAL_CALLS
 #define NUMBERS      NGX_RL_NUMBERS
 
 /* the longest command that can be made, and some more */
@@ -101,8 +101,8 @@ window_of(uint64_t limit, uint64_t length, uint64_t cost)
 static ngx_rl_claim_t
 claim_of(const char *key, ngx_rl_bucket_t bucket)
 {
-    size_t                      i;
-    uint64_t                    hash;
+    size_t          i;
+    uint64_t        hash;
     ngx_rl_claim_t  claim;
 
     memset(&claim, 0, sizeof(claim));
@@ -139,34 +139,33 @@ key_of(size_t i)
 
 /* the claims of an array go out together */
 
-static ngx_rl_script_t
+static ngx_rl_call_t
 script_of(ngx_rl_claim_t *claims, size_t n)
 {
-    size_t                       i;
-    ngx_rl_script_t  script;
+    size_t         i;
+    ngx_rl_call_t  call;
 
-    memset(&script, 0, sizeof(script));
+    memset(&call, 0, sizeof(call));
 
     for (i = 0; i < n; i++) {
-        script.claims[i] = &claims[i];
+        call.claims[i] = &claims[i];
     }
 
-    script.n = n;
-    script.times = 1;
-    script.passed = 77;
-    script.now = 1800000000123456ULL;
-    script.id = "7f-1";
-    script.id_len = 4;
+    call.n = n;
+    call.times = 1;
+    call.passed = 77;
+    call.now = 1800000000123456ULL;
+    call.id = "7f-1";
+    call.id_len = 4;
 
-    return script;
+    return call;
 }
 
 
 /* a call each for the claims of an array */
 
 static void
-scripts_of(ngx_rl_script_t *scripts,
-    ngx_rl_claim_t *claims, size_t n)
+scripts_of(ngx_rl_call_t *scripts, ngx_rl_claim_t *claims, size_t n)
 {
     size_t  i;
 
@@ -179,19 +178,18 @@ scripts_of(ngx_rl_script_t *scripts,
 /* the calls of an array, which have to go together */
 
 static void
-bundle_of(ngx_rl_bundle_t *bundle,
-    ngx_rl_script_t *scripts, size_t n)
+bundle_of(ngx_rl_eval_t *eval, ngx_rl_call_t *scripts, size_t n)
 {
     size_t  i;
 
     /* an empty one is one whose number is 0, whatever else was there */
 
-    memset(bundle, 0xaa, sizeof(ngx_rl_bundle_t));
-    bundle->n = 0;
+    memset(eval, 0xaa, sizeof(ngx_rl_eval_t));
+    eval->n = 0;
 
     for (i = 0; i < n; i++) {
 
-        if (!ngx_rl_bundle_add(bundle, &scripts[i])) {
+        if (!ngx_rl_eval_add(eval, &scripts[i])) {
             ok(0, "call %zu goes with those before", i);
         }
     }
@@ -199,68 +197,65 @@ bundle_of(ngx_rl_bundle_t *bundle,
 
 
 static long long
-bundle_command(char **command, ngx_rl_script_t *scripts, size_t n,
-    unsigned eval)
+eval_command(char **command, ngx_rl_call_t *scripts, size_t n, unsigned eval)
 {
-    ngx_rl_bundle_t  bundle;
+    ngx_rl_eval_t  bundle;
 
     bundle_of(&bundle, scripts, n);
 
-    return ngx_rl_bundle_format(command, &bundle, eval);
+    return ngx_rl_eval_format(command, &bundle, eval);
 }
 
 
 /* one that waits for its reply */
 
 static void
-bundle_sent(ngx_rl_bundle_t *bundle,
-    ngx_rl_script_t *scripts, size_t n)
+bundle_sent(ngx_rl_eval_t *eval, ngx_rl_call_t *scripts, size_t n)
 {
     char  *command;
 
-    bundle_of(bundle, scripts, n);
+    bundle_of(eval, scripts, n);
 
-    if (ngx_rl_bundle_format(&command, bundle, 0) < 0) {
+    if (ngx_rl_eval_format(&command, eval, 0) < 0) {
         ok(0, "a bundle is a command");
         return;
     }
 
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 }
 
 
 /* whether a call is not added, and nothing changes by it */
 
 static int
-bundle_refuses(ngx_rl_bundle_t *bundle,
-    ngx_rl_script_t *script)
+bundle_refuses(ngx_rl_eval_t *eval, ngx_rl_call_t *call)
 {
-    int                           added, same;
-    char                         *before, *after;
-    long long                     before_len, after_len;
-    ngx_rl_bundle_t   was;
+    int            added, same;
+    char          *before, *after;
+    long long      before_len, after_len;
+    ngx_rl_eval_t  was;
 
-    before_len = ngx_rl_bundle_format(&before, bundle, 0);
-    was = *bundle;
+    before_len = ngx_rl_eval_format(&before, eval, 0);
+    was = *eval;
 
-    added = ngx_rl_bundle_add(bundle, script);
+    added = ngx_rl_eval_add(eval, call);
 
-    same = bundle->n == was.n && bundle->nlimits == was.nlimits
-           && bundle->nnumbers == was.nnumbers
-           && memcmp(bundle->scripts, was.scripts,
+    same = eval->n == was.n && eval->nlimits == was.nlimits
+           && eval->nnumbers == was.nnumbers
+           && memcmp(eval->scripts, was.scripts,
                      was.n * sizeof(was.scripts[0])) == 0
-           && memcmp(bundle->limits, was.limits,
+           && memcmp(eval->limits, was.limits,
                      was.nlimits * sizeof(was.limits[0])) == 0
-           && memcmp(bundle->numbers, was.numbers,
+           && memcmp(eval->numbers, was.numbers,
                      was.nnumbers * sizeof(was.numbers[0])) == 0;
 
-    after_len = ngx_rl_bundle_format(&after, bundle, 0);
+    after_len = ngx_rl_eval_format(&after, eval, 0);
 
     same = same && after_len == before_len
            && memcmp(after, before, before_len) == 0;
 
-    ngx_rl_script_free(before);
-    ngx_rl_script_free(after);
+    ngx_rl_resp_free(before);
+    ngx_rl_resp_free(after);
 
     return !added && same;
 }
@@ -400,126 +395,124 @@ args_are(const args_t *args, size_t i, const char *name, ...)
 static void
 test_wire(void)
 {
-    char                         *command;
-    long long                     len;
-    ngx_rl_claim_t    claims[3];
-    ngx_rl_refund_t   refunds[2];
-    ngx_rl_script_t   scripts[2], script;
+    char            *command;
+    long long        len;
+    ngx_rl_call_t    scripts[2], call;
+    ngx_rl_claim_t   claims[3];
+    ngx_rl_refund_t  refunds[2];
 
     /* 10 tokens at 7/60 tokens a second are full after 85.714 s */
 
     claims[0] = claim_of("ratelimit:a:{k}", bucket_of(10, "7r/m", 3));
-    script = script_of(claims, 1);
+    call = script_of(claims, 1);
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
 
     is_bytes(command, len, bytes_of("*9\r\n$7\r\nEVALSHA\r\n"
              "$40\r\n" SHA1 "\r\n" "$1\r\n1\r\n" "$15\r\nratelimit:a:{k}\r\n"
              "$2\r\n10\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n3\r\n"
              "$5\r\n86714\r\n"), "one bucket, byte by byte");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     claims[1] = claim_of("b", window_of(5, 60 * SECOND, 2));
-    script = script_of(claims, 2);
+    call = script_of(claims, 2);
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
 
     is_bytes(command, len, bytes_of("*26\r\n$7\r\nEVALSHA\r\n"
-             "$40\r\n" TAKE_SHA1 "\r\n" "$1\r\n2\r\n"
-             "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
+                                    "$40\r\n" TAKE_SHA1 "\r\n" "$1\r\n2\r\n"
+                                    "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
              "$4\r\ntake\r\n" "$5\r\nredis\r\n" "$16\r\n1800000000123456\r\n"
-             "$4\r\n7f-1\r\n" "$1\r\n1\r\n"
+                                    "$4\r\n7f-1\r\n" "$1\r\n1\r\n"
              "$6\r\nbucket\r\n" "$8\r\nenforced\r\n" "$2\r\n10\r\n"
              "$1\r\n3\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n0\r\n"
-             "$5\r\n86714\r\n"
+                                    "$5\r\n86714\r\n"
              "$6\r\nwindow\r\n" "$8\r\nenforced\r\n" "$1\r\n5\r\n"
              "$1\r\n2\r\n" "$8\r\n60000000\r\n" "$1\r\n0\r\n" "$1\r\n0\r\n"
              "$5\r\n61000\r\n"), "a bucket and a window, byte by byte");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     claims[2] = claims[1];
-    scripts[0] = script;
+    scripts[0] = call;
     scripts[1] = script_of(&claims[2], 1);
     scripts[1].times = 12;
 
-    len = bundle_command(&command, scripts, 2, 0);
+    len = eval_command(&command, scripts, 2, 0);
 
     is_bytes(command, len, bytes_of("*33\r\n$7\r\nEVALSHA\r\n"
-             "$40\r\n" TAKE_SHA1 "\r\n" "$1\r\n2\r\n"
-             "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
+                                    "$40\r\n" TAKE_SHA1 "\r\n" "$1\r\n2\r\n"
+                                    "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
              "$4\r\ntake\r\n" "$5\r\nredis\r\n" "$16\r\n1800000000123456\r\n"
-             "$4\r\n7f-1\r\n" "$1\r\n1\r\n"
+                                    "$4\r\n7f-1\r\n" "$1\r\n1\r\n"
              "$6\r\nbucket\r\n" "$8\r\nenforced\r\n" "$2\r\n10\r\n"
              "$1\r\n3\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n0\r\n"
-             "$5\r\n86714\r\n"
+                                    "$5\r\n86714\r\n"
              "$6\r\nwindow\r\n" "$8\r\nenforced\r\n" "$1\r\n5\r\n"
              "$1\r\n2\r\n" "$8\r\n60000000\r\n" "$1\r\n0\r\n" "$1\r\n0\r\n"
-             "$5\r\n61000\r\n"
+                                    "$5\r\n61000\r\n"
              "$1\r\n1\r\n" "$1\r\n2\r\n" "$1\r\n1\r\n" "$1\r\n2\r\n"
-             "$2\r\n12\r\n" "$1\r\n1\r\n" "$1\r\n2\r\n"),
+                                    "$2\r\n12\r\n" "$1\r\n1\r\n" "$1\r\n2\r\n"),
              "with 12 requests for the window alone, byte by byte");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     refunds[0] = refund_of("ratelimit:a:{k}", claims[0].bucket, 3, "7f-1");
     refunds[1] = refund_of("b", claims[1].bucket, 2, "7f-2");
 
-    len = ngx_rl_script_refund(&command, refunds, 2, 0);
+    len = ngx_rl_eval_refund(&command, refunds, 2, 0);
 
     is_bytes(command, len, bytes_of("*13\r\n$7\r\nEVALSHA\r\n"
-             "$40\r\n" REFUND_SHA1 "\r\n" "$1\r\n2\r\n"
-             "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
+                                    "$40\r\n" REFUND_SHA1 "\r\n" "$1\r\n2\r\n"
+                                    "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
              "$6\r\nbucket\r\n" "$2\r\n10\r\n" "$1\r\n3\r\n"
-             "$4\r\n7f-1\r\n"
+                                    "$4\r\n7f-1\r\n"
              "$6\r\nwindow\r\n" "$1\r\n5\r\n" "$1\r\n2\r\n"
-             "$4\r\n7f-2\r\n"),
+                                    "$4\r\n7f-2\r\n"),
              "and what gives them back");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     claims[1] = claim_of("b", bucket_of(10, "7r/m", 3));
     scripts_of(scripts, claims, 2);
     scripts[1].times = 12;
 
-    len = bundle_command(&command, scripts, 2, 0);
+    len = eval_command(&command, scripts, 2, 0);
 
     is_bytes(command, len, bytes_of("*13\r\n$7\r\nEVALSHA\r\n"
-             "$40\r\n" SHA1 "\r\n" "$1\r\n2\r\n"
-             "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
+                                    "$40\r\n" SHA1 "\r\n" "$1\r\n2\r\n"
+                                    "$15\r\nratelimit:a:{k}\r\n" "$1\r\nb\r\n"
              "$2\r\n10\r\n" "$1\r\n7\r\n" "$2\r\n60\r\n" "$1\r\n3\r\n"
              "$5\r\n86714\r\n" "$1\r\n0\r\n" "$1\r\n1\r\n" "$2\r\n12\r\n"),
              "two buckets in a bundle, one of them for 12 requests");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     claims[0] = claim_of("ratelimit:a:{k}", gcra_of(10, "7r/m", 3));
-    script = script_of(claims, 1);
+    call = script_of(claims, 1);
 
     /* a token is 60/7 s, of 16000000 ticks each */
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
 
     is_bytes(command, len, bytes_of("*7\r\n$7\r\nEVALSHA\r\n"
-             "$40\r\n" GCRA_SHA1 "\r\n" "$1\r\n1\r\n"
-             "$15\r\nratelimit:a:{k}\r\n"
+                                    "$40\r\n" GCRA_SHA1 "\r\n" "$1\r\n1\r\n"
+                                    "$15\r\nratelimit:a:{k}\r\n"
              "$10\r\n1371428580\r\n" "$9\r\n411428574\r\n"
-             "$1\r\n0\r\n"),
+                                    "$1\r\n0\r\n"),
              "the same limit by gcra, byte by byte");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    len = ngx_rl_script_command(&command, "AUTH", "bob", "s cret",
-                                            NULL);
+    len = ngx_rl_resp_command(&command, "AUTH", "bob", "s cret", NULL);
     is_bytes(command, len, bytes_of("*3\r\n$4\r\nAUTH\r\n$3\r\nbob\r\n"
-             "$6\r\ns cret\r\n"), "AUTH with a user");
-    ngx_rl_script_free(command);
+                                    "$6\r\ns cret\r\n"), "AUTH with a user");
+    ngx_rl_resp_free(command);
 
-    len = ngx_rl_script_command(&command, "AUTH", "", NULL);
+    len = ngx_rl_resp_command(&command, "AUTH", "", NULL);
     is_bytes(command, len, bytes_of("*2\r\n$4\r\nAUTH\r\n$0\r\n\r\n"),
              "an empty word");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    len = ngx_rl_script_command(&command, "CLIENT", "SETNAME",
-                                            "a\r\nb", NULL);
+    len = ngx_rl_resp_command(&command, "CLIENT", "SETNAME", "a\r\nb", NULL);
     is_bytes(command, len, bytes_of("*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n"
              "$4\r\na\r\nb\r\n"), "a word with a line end in it");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 }
 
 
@@ -531,14 +524,14 @@ test_wire(void)
 static void
 test_short(void)
 {
-    int                           is_short;
-    char                         *command;
-    args_t                        args;
-    size_t                        i, k;
-    long long                     len;
-    const char                   *sha1;
-    ngx_rl_claim_t    claims[4];
-    ngx_rl_script_t   scripts[2], *script;
+    int             is_short;
+    char           *command;
+    args_t          args;
+    size_t          i, k;
+    long long       len;
+    const char     *sha1;
+    ngx_rl_call_t   scripts[2], *call;
+    ngx_rl_claim_t  claims[4];
 
     static const char  *keys[] = { "a", "b", "c", "d" };
 
@@ -571,8 +564,7 @@ test_short(void)
 
     for (i = 0; i < nelts_of(cases); i++) {
         for (k = 0; k < 4; k++) {
-            claims[k] = claim_of(keys[k],
-                                 cases[i].rate
+            claims[k] = claim_of(keys[k], cases[i].rate
                                  ? bucket_of(cases[i].capacity,
                                              cases[i].rate, 1)
                                  : window_of(cases[i].capacity, SECOND, 1));
@@ -590,26 +582,26 @@ test_short(void)
             scripts[k].clock = cases[i].clock;
         }
 
-        script = &scripts[0];
+        call = &scripts[0];
         is_short = cases[i].is_short;
         sha1 = !is_short ? TAKE_SHA1 : cases[i].gcra ? GCRA_SHA1 : SHA1;
 
-        len = bundle_command(&command, script, 1, 0);
+        len = eval_command(&command, call, 1, 0);
 
         ok(args_of(command, len, &args) && arg_is(&args, 1, sha1, 40)
            && arg_number(&args, 2) == cases[i].n, "%s: %s", cases[i].name,
            is_short ? "the short script" : "the long one");
-        ngx_rl_script_free(command);
+        ngx_rl_resp_free(command);
 
-        is_number(ngx_rl_script_short(script), is_short,
+        is_number(ngx_rl_call_short(call), is_short,
                   is_short ? "which needs no id" : "which needs an id");
 
-        len = bundle_command(&command, scripts, 2, 0);
+        len = eval_command(&command, scripts, 2, 0);
 
         ok(args_of(command, len, &args) && arg_is(&args, 1, sha1, 40)
            && arg_number(&args, 2) == 2 * cases[i].n,
            "the same one for two such calls");
-        ngx_rl_script_free(command);
+        ngx_rl_resp_free(command);
     }
 }
 
@@ -617,11 +609,11 @@ test_short(void)
 static void
 test_take_args(void)
 {
-    char                         *command;
-    args_t                        args;
-    long long                     len;
-    ngx_rl_claim_t    claims[3];
-    ngx_rl_script_t   script;
+    char           *command;
+    args_t          args;
+    long long       len;
+    ngx_rl_call_t   call;
+    ngx_rl_claim_t  claims[3];
 
     claims[0] = claim_of("user", bucket_of(1000000000,
                                            "999999999.999999r/d", 100000));
@@ -631,9 +623,9 @@ test_take_args(void)
     claims[1].shadow = 1;
     claims[2] = claim_of("global", bucket_of(7, "0r/s", 1));
 
-    script = script_of(claims, 3);
+    call = script_of(claims, 3);
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
     ok(args_of(command, len, &args), "three limits: a command");
     args_are(&args, 0, "word by word", "EVALSHA", TAKE_SHA1, "3",
              "user", "ip", "global", "take", "redis", "1800000000123456",
@@ -644,50 +636,49 @@ test_take_args(void)
              "31536000000000", "0", "0", "31536001000",
              "bucket", "enforced", "7", "1", "0", "1", "0",
              "31536000000", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    script.preview = 1;
-    script.clock = 1;
-    script.now = 0;
-    script.id = "x y\r\n";
-    script.id_len = 3;
-    script.n = 1;
+    call.preview = 1;
+    call.clock = 1;
+    call.now = 0;
+    call.id = "x y\r\n";
+    call.id_len = 3;
+    call.n = 1;
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
     ok(args_of(command, len, &args), "a preview by nginx's clock: a command");
     args_are(&args, 4, "word by word", "peek", "nginx", "0", "x y",
              "1",
              "bucket", "enforced", "1000000000", "100000",
-             "37037037037037", "3200000000", "86400000000", "172801000",
-             NULL);
-    ngx_rl_script_free(command);
+             "37037037037037", "3200000000", "86400000000", "172801000", NULL);
+    ngx_rl_resp_free(command);
 
     /* a window has no step, whatever is set beside it */
 
     claims[0] = claim_of("w", window_of(5, SECOND, 1));
     claims[0].bucket.step = 7;
-    script = script_of(claims, 1);
+    call = script_of(claims, 1);
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
     ok(args_of(command, len, &args) && arg_number(&args, 15) == 0,
        "a window is sent without a step");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     /* capacity and cost of gcra are ticks, a sixteenth of a microsecond */
 
     claims[0] = claim_of("a", gcra_of(100, "50r/s", 3));
     claims[1] = claim_of("b", gcra_of(5, "1r/m", 2));
     claims[1].shadow = 1;
-    script = script_of(claims, 2);
+    call = script_of(claims, 2);
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
     ok(args_of(command, len, &args), "two of gcra: a command");
     args_are(&args, 5, "in ticks", "take", "redis", "1800000000123456",
              "7f-1", "1",
              "gcra", "enforced", "32000000", "960000", "50", "1", "0", "0",
              "gcra", "shadow", "4800000000", "1920000000", "1", "60", "0",
              "0", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 }
 
 
@@ -696,89 +687,89 @@ test_take_args(void)
 static void
 test_times(void)
 {
-    char                         *command;
-    args_t                        args;
-    long long                     len;
-    ngx_rl_claim_t    claim, other;
-    ngx_rl_bundle_t   bundle;
-    ngx_rl_script_t   script, bucket;
+    char           *command;
+    args_t          args;
+    long long       len;
+    ngx_rl_eval_t   eval;
+    ngx_rl_call_t   call, bucket;
+    ngx_rl_claim_t  claim, other;
 
     claim = claim_of("k", bucket_of(10, "7r/m", 3));
-    script = script_of(&claim, 1);
-    script.times = 12;
+    call = script_of(&claim, 1);
+    call.times = 12;
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
     ok(args_of(command, len, &args), "12 requests for a bucket: a command");
     args_are(&args, 0, "whose last word says how many", "EVALSHA", SHA1, "1",
              "k", "10", "7", "60", "3", "86714", "0", "12", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     claim = claim_of("k", gcra_of(10, "1r/s", 3));
-    script = script_of(&claim, 1);
-    script.times = UINT32_MAX;
+    call = script_of(&claim, 1);
+    call.times = UINT32_MAX;
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
     ok(args_of(command, len, &args), "for gcra: a command");
     args_are(&args, 0, "whose last word says how many", "EVALSHA", GCRA_SHA1,
              "1", "k", "160000000", "48000000", "0", "4294967295", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     /* where numbers come from variables, that is said before */
 
     claim.bucket.varies = 1;
-    script.times = 2;
+    call.times = 2;
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
     ok(args_of(command, len, &args), "for gcra with variables: a command");
     args_are(&args, 4, "which says so", "160000000", "48000000", "1", "2",
              NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    script.times = 1;
+    call.times = 1;
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
     ok(args_of(command, len, &args), "of one request: a command");
     args_are(&args, 4, "which says so, and no number of them", "160000000",
              "48000000", "1", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    script.preview = 1;
+    call.preview = 1;
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
     ok(args_of(command, len, &args), "of the long script: a command");
     args_are(&args, 9, "in place of a step", "gcra", "enforced", "160000000",
              "48000000", "1", "1", "1", "0", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     claim = claim_of("k", window_of(10, SECOND, 3));
-    script = script_of(&claim, 1);
-    script.times = 2;
+    call = script_of(&claim, 1);
+    call.times = 2;
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
     ok(args_of(command, len, &args), "for a window: a command");
     args_are(&args, 0, "which says it before the limit", "EVALSHA", TAKE_SHA1,
              "1", "k", "take", "redis", "1800000000123456", "7f-1", "2",
              "window", "enforced", "10", "3", "1000000", "0", "0", "2000",
              NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     other = claim_of("l", bucket_of(10, "7r/m", 3));
     bucket = script_of(&other, 1);
-    bundle_of(&bundle, &bucket, 1);
-    ok(bundle_refuses(&bundle, &script), "and does not go with a bucket");
+    bundle_of(&eval, &bucket, 1);
+    ok(bundle_refuses(&eval, &call), "and does not go with a bucket");
 }
 
 
 static void
 test_alike(void)
 {
-    char                         *command, names[BUNDLE][8];
-    args_t                        args;
-    size_t                        i, wrong;
-    long long                     len;
-    ngx_rl_claim_t    claims[BUNDLE], other;
-    ngx_rl_script_t   scripts[BUNDLE], a, b;
-    ngx_rl_bundle_t   ab, ba;
+    char           *command, names[BUNDLE][8];
+    args_t          args;
+    size_t          i, wrong;
+    long long       len;
+    ngx_rl_call_t   scripts[BUNDLE], a, b;
+    ngx_rl_eval_t   ab, ba;
+    ngx_rl_claim_t  claims[BUNDLE], other;
 
     for (i = 0; i < BUNDLE; i++) {
         snprintf(names[i], sizeof(names[i]), "k%zu", i);
@@ -787,19 +778,19 @@ test_alike(void)
 
     scripts_of(scripts, claims, BUNDLE);
 
-    len = bundle_command(&command, scripts, 3, 0);
+    len = eval_command(&command, scripts, 3, 0);
     ok(args_of(command, len, &args), "a bundle of three: a command");
     args_are(&args, 0, "with their keys, and the limit once", "EVALSHA", SHA1,
              "3", "k0", "k1", "k2", "10", "7", "60", "3", "86714", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    len = bundle_command(&command, scripts, 2, 1);
+    len = eval_command(&command, scripts, 2, 1);
     ok(args_of(command, len, &args), "a bundle with the text: a command");
     args_are(&args, 0, "word by word", "EVAL", TEXT,
              "2", "k0", "k1", "10", "7", "60", "3", "86714", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    len = bundle_command(&command, scripts, BUNDLE, 0);
+    len = eval_command(&command, scripts, BUNDLE, 0);
     wrong = !args_of(command, len, &args) || args.n != 8 + BUNDLE;
 
     for (i = 0; i < BUNDLE; i++) {
@@ -807,17 +798,17 @@ test_alike(void)
     }
 
     is_number(wrong, 0, "a bundle of 32");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     for (i = 0; i < BUNDLE; i++) {
         claims[i].bucket = gcra_of(10, "7r/m", 3);
     }
 
-    len = bundle_command(&command, scripts, 2, 0);
+    len = eval_command(&command, scripts, 2, 0);
     ok(args_of(command, len, &args), "a bundle of gcra: a command");
     args_are(&args, 0, "with their keys, and the limit once", "EVALSHA",
              GCRA_SHA1, "2", "k0", "k1", "1371428580", "411428574", "0", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     /* which calls may share one */
 
@@ -831,8 +822,8 @@ test_alike(void)
     bundle_of(&ab, &a, 1);                                                    \
     bundle_of(&ba, &b, 1);                                                    \
     ok(expected                                                               \
-       ? ngx_rl_bundle_add(&ab, &b) == 1                          \
-         && ngx_rl_bundle_add(&ba, &a) == 1                       \
+       ? ngx_rl_eval_add(&ab, &b) == 1                                        \
+         && ngx_rl_eval_add(&ba, &a) == 1                                     \
          && ab.n == 2 && ba.n == 2                                            \
        : bundle_refuses(&ab, &b) && bundle_refuses(&ba, &a), name)
 
@@ -875,7 +866,7 @@ test_alike(void)
 
     for (i = 1; i < BUNDLE; i++) {
         wrong += !bundle_refuses(&ab, &b)
-                 || !ngx_rl_bundle_add(&ab, &scripts[i])
+                 || !ngx_rl_eval_add(&ab, &scripts[i])
                  || ab.n != i + 1;
     }
 
@@ -888,13 +879,13 @@ test_alike(void)
 
     b.preview = 1;
     ab.n = 0;
-    ok(ngx_rl_bundle_add(&ab, &b) == 1 && ab.n == 1
+    ok(ngx_rl_eval_add(&ab, &b) == 1 && ab.n == 1
        && ab.nlimits == 1 && ab.nnumbers == 1, "the next one takes any call");
 
     b.preview = 0;
     ab.n = 0;
-    ok(ngx_rl_bundle_add(&ab, &b) == 1 && ab.n == 1
-       && ngx_rl_bundle_add(&ab, &scripts[3]) == 1 && ab.n == 2,
+    ok(ngx_rl_eval_add(&ab, &b) == 1 && ab.n == 1
+       && ngx_rl_eval_add(&ab, &scripts[3]) == 1 && ab.n == 2,
        "and the next one");
 }
 
@@ -904,12 +895,12 @@ test_alike(void)
 static void
 test_alike_times(void)
 {
-    char                         *command, names[BUNDLE][8];
-    args_t                        args;
-    size_t                        i, wrong;
-    long long                     len;
-    ngx_rl_claim_t    claims[BUNDLE];
-    ngx_rl_script_t   scripts[BUNDLE];
+    char           *command, names[BUNDLE][8];
+    args_t          args;
+    size_t          i, wrong;
+    long long       len;
+    ngx_rl_call_t   scripts[BUNDLE];
+    ngx_rl_claim_t  claims[BUNDLE];
 
     for (i = 0; i < BUNDLE; i++) {
         snprintf(names[i], sizeof(names[i]), "k%zu", i);
@@ -925,29 +916,29 @@ test_alike_times(void)
         scripts[1].times = (i == 1) ? 7 : 1;
         scripts[2].times = (i == 2) ? 7 : 1;
 
-        len = bundle_command(&command, scripts, 3, 0);
+        len = eval_command(&command, scripts, 3, 0);
         ok(args_of(command, len, &args),
            "a bundle of three, number %zu for 7 requests: a command", i);
         args_are(&args, 0, "which says of each how many", "EVALSHA", SHA1,
                  "3", "k0", "k1", "k2", "10", "7", "60", "3", "86714", "0",
                  i == 0 ? "7" : "1", i == 1 ? "7" : "1", i == 2 ? "7" : "1",
                  NULL);
-        ngx_rl_script_free(command);
+        ngx_rl_resp_free(command);
     }
 
     /* those that are not part of it do not count */
 
-    len = bundle_command(&command, scripts, 2, 1);
+    len = eval_command(&command, scripts, 2, 1);
     ok(args_of(command, len, &args), "without that one: a command");
     args_are(&args, 0, "which says nothing of it", "EVAL", TEXT, "2", "k0",
              "k1", "10", "7", "60", "3", "86714", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     for (i = 0; i < BUNDLE; i++) {
         scripts[i].times = UINT32_MAX - i;
     }
 
-    len = bundle_command(&command, scripts, BUNDLE, 0);
+    len = eval_command(&command, scripts, BUNDLE, 0);
     wrong = !args_of(command, len, &args) || args.n != 9 + 2 * BUNDLE;
 
     for (i = 0; i < BUNDLE; i++) {
@@ -957,37 +948,37 @@ test_alike_times(void)
 
     is_number(wrong, 0, "a bundle of 32, all of them for many: each in its "
               "place");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     for (i = 0; i < BUNDLE; i++) {
         claims[i].bucket = gcra_of(10, "7r/m", 3);
         scripts[i].times = i % 3 + 1;
     }
 
-    len = bundle_command(&command, scripts, 4, 0);
+    len = eval_command(&command, scripts, 4, 0);
     ok(args_of(command, len, &args), "of gcra: a command");
     args_are(&args, 0, "which says how many at the end as well", "EVALSHA",
              GCRA_SHA1, "4", "k0", "k1", "k2", "k3", "1371428580",
              "411428574", "0", "1", "2", "3", "1", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     for (i = 0; i < BUNDLE; i++) {
         claims[i].bucket.varies = 1;
     }
 
-    len = bundle_command(&command, scripts, 3, 0);
+    len = eval_command(&command, scripts, 3, 0);
     ok(args_of(command, len, &args), "of gcra with variables: a command");
     args_are(&args, 6, "which says so before", "1371428580", "411428574",
              "1", "1", "2", "3", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     scripts[1].times = 1;
 
-    len = bundle_command(&command, scripts, 2, 0);
+    len = eval_command(&command, scripts, 2, 0);
     ok(args_of(command, len, &args), "of one request each: a command");
     args_are(&args, 5, "which says so, and no number of them", "1371428580",
              "411428574", "1", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     /* of a bucket that can't be told */
 
@@ -997,11 +988,11 @@ test_alike_times(void)
         scripts[i].times = 2;
     }
 
-    len = bundle_command(&command, scripts, 2, 0);
+    len = eval_command(&command, scripts, 2, 0);
     ok(args_of(command, len, &args), "of buckets with variables: a command");
     args_are(&args, 5, "which need not know", "10", "7", "60", "3", "86714",
              "0", "2", "2", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 }
 
 
@@ -1016,8 +1007,8 @@ test_alike_times(void)
 
 
 typedef struct {
-    ngx_rl_claim_t    claims[10];
-    ngx_rl_script_t   scripts[CALLS];
+    ngx_rl_claim_t  claims[10];
+    ngx_rl_call_t   scripts[CALLS];
 } family_t;
 
 
@@ -1074,7 +1065,7 @@ static const struct {
 static void
 family_of(family_t *f)
 {
-    size_t                       i;
+    size_t           i;
     ngx_rl_claim_t  *claims;
 
     claims = f->claims;
@@ -1206,14 +1197,14 @@ family_call(size_t element)
 static void
 test_bundle(void)
 {
-    char                         *command, *single;
-    args_t                        args;
-    size_t                        i, wrong;
-    family_t                      family;
-    long long                     len, single_len;
-    ngx_rl_claim_t    claims[9];
-    ngx_rl_bundle_t   bundle;
-    ngx_rl_script_t   scripts[3];
+    char           *command, *single;
+    args_t          args;
+    size_t          i, wrong;
+    family_t        family;
+    long long       len, single_len;
+    ngx_rl_eval_t   eval;
+    ngx_rl_call_t   scripts[3];
+    ngx_rl_claim_t  claims[9];
 
     claims[0] = claim_of("user:1", bucket_of(10, "7r/m", 3));
     claims[1] = claim_of("ip:1", gcra_of(100, "50r/s", 3));
@@ -1242,7 +1233,7 @@ test_bundle(void)
     scripts[1].id = "7f-22";
     scripts[1].id_len = 5;
 
-    len = bundle_command(&command, scripts, 3, 0);
+    len = eval_command(&command, scripts, 3, 0);
     ok(args_of(command, len, &args), "three calls: a command");
     args_are(&args, 0, "with each limit once, and the numbers of the calls'",
              "EVALSHA", TAKE_SHA1, "5",
@@ -1256,9 +1247,9 @@ test_bundle(void)
              "1", "3", "1", "2", "3",
              "1", "3", "4", "2", "3",
              "1", "3", "3", "1", "5", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    len = bundle_command(&command, &scripts[1], 2, 1);
+    len = eval_command(&command, &scripts[1], 2, 1);
     ok(args_of(command, len, &args), "two of them with the text: a command");
     args_are(&args, 0, "with their own limits", "EVAL", TAKE_TEXT, "5",
              "user:2", "ip:1", "all", "user:1", "user:3",
@@ -1270,7 +1261,7 @@ test_bundle(void)
              "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
              "1", "3", "1", "2", "3",
              "1", "3", "3", "4", "5", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     /* the same limits in the same order, and in another one */
 
@@ -1279,32 +1270,32 @@ test_bundle(void)
     scripts[2].claims[1] = &claims[4];
     scripts[2].claims[2] = &claims[7];
 
-    len = bundle_command(&command, scripts, 3, 0);
+    len = eval_command(&command, scripts, 3, 0);
     ok(args_of(command, len, &args) && arg_number(&args, 2) == 3,
        "three calls with the same limits: these once");
     args_are(&args, 35, "in the order that each call has them",
              "1", "3", "1", "2", "3",
              "1", "3", "1", "2", "3",
              "1", "3", "3", "2", "1", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     /* one call has no numbers, however it is made */
 
     for (i = 0; i < 4; i++) {
         scripts[0].preview = i >> 1;
 
-        len = bundle_command(&command, scripts, 1, i & 1);
+        len = eval_command(&command, scripts, 1, i & 1);
         ok(args_of(command, len, &args) && args.n == 35,
            "a single call: without the numbers of its limits");
-        ngx_rl_script_free(command);
+        ngx_rl_resp_free(command);
     }
 
     /* of all kinds, some for several requests */
 
     family_of(&family);
-    bundle_of(&bundle, family.scripts, CALLS);
+    bundle_of(&eval, family.scripts, CALLS);
 
-    len = ngx_rl_bundle_format(&command, &bundle, 0);
+    len = ngx_rl_eval_format(&command, &eval, 0);
     ok(args_of(command, len, &args), "five calls: a command");
     args_are(&args, 0, "word by word", "EVALSHA", TAKE_SHA1, "6",
              "user:1", "ip:1", "all", "other", "gcra", "step",
@@ -1321,19 +1312,19 @@ test_bundle(void)
              "1", "3", "3", "5", "1",
              "1", "2", "5", "2",
              "3", "1", "6", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     wrong = 0;
 
     for (i = 0; i < CALLS; i++) {
-        wrong += bundle.elements[i] != family_calls[i].elements;
+        wrong += eval.elements[i] != family_calls[i].elements;
     }
 
     is_number(wrong, 0, "and so many numbers are expected for each");
 
     /* its first call may be one for several requests */
 
-    len = bundle_command(&command, &family.scripts[1], 2, 0);
+    len = eval_command(&command, &family.scripts[1], 2, 0);
     ok(args_of(command, len, &args), "the first one for 5: a command");
     args_are(&args, 7, "which says so twice",
              "take", "redis", "1800000000123456", "7f-1", "5",
@@ -1344,29 +1335,29 @@ test_bundle(void)
              "bucket", "enforced", "10", "3", "1", "1", "0", "11000",
              "5", "1", "1",
              "1", "3", "2", "3", "4", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     /* formatted again it is the same, and once emptied it begins anew */
 
-    single_len = bundle_command(&single, family.scripts, CALLS, 1);
-    len = ngx_rl_bundle_format(&command, &bundle, 1);
+    single_len = eval_command(&single, family.scripts, CALLS, 1);
+    len = ngx_rl_eval_format(&command, &eval, 1);
     is_bytes(command, len, single, single_len, "a bundle can be sent again");
-    ngx_rl_script_free(command);
-    ngx_rl_script_free(single);
+    ngx_rl_resp_free(command);
+    ngx_rl_resp_free(single);
 
-    single_len = bundle_command(&single, &family.scripts[2], 2, 0);
+    single_len = eval_command(&single, &family.scripts[2], 2, 0);
 
-    bundle.n = 0;
+    eval.n = 0;
 
-    ok(ngx_rl_bundle_add(&bundle, &family.scripts[2])
-       && ngx_rl_bundle_add(&bundle, &family.scripts[3])
-       && bundle.n == 2 && bundle.nlimits == 4 && bundle.nnumbers == 5,
+    ok(ngx_rl_eval_add(&eval, &family.scripts[2])
+       && ngx_rl_eval_add(&eval, &family.scripts[3])
+       && eval.n == 2 && eval.nlimits == 4 && eval.nnumbers == 5,
        "those of its calls that still wait can be put together again");
-    len = ngx_rl_bundle_format(&command, &bundle, 0);
+    len = ngx_rl_eval_format(&command, &eval, 0);
     is_bytes(command, len, single, single_len, "and nothing is left of the "
              "others");
-    ngx_rl_script_free(command);
-    ngx_rl_script_free(single);
+    ngx_rl_resp_free(command);
+    ngx_rl_resp_free(single);
 }
 
 
@@ -1375,13 +1366,13 @@ test_bundle(void)
 static void
 test_bundle_previews(void)
 {
-    char                         *command;
-    args_t                        args;
-    size_t                        i;
-    long long                     len;
-    ngx_rl_claim_t    claims[3];
-    ngx_rl_bundle_t   bundle;
-    ngx_rl_script_t   scripts[3];
+    char           *command;
+    args_t          args;
+    size_t          i;
+    long long       len;
+    ngx_rl_eval_t   eval;
+    ngx_rl_call_t   scripts[3];
+    ngx_rl_claim_t  claims[3];
 
     claims[0] = claim_of("a", bucket_of(10, "7r/m", 3));
     claims[1] = claim_of("b", bucket_of(20, "1r/s", 1));
@@ -1393,7 +1384,7 @@ test_bundle_previews(void)
         scripts[i].preview = 1;
     }
 
-    len = bundle_command(&command, scripts, 3, 0);
+    len = eval_command(&command, scripts, 3, 0);
     ok(args_of(command, len, &args), "three previews: a command");
     args_are(&args, 0, "of buckets that are not alike, one of them twice",
              "EVALSHA", TAKE_SHA1, "2", "a", "b",
@@ -1401,7 +1392,7 @@ test_bundle_previews(void)
              "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
              "bucket", "enforced", "20", "1", "1", "1", "0", "21000",
              "1", "1", "1", "1", "1", "2", "1", "1", "1", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     for (i = 0; i < 3; i++) {
         scripts[i].preview = 0;
@@ -1409,18 +1400,18 @@ test_bundle_previews(void)
         scripts[i].times = i + 1;
     }
 
-    bundle_of(&bundle, scripts, 3);
-    len = ngx_rl_bundle_format(&command, &bundle, 0);
+    bundle_of(&eval, scripts, 3);
+    len = ngx_rl_eval_format(&command, &eval, 0);
     ok(args_of(command, len, &args), "three by nginx's clock: a command");
     args_are(&args, 5, "each with its number of requests",
              "take", "nginx", "1800000000123456", "7f-1", "1",
              "bucket", "enforced", "10", "3", "7", "60", "0", "86714",
              "bucket", "enforced", "20", "1", "1", "1", "0", "21000",
              "1", "1", "1", "2", "1", "2", "3", "1", "1", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    ok(bundle.elements[0] == 1 && bundle.elements[1] == 2
-       && bundle.elements[2] == 2,
+    ok(eval.elements[0] == 1 && eval.elements[1] == 2
+       && eval.elements[2] == 2,
        "of which only those for several are told how many pass");
 
     for (i = 0; i < 3; i++) {
@@ -1428,10 +1419,10 @@ test_bundle_previews(void)
         scripts[i].times = 1;
     }
 
-    len = bundle_command(&command, scripts, 3, 0);
+    len = eval_command(&command, scripts, 3, 0);
     ok(args_of(command, len, &args) && arg_is(&args, 5, bytes_of("peek"))
        && arg_is(&args, 6, bytes_of("nginx")), "or both");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 }
 
 
@@ -1440,20 +1431,20 @@ test_bundle_previews(void)
 static void
 test_bundle_refusals(void)
 {
-    char                         *command;
-    args_t                        args;
-    size_t                        i;
-    unsigned                      preview, clock;
-    long long                     len;
-    ngx_rl_claim_t    claims[2], others[3], last[2];
-    ngx_rl_bundle_t   bundle;
-    ngx_rl_script_t   script, other, one;
+    char           *command;
+    args_t          args;
+    size_t          i;
+    unsigned        preview, clock;
+    long long       len;
+    ngx_rl_eval_t   eval;
+    ngx_rl_call_t   call, other, one;
+    ngx_rl_claim_t  claims[2], others[3], last[2];
 
     claims[0] = claim_of("a", bucket_of(10, "7r/m", 3));
     claims[1] = claim_of("w", window_of(5, 60 * SECOND, 2));
-    script = script_of(claims, 2);
+    call = script_of(claims, 2);
 
-    bundle_of(&bundle, &script, 1);
+    bundle_of(&eval, &call, 1);
 
     /* the first limit of the other one is new, and so is its last */
 
@@ -1463,7 +1454,7 @@ test_bundle_refusals(void)
     others[2] = claim_of("c", bucket_of(10, "7r/m", 3));                      \
     other = script_of(others, 3);                                             \
     what;                                                                     \
-    ok(bundle_refuses(&bundle, &other), name)
+    ok(bundle_refuses(&eval, &other), name)
 
     refused(other.preview = 1, "a preview does not go with a take");
     refused(other.clock = 1, "nor does one by another clock");
@@ -1473,22 +1464,18 @@ test_bundle_refusals(void)
     refused(others[1].bucket.rate.den--, "or another unit of it");
     refused(others[1].bucket.step = SECOND, "or a step");
     refused(others[1].bucket.varies = 1, "or numbers that vary");
-    refused(others[1].bucket.algorithm = NGX_RL_GCRA,
-            "or another algorithm");
+    refused(others[1].bucket.algorithm = NGX_RL_GCRA, "or another algorithm");
     refused(others[1].shadow = 1, "or is a shadow");
     refused((others[1] = claims[1], others[1].bucket.window++),
             "a window has another length");
     refused((others[1] = claims[1], others[1].bucket.capacity--),
             "or another limit");
-    refused((others[1] = claims[1], others[1].shadow = 1),
-            "or is a shadow");
+    refused((others[1] = claims[1], others[1].shadow = 1), "or is a shadow");
     refused((others[2] = claims[1], others[2].bucket.cost++),
             "the last limit is another one");
-    refused((others[0] = claims[1], others[0].bucket.cost++),
-            "or the first");
+    refused((others[0] = claims[1], others[0].bucket.cost++), "or the first");
     refused(other.n = 1, "a call that is short does not go with a long one");
-    refused((other.n = 1, others[0] = claims[0]),
-            "though its limit is there");
+    refused((other.n = 1, others[0] = claims[0]), "though its limit is there");
     refused((other.n = 1, others[0].bucket = gcra_of(10, "7r/m", 3)),
             "nor does one of gcra");
 
@@ -1496,23 +1483,22 @@ test_bundle_refusals(void)
 
     one = script_of(&others[1], 1);
     others[1] = claims[0];
-    bundle_of(&bundle, &one, 1);
-    ok(bundle_refuses(&bundle, &script), "nor a long one with a short one");
+    bundle_of(&eval, &one, 1);
+    ok(bundle_refuses(&eval, &call), "nor a long one with a short one");
 
     others[1] = claims[1];
-    bundle_of(&bundle, &one, 1);
-    ok(ngx_rl_bundle_add(&bundle, &script) == 1,
-       "but one with a window alone");
+    bundle_of(&eval, &one, 1);
+    ok(ngx_rl_eval_add(&eval, &call) == 1, "but one with a window alone");
 
     /* all that a bundle can be, and all that a call can be */
 
     for (i = 0; i < 16; i++) {
-        script.preview = i & 1;
-        script.clock = i >> 1 & 1;
+        call.preview = i & 1;
+        call.clock = i >> 1 & 1;
         preview = i >> 2 & 1;
         clock = i >> 3 & 1;
 
-        bundle_of(&bundle, &script, 1);
+        bundle_of(&eval, &call, 1);
 
         others[0] = claims[0];
         others[1] = claims[1];
@@ -1520,25 +1506,25 @@ test_bundle_refusals(void)
         other.preview = preview;
         other.clock = clock;
 
-        if (script.preview == preview && script.clock == clock) {
-            ok(ngx_rl_bundle_add(&bundle, &other) == 1
-               && bundle.n == 2 && bundle.nlimits == 2
-               && bundle.nnumbers == 4, "two %ss by %s's clock go together",
+        if (call.preview == preview && call.clock == clock) {
+            ok(ngx_rl_eval_add(&eval, &other) == 1
+               && eval.n == 2 && eval.nlimits == 2
+               && eval.nnumbers == 4, "two %ss by %s's clock go together",
                preview ? "preview" : "take", clock ? "nginx" : "redis");
 
         } else {
-            ok(bundle_refuses(&bundle, &other),
+            ok(bundle_refuses(&eval, &other),
                "a %s by %s's clock does not go with a %s by %s's",
                preview ? "preview" : "take", clock ? "nginx" : "redis",
-               script.preview ? "preview" : "take",
-               script.clock ? "nginx" : "redis");
+               call.preview ? "preview" : "take",
+               call.clock ? "nginx" : "redis");
         }
     }
 
     /* after all that was refused, the numbers are right */
 
-    script = script_of(claims, 2);
-    bundle_of(&bundle, &script, 1);
+    call = script_of(claims, 2);
+    bundle_of(&eval, &call, 1);
 
     refused(others[1].bucket.cost++, "refused with two new limits");
 
@@ -1546,25 +1532,25 @@ test_bundle_refusals(void)
     last[1] = claims[0];
     one = script_of(last, 2);
 
-    ok(ngx_rl_bundle_add(&bundle, &one) == 1,
+    ok(ngx_rl_eval_add(&eval, &one) == 1,
        "one with a new limit is added after it");
 
     refused(others[1].shadow = 1, "refused again");
 
     others[1].shadow = 0;
-    ok(ngx_rl_bundle_add(&bundle, &other) == 1,
+    ok(ngx_rl_eval_add(&eval, &other) == 1,
        "and added, now that it is all right");
 
 #undef refused
 
-    len = ngx_rl_bundle_format(&command, &bundle, 0);
+    len = ngx_rl_eval_format(&command, &eval, 0);
     ok(args_of(command, len, &args) && arg_number(&args, 2) == 5
        && arg_is(&args, 3, bytes_of("a")) && arg_is(&args, 4, bytes_of("w"))
        && arg_is(&args, 5, bytes_of("d")) && arg_is(&args, 6, bytes_of("b"))
        && arg_is(&args, 7, bytes_of("c")), "their limits are there");
     args_are(&args, 53, "and their numbers are right", "1", "2", "1", "2",
              "1", "2", "3", "1", "1", "3", "4", "1", "5", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 }
 
 
@@ -1573,12 +1559,12 @@ test_bundle_refusals(void)
 static void
 test_bundle_hashes(void)
 {
-    char                         *command;
-    args_t                        args;
-    long long                     len;
-    ngx_rl_claim_t    claims[5];
-    ngx_rl_bundle_t   bundle;
-    ngx_rl_script_t   scripts[5];
+    char           *command;
+    args_t          args;
+    long long       len;
+    ngx_rl_eval_t   eval;
+    ngx_rl_call_t   scripts[5];
+    ngx_rl_claim_t  claims[5];
 
     claims[0] = claim_of("aa", window_of(5, SECOND, 2));
     claims[1] = claims[0];
@@ -1593,16 +1579,16 @@ test_bundle_hashes(void)
     claims[4] = claims[0];
 
     scripts_of(scripts, claims, 5);
-    bundle_of(&bundle, scripts, 5);
+    bundle_of(&eval, scripts, 5);
 
-    len = ngx_rl_bundle_format(&command, &bundle, 0);
+    len = ngx_rl_eval_format(&command, &eval, 0);
     ok(args_of(command, len, &args) && arg_number(&args, 2) == 4
        && arg_is(&args, 3, bytes_of("aa")) && arg_is(&args, 4, bytes_of("bb"))
        && arg_is(&args, 5, bytes_of("cc"))
        && arg_is(&args, 6, bytes_of("aaa")), "four different limits of five");
     args_are(&args, 44, "which are not mixed up", "1", "1", "1", "1", "1",
              "2", "1", "1", "3", "1", "1", "4", "1", "1", "1", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     /* those that are different may differ */
 
@@ -1611,24 +1597,22 @@ test_bundle_hashes(void)
     claims[3].bucket = bucket_of(1, "1r/d", 1);
     claims[3].bucket.step = SECOND;
 
-    bundle_of(&bundle, scripts, 5);
-    ok(bundle.n == 5 && bundle.nlimits == 4 && bundle.nnumbers == 5
-       && memcmp(bundle.numbers, "\1\2\3\4\1", 5) == 0,
+    bundle_of(&eval, scripts, 5);
+    ok(eval.n == 5 && eval.nlimits == 4 && eval.nnumbers == 5
+       && memcmp(eval.numbers, "\1\2\3\4\1", 5) == 0,
        "and may be any limits");
 }
 
 
 /* "n" limits for a call, in order from "first" on */
 
-static ngx_rl_script_t
-windows_of(ngx_rl_claim_t *claims, char names[][8], size_t first,
-    size_t n)
+static ngx_rl_call_t
+windows_of(ngx_rl_claim_t *claims, char names[][8], size_t first, size_t n)
 {
     size_t  i;
 
     for (i = 0; i < n; i++) {
-        claims[i] = claim_of(names[first + i],
-                             window_of(5, 60 * SECOND, 2));
+        claims[i] = claim_of(names[first + i], window_of(5, 60 * SECOND, 2));
     }
 
     return script_of(claims, n);
@@ -1640,14 +1624,14 @@ windows_of(ngx_rl_claim_t *claims, char names[][8], size_t first,
 static void
 test_bundle_edges(void)
 {
-    char                         *command, names[4 * CLAIMS][8];
-    args_t                        args;
-    size_t                        i, k, arg, wrong;
-    long long                     len;
-    ngx_rl_claim_t    claims[NUMBERS + CLAIMS];
-    ngx_rl_claim_t    more[CLAIMS], all[BUNDLE + 1], own;
-    ngx_rl_bundle_t   bundle;
-    ngx_rl_script_t   scripts[BUNDLE + 1], script, last;
+    char           *command, names[4 * CLAIMS][8];
+    args_t          args;
+    size_t          i, k, arg, wrong;
+    long long       len;
+    ngx_rl_eval_t   eval;
+    ngx_rl_call_t   scripts[BUNDLE + 1], call, last;
+    ngx_rl_claim_t  claims[NUMBERS + CLAIMS];
+    ngx_rl_claim_t  more[CLAIMS], all[BUNDLE + 1], own;
 
     for (i = 0; i < nelts_of(names); i++) {
         snprintf(names[i], sizeof(names[i]), "k%02zu", i);
@@ -1659,47 +1643,47 @@ test_bundle_edges(void)
         scripts[i] = windows_of(&all[i], names, 0, 1);
     }
 
-    bundle_of(&bundle, scripts, BUNDLE);
-    ok(bundle.n == BUNDLE && bundle.nlimits == 1 && bundle.nnumbers == BUNDLE,
+    bundle_of(&eval, scripts, BUNDLE);
+    ok(eval.n == BUNDLE && eval.nlimits == 1 && eval.nnumbers == BUNDLE,
        "32 calls for one limit");
-    ok(bundle_refuses(&bundle, &scripts[BUNDLE]), "and not one more");
+    ok(bundle_refuses(&eval, &scripts[BUNDLE]), "and not one more");
 
     for (i = 0; i <= BUNDLE; i++) {
         scripts[i] = windows_of(&all[i], names, i, 1);
     }
 
-    bundle_of(&bundle, scripts, BUNDLE);
-    ok(bundle.n == BUNDLE && bundle.nlimits == BUNDLE
-       && bundle.nnumbers == BUNDLE, "32 calls for 32 limits");
-    ok(bundle_refuses(&bundle, &scripts[BUNDLE]), "and not one more");
+    bundle_of(&eval, scripts, BUNDLE);
+    ok(eval.n == BUNDLE && eval.nlimits == BUNDLE
+       && eval.nnumbers == BUNDLE, "32 calls for 32 limits");
+    ok(bundle_refuses(&eval, &scripts[BUNDLE]), "and not one more");
 
     /* 32 limits of two calls */
 
     scripts[0] = windows_of(claims, names, 0, CLAIMS);
     scripts[1] = windows_of(&claims[CLAIMS], names, CLAIMS, CLAIMS);
 
-    bundle_of(&bundle, scripts, 2);
-    ok(bundle.n == 2 && bundle.nlimits == BUNDLE && bundle.nnumbers == BUNDLE,
+    bundle_of(&eval, scripts, 2);
+    ok(eval.n == 2 && eval.nlimits == BUNDLE && eval.nnumbers == BUNDLE,
        "two calls for 32 limits");
 
-    script = windows_of(more, names, BUNDLE, 1);
-    ok(bundle_refuses(&bundle, &script), "a limit more is too much");
+    call = windows_of(more, names, BUNDLE, 1);
+    ok(bundle_refuses(&eval, &call), "a limit more is too much");
 
-    script = windows_of(more, names, BUNDLE - CLAIMS + 1, CLAIMS);
-    ok(bundle_refuses(&bundle, &script), "even if it is the last of a call");
+    call = windows_of(more, names, BUNDLE - CLAIMS + 1, CLAIMS);
+    ok(bundle_refuses(&eval, &call), "even if it is the last of a call");
 
-    script = windows_of(more, names, BUNDLE, CLAIMS);
-    ok(bundle_refuses(&bundle, &script), "and so are 16");
+    call = windows_of(more, names, BUNDLE, CLAIMS);
+    ok(bundle_refuses(&eval, &call), "and so are 16");
 
-    script = windows_of(more, names, 8, CLAIMS);
-    ok(ngx_rl_bundle_add(&bundle, &script) == 1
-       && bundle.n == 3 && bundle.nlimits == BUNDLE
-       && bundle.nnumbers == 3 * CLAIMS, "another call for those is not");
+    call = windows_of(more, names, 8, CLAIMS);
+    ok(ngx_rl_eval_add(&eval, &call) == 1
+       && eval.n == 3 && eval.nlimits == BUNDLE
+       && eval.nnumbers == 3 * CLAIMS, "another call for those is not");
 
     wrong = 0;
 
     for (i = 0; i < CLAIMS; i++) {
-        wrong += bundle.numbers[2 * CLAIMS + i] != 9 + i;
+        wrong += eval.numbers[2 * CLAIMS + i] != 9 + i;
     }
 
     is_number(wrong, 0, "and has their numbers");
@@ -1707,18 +1691,18 @@ test_bundle_edges(void)
     /* up to the last one */
 
     scripts[1].n = CLAIMS - 1;
-    bundle_of(&bundle, scripts, 2);
+    bundle_of(&eval, scripts, 2);
 
-    script = windows_of(more, names, BUNDLE - 1, 2);
-    ok(bundle_refuses(&bundle, &script), "of 31 limits: two are too many");
+    call = windows_of(more, names, BUNDLE - 1, 2);
+    ok(bundle_refuses(&eval, &call), "of 31 limits: two are too many");
 
     last = windows_of(&own, names, BUNDLE, 1);
-    ok(ngx_rl_bundle_add(&bundle, &last) == 1
-       && bundle.nlimits == BUNDLE && bundle.numbers[BUNDLE - 1] == BUNDLE,
+    ok(ngx_rl_eval_add(&eval, &last) == 1
+       && eval.nlimits == BUNDLE && eval.numbers[BUNDLE - 1] == BUNDLE,
        "one is not");
 
-    script = windows_of(more, names, 4 * CLAIMS - 1, 1);
-    ok(bundle_refuses(&bundle, &script), "and then there are 32");
+    call = windows_of(more, names, 4 * CLAIMS - 1, 1);
+    ok(bundle_refuses(&eval, &call), "and then there are 32");
 
     /* 96 numbers of six calls, and of seven */
 
@@ -1726,27 +1710,27 @@ test_bundle_edges(void)
         scripts[i] = windows_of(&claims[i * CLAIMS], names, i % 3, CLAIMS);
     }
 
-    bundle_of(&bundle, scripts, NUMBERS / CLAIMS);
-    ok(bundle.nlimits == CLAIMS + 2 && bundle.nnumbers == NUMBERS,
+    bundle_of(&eval, scripts, NUMBERS / CLAIMS);
+    ok(eval.nlimits == CLAIMS + 2 && eval.nnumbers == NUMBERS,
        "six calls with 16 limits each");
 
-    script = windows_of(more, names, 0, 1);
-    ok(bundle_refuses(&bundle, &script), "and not one limit more");
+    call = windows_of(more, names, 0, 1);
+    ok(bundle_refuses(&eval, &call), "and not one limit more");
 
     scripts[i - 1].n--;
-    bundle_of(&bundle, scripts, NUMBERS / CLAIMS);
-    ok(bundle.nnumbers == NUMBERS - 1, "one less");
+    bundle_of(&eval, scripts, NUMBERS / CLAIMS);
+    ok(eval.nnumbers == NUMBERS - 1, "one less");
 
-    script = windows_of(more, names, 0, 2);
-    ok(bundle_refuses(&bundle, &script), "two more are too many");
+    call = windows_of(more, names, 0, 2);
+    ok(bundle_refuses(&eval, &call), "two more are too many");
 
     last = windows_of(&own, names, CLAIMS + 2, 1);
-    ok(ngx_rl_bundle_add(&bundle, &last) == 1
-       && bundle.nnumbers == NUMBERS && bundle.numbers[NUMBERS - 1] == 19
-       && bundle.nlimits == 19, "one is not");
+    ok(ngx_rl_eval_add(&eval, &last) == 1
+       && eval.nnumbers == NUMBERS && eval.numbers[NUMBERS - 1] == 19
+       && eval.nlimits == 19, "one is not");
 
-    script = windows_of(more, names, 0, 1);
-    ok(bundle_refuses(&bundle, &script), "and then there are 96");
+    call = windows_of(more, names, 0, 1);
+    ok(bundle_refuses(&eval, &call), "and then there are 96");
 
     /* all of that at once, with the longest numbers */
 
@@ -1767,11 +1751,11 @@ test_bundle_edges(void)
         scripts[i].times = UINT32_MAX - i;
     }
 
-    bundle_of(&bundle, scripts, BUNDLE);
-    ok(bundle.n == BUNDLE && bundle.nlimits == BUNDLE
-       && bundle.nnumbers == NUMBERS, "32 calls, 32 limits, 96 numbers");
+    bundle_of(&eval, scripts, BUNDLE);
+    ok(eval.n == BUNDLE && eval.nlimits == BUNDLE
+       && eval.nnumbers == NUMBERS, "32 calls, 32 limits, 96 numbers");
 
-    len = ngx_rl_bundle_format(&command, &bundle, 0);
+    len = ngx_rl_eval_format(&command, &eval, 0);
     ok(args_of(command, len, &args) && args.n == 8 + 11 * BUNDLE + NUMBERS
        && arg_number(&args, 2) == BUNDLE, "a command of all");
 
@@ -1793,21 +1777,21 @@ test_bundle_edges(void)
                  || arg_number(&args, arg + 2) != i + 1
                  || arg_number(&args, arg + 3) != (i + 1) % BUNDLE + 1
                  || arg_number(&args, arg + 4) != (i + 2) % BUNDLE + 1
-                 || bundle.elements[i] != 7;
+                 || eval.elements[i] != 7;
     }
 
     is_number(wrong, 0, "each in its place");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 }
 
 
 static void
 test_refund_args(void)
 {
-    char                         *command;
-    args_t                        args;
-    long long                     len;
-    ngx_rl_refund_t   refunds[4];
+    char            *command;
+    args_t           args;
+    long long        len;
+    ngx_rl_refund_t  refunds[4];
 
     /* the tokens count, and not what a request costs */
 
@@ -1816,60 +1800,60 @@ test_refund_args(void)
     refunds[2] = refund_of("c", gcra_of(30, "1r/s", 3), 21, "7f-3");
     refunds[3] = refund_of("d", bucket_of(40, "1r/s", 3), 1000000000, "");
 
-    len = ngx_rl_script_refund(&command, refunds, 4, 0);
+    len = ngx_rl_eval_refund(&command, refunds, 4, 0);
     ok(args_of(command, len, &args), "a refund is a command");
     args_are(&args, 0, "of the keys, and four words for each; an empty id is "
              "an id", "EVALSHA", REFUND_SHA1, "4", "a", "b", "c", "d",
              "bucket", "10", "1", "7f-1", "window", "20", "21", "7f-2",
              "gcra", "30", "336000000", "7f-3", "bucket", "40", "1000000000",
              "", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    len = ngx_rl_script_refund(&command, &refunds[1], 2, 0);
+    len = ngx_rl_eval_refund(&command, &refunds[1], 2, 0);
     ok(args_of(command, len, &args), "a refund of some is a command");
     args_are(&args, 0, "of those alone", "EVALSHA", REFUND_SHA1, "2", "b",
              "c", "window", "20", "21", "7f-2", "gcra", "30", "336000000",
              "7f-3", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    len = ngx_rl_script_refund(&command, refunds, 1, 1);
+    len = ngx_rl_eval_refund(&command, refunds, 1, 1);
     ok(args_of(command, len, &args), "a refund by EVAL is a command");
     args_are(&args, 0, "with the text", "EVAL", REFUND_TEXT, "1", "a",
              "bucket", "10", "1", "7f-1", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     /* an id by its length; the ticks of a token by the rate, rounded up */
 
     refunds[0] = refund_of("a", gcra_of(100, "7r/s", 3), 2, "x y\r\n");
     refunds[0].id_len = 3;
 
-    len = ngx_rl_script_refund(&command, refunds, 1, 0);
+    len = ngx_rl_eval_refund(&command, refunds, 1, 0);
     ok(args_of(command, len, &args), "a refund of gcra is a command");
     args_are(&args, 4, "in ticks", "gcra", "100", "4571430", "x y", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     /* the same key twice, taken by two calls */
 
     refunds[0] = refund_of("a", window_of(20, SECOND, 3), 3, "7f-1");
     refunds[1] = refund_of("a", window_of(20, SECOND, 3), 6, "7f-2");
 
-    len = ngx_rl_script_refund(&command, refunds, 2, 0);
+    len = ngx_rl_eval_refund(&command, refunds, 2, 0);
     ok(args_of(command, len, &args), "a refund for two calls is a command");
     args_are(&args, 2, "which has the key twice", "2", "a", "a",
              "window", "20", "3", "7f-1", "window", "20", "6", "7f-2", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 }
 
 
 static void
 test_eval(void)
 {
-    char                         *sha, *text;
-    args_t                        a, b;
-    size_t                        i, n, same;
-    long long                     sha_len, text_len;
-    ngx_rl_claim_t    claims[2];
-    ngx_rl_script_t   script;
+    char           *sha, *text;
+    args_t          a, b;
+    size_t          i, n, same;
+    long long       sha_len, text_len;
+    ngx_rl_call_t   call;
+    ngx_rl_claim_t  claims[2];
 
     static const struct {
         const char  *sha1;
@@ -1887,14 +1871,14 @@ test_eval(void)
         claims[1] = claims[0];
         claims[0].bucket.capacity = 1000;
 
-        script = script_of(claims, n == 2 ? 2 : 1);
+        call = script_of(claims, n == 2 ? 2 : 1);
 
         if (n == 3) {
             claims[0].bucket.algorithm = NGX_RL_GCRA;
         }
 
-        sha_len = bundle_command(&sha, &script, 1, 0);
-        text_len = bundle_command(&text, &script, 1, 1);
+        sha_len = eval_command(&sha, &call, 1, 0);
+        text_len = eval_command(&text, &call, 1, 1);
 
         ok(args_of(sha, sha_len, &a), "EVALSHA is a command");
         ok(args_of(text, text_len, &b), "EVAL is a command");
@@ -1913,8 +1897,8 @@ test_eval(void)
         ok(a.n == scripts[n - 1].args && b.n == a.n && same == a.n - 2,
            "and all else is the same");
 
-        ngx_rl_script_free(sha);
-        ngx_rl_script_free(text);
+        ngx_rl_resp_free(sha);
+        ngx_rl_resp_free(text);
     }
 }
 
@@ -1924,47 +1908,46 @@ test_eval(void)
 static void
 test_probe(void)
 {
-    char       *command;
-    args_t      args;
-    long long   len;
+    char      *command;
+    args_t     args;
+    long long  len;
 
-    len = ngx_rl_script_probe(&command,
-                                          bytes_of("ratelimit:{probe}"));
+    len = ngx_rl_scripts_probe(&command, bytes_of("ratelimit:{probe}"));
 
     ok(args_of(command, len, &args), "a probe is a command");
     args_are(&args, 0, "with the text and one key", "EVAL", PROBE_TEXT, "1",
              "ratelimit:{probe}", NULL);
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
-    len = ngx_rl_script_probe(&command, "a\0b\r\nc", 5);
+    len = ngx_rl_scripts_probe(&command, "a\0b\r\nc", 5);
 
     ok(args_of(command, len, &args) && args.n == 4
        && arg_is(&args, 3, "a\0b\r\nc", 5), "the key by its length");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 }
 
 
 static void
 test_load(void)
 {
-    char       *command;
-    args_t      args;
-    size_t      i;
-    long long   len;
+    char      *command;
+    args_t     args;
+    size_t     i;
+    long long  len;
 
     static const char  *texts[] = { TEXT, GCRA_TEXT, TAKE_TEXT, REFUND_TEXT };
 
     for (i = 0; i < nelts_of(texts); i++) {
-        len = ngx_rl_script_load(&command, i);
+        len = ngx_rl_scripts_load(&command, i);
 
         ok(args_of(command, len, &args), "SCRIPT LOAD %zu is a command", i);
         args_are(&args, 0, "and brings a script", "SCRIPT", "LOAD", texts[i],
                  NULL);
-        ngx_rl_script_free(command);
+        ngx_rl_resp_free(command);
     }
 
-    ok(ngx_rl_script_load(&command, i) == -2, "there are four");
-    ok(ngx_rl_script_load(&command, (size_t) -1) == -2,
+    ok(ngx_rl_scripts_load(&command, i) == -2, "there are four");
+    ok(ngx_rl_scripts_load(&command, (size_t) -1) == -2,
        "and no more, however far");
 }
 
@@ -1974,18 +1957,18 @@ test_load(void)
 static void
 test_many(void)
 {
-    char                         *command, names[CLAIMS][8];
-    args_t                        args;
-    size_t                        i, wrong;
-    long long                     len;
-    ngx_rl_claim_t    claims[CLAIMS];
-    ngx_rl_script_t   script;
+    char           *command, names[CLAIMS][8];
+    args_t          args;
+    size_t          i, wrong;
+    long long       len;
+    ngx_rl_call_t   call;
+    ngx_rl_claim_t  claims[CLAIMS];
 
     for (i = 0; i < CLAIMS; i++) {
         snprintf(names[i], sizeof(names[i]), "k%zu", i);
 
         claims[i] = claim_of(names[i], i % 3 ? bucket_of(1, "1r/s", 1)
-                                             : window_of(1, SECOND, 1));
+                             : window_of(1, SECOND, 1));
 
         claims[i].bucket.capacity = UINT64_MAX - i;
         claims[i].bucket.cost = UINT64_MAX;
@@ -1995,11 +1978,11 @@ test_many(void)
         claims[i].bucket.step = UINT64_MAX;
     }
 
-    script = script_of(claims, CLAIMS);
-    script.now = UINT64_MAX;
-    script.times = UINT32_MAX;
+    call = script_of(claims, CLAIMS);
+    call.now = UINT64_MAX;
+    call.times = UINT32_MAX;
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
 
     ok(args_of(command, len, &args) && args.n == 8 + 9 * CLAIMS,
        "16 limits: a command of all");
@@ -2021,21 +2004,21 @@ test_many(void)
     }
 
     is_number(wrong, 0, "each in its place");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 }
 
 
 static void
 test_many_refunds(void)
 {
-    char                         *command;
-    char                          names[REFUNDS][8], ids[REFUNDS][40];
-    args_t                        args;
-    size_t                        i, arg, wrong;
-    uint64_t                      amount;
-    long long                     len;
-    const char                   *kind;
-    ngx_rl_refund_t   refunds[REFUNDS];
+    char            *command;
+    char             names[REFUNDS][8], ids[REFUNDS][40];
+    args_t           args;
+    size_t           i, arg, wrong;
+    uint64_t         amount;
+    long long        len;
+    const char      *kind;
+    ngx_rl_refund_t  refunds[REFUNDS];
 
     for (i = 0; i < REFUNDS; i++) {
         snprintf(names[i], sizeof(names[i]), "k%zu", i);
@@ -2044,16 +2027,15 @@ test_many_refunds(void)
 
         snprintf(ids[i], sizeof(ids[i]), "%zx-%0*d", i, (int) i, 1);
 
-        refunds[i] = refund_of(names[i],
-                               i % 3 == 0 ? bucket_of(1, "1r/s", 1)
+        refunds[i] = refund_of(names[i], i % 3 == 0 ? bucket_of(1, "1r/s", 1)
                                : i % 3 == 1 ? window_of(1, SECOND, 1)
-                                            : gcra_of(1, "1r/s", 1),
+                               : gcra_of(1, "1r/s", 1),
                                i % 3 == 2 ? i + 1 : UINT64_MAX - i, ids[i]);
 
         refunds[i].bucket.capacity = UINT64_MAX - 2 * i;
     }
 
-    len = ngx_rl_script_refund(&command, refunds, REFUNDS, 0);
+    len = ngx_rl_eval_refund(&command, refunds, REFUNDS, 0);
 
     ok(args_of(command, len, &args) && args.n == 3 + 5 * REFUNDS
        && arg_is(&args, 1, REFUND_SHA1, 40)
@@ -2074,21 +2056,21 @@ test_many_refunds(void)
     }
 
     is_number(wrong, 0, "each in its place, and with its id");
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 }
 
 
 static void
 test_keys(void)
 {
-    char                         *command, *copy, name[64];
-    char                          all[256], large[4096];
-    args_t                        args;
-    size_t                        i;
-    long long                     len;
-    ngx_rl_claim_t    claims[2], other;
-    ngx_rl_refund_t   refunds[2];
-    ngx_rl_script_t   scripts[2], script;
+    char            *command, *copy, name[64];
+    char             all[256], large[4096];
+    args_t           args;
+    size_t           i;
+    long long        len;
+    ngx_rl_call_t    scripts[2], call;
+    ngx_rl_claim_t   claims[2], other;
+    ngx_rl_refund_t  refunds[2];
 
     struct {
         const char  *name;
@@ -2123,44 +2105,43 @@ test_keys(void)
         claims[0].len = keys[i].len;
         claims[1] = claims[0];
 
-        script = script_of(claims, 1);
+        call = script_of(claims, 1);
 
-        len = bundle_command(&command, &script, 1, i % 2);
+        len = eval_command(&command, &call, 1, i % 2);
 
-        snprintf(name, sizeof(name), "a key %s arrives as it is",
-                 keys[i].name);
+        snprintf(name, sizeof(name), "a key %s arrives as it is", keys[i].name);
         ok(args_of(command, len, &args) && args.n == 9
            && arg_is(&args, 3, keys[i].data, keys[i].len), "%s", name);
-        ngx_rl_script_free(command);
+        ngx_rl_resp_free(command);
 
-        script.n = 2;
-        script.claims[1] = &claims[1];
+        call.n = 2;
+        call.claims[1] = &claims[1];
 
-        len = bundle_command(&command, &script, 1, 0);
+        len = eval_command(&command, &call, 1, 0);
         ok(args_of(command, len, &args) && args.n == 26
            && arg_is(&args, 4, keys[i].data, keys[i].len),
            "and as the second of two");
-        ngx_rl_script_free(command);
+        ngx_rl_resp_free(command);
 
         other = claim_of("some other key", claims[0].bucket);
         scripts[0] = script_of(&other, 1);
         scripts[1] = script_of(claims, 1);
 
-        len = bundle_command(&command, scripts, 2, i % 2);
+        len = eval_command(&command, scripts, 2, i % 2);
         ok(args_of(command, len, &args) && args.n == 10
            && arg_is(&args, 4, keys[i].data, keys[i].len),
            "and in a bundle");
-        ngx_rl_script_free(command);
+        ngx_rl_resp_free(command);
 
         scripts_of(scripts, claims, 2);
         scripts[0].preview = 1;
         scripts[1].preview = 1;
 
-        len = bundle_command(&command, scripts, 2, i % 2);
+        len = eval_command(&command, scripts, 2, i % 2);
         ok(args_of(command, len, &args) && args.n == 23
            && arg_is(&args, 3, keys[i].data, keys[i].len),
            "once, if it is one of the long script");
-        ngx_rl_script_free(command);
+        ngx_rl_resp_free(command);
 
         refunds[0] = refund_of("", claims[0].bucket, 1, "");
         refunds[0].key = copy;
@@ -2169,12 +2150,12 @@ test_keys(void)
         refunds[0].id_len = keys[i].len;
         refunds[1] = refunds[0];
 
-        len = ngx_rl_script_refund(&command, refunds, 2, i % 2);
+        len = ngx_rl_eval_refund(&command, refunds, 2, i % 2);
         ok(args_of(command, len, &args) && args.n == 13
            && arg_is(&args, 4, keys[i].data, keys[i].len)
            && arg_is(&args, 12, keys[i].data, keys[i].len),
            "and in a refund, where it may be an id as well");
-        ngx_rl_script_free(command);
+        ngx_rl_resp_free(command);
 
         free(copy);
     }
@@ -2184,34 +2165,34 @@ test_keys(void)
 static uint64_t
 ttl_of(const ngx_rl_bucket_t *bucket)
 {
-    char                         *command;
-    args_t                        args;
-    uint64_t                      ttl;
-    long long                     len;
-    ngx_rl_claim_t    claim;
-    ngx_rl_script_t   script;
+    char           *command;
+    args_t          args;
+    uint64_t        ttl;
+    long long       len;
+    ngx_rl_call_t   call;
+    ngx_rl_claim_t  claim;
 
     claim = claim_of("k", *bucket);
-    script = script_of(&claim, 1);
+    call = script_of(&claim, 1);
 
     /*
      * the last argument of a script, but for gcra.lua, and for a slow bucket,
      * which also knows the time: the last but one
      */
 
-    len = bundle_command(&command, &script, 1, 0);
+    len = eval_command(&command, &call, 1, 0);
     ttl = 0;
 
     if (args_of(command, len, &args)) {
         ttl = arg_number(&args, bucket->algorithm == NGX_RL_GCRA
-                                ? args.n - 2 : args.n - 1);
+                         ? args.n - 2 : args.n - 1);
 
-        if (ttl == script.now) {
+        if (ttl == call.now) {
             ttl = arg_number(&args, args.n - 2);
         }
     }
 
-    ngx_rl_script_free(command);
+    ngx_rl_resp_free(command);
 
     return ttl;
 }
@@ -2220,9 +2201,9 @@ ttl_of(const ngx_rl_bucket_t *bucket)
 static void
 test_ttl(void)
 {
-    char                         text[64];
-    unsigned                     i, wrong;
-    uint64_t                     seed, us, ttl;
+    char             text[64];
+    unsigned         i, wrong;
+    uint64_t         seed, us, ttl;
     ngx_rl_bucket_t  bucket;
 
     static const char  units[] = "smhd";
@@ -2285,8 +2266,7 @@ test_ttl(void)
         bucket = bucket_of((tap_random(&seed) % 1000000000
                             >> tap_random(&seed) % 30) + 1, text, 1);
 
-        us = ngx_rl_rate_wait(&bucket.rate,
-                                          bucket.capacity * 1000000);
+        us = ngx_rl_rate_wait(&bucket.rate, bucket.capacity * 1000000);
         ttl = ttl_of(&bucket);
 
         wrong += ttl < 1000 || ttl > NGX_RL_TTL_MAX
@@ -2307,8 +2287,7 @@ test_ttl(void)
         bucket = bucket_of(tap_random(&seed) % 1000 + 1, text, 1);
         bucket.step = tap_random(&seed) % (86400 * SECOND) + 1;
 
-        us = ngx_rl_rate_wait(&bucket.rate,
-                                          bucket.capacity * SECOND);
+        us = ngx_rl_rate_wait(&bucket.rate, bucket.capacity * SECOND);
         us = (us + bucket.step - 1) / bucket.step * bucket.step;
         ttl = ttl_of(&bucket);
 
@@ -2411,9 +2390,9 @@ sha1_of(const unsigned char *data, size_t len, char *hex)
 static void
 test_embedded(void)
 {
-    char     hex[41], file[65536];
-    FILE    *in;
-    size_t   i, n;
+    char    hex[41], file[65536];
+    FILE   *in;
+    size_t  i, n;
 
     static const struct {
         const char  *file;
@@ -2468,27 +2447,25 @@ reply_of(ngx_rl_reader_t *reader, const char *wire)
 /* reads a reply, and decides by it as its callers do */
 
 static ngx_rl_failure_e
-answer(ngx_rl_reader_t *reader, const char *wire,
-    ngx_rl_script_t *script)
+answer(ngx_rl_reader_t *reader, const char *wire, ngx_rl_call_t *call)
 {
-    size_t                         i;
-    ngx_rl_claim_t    *claim;
-    ngx_rl_bundle_t    bundle;
-    ngx_rl_failure_e   failure;
+    size_t            i;
+    ngx_rl_eval_t     eval;
+    ngx_rl_claim_t   *claim;
+    ngx_rl_failure_e  failure;
 
-    bundle_sent(&bundle, script, 1);
+    bundle_sent(&eval, call, 1);
 
-    failure = ngx_rl_bundle_reply(reply_of(reader, wire), &bundle);
+    failure = ngx_rl_eval_reply(reply_of(reader, wire), &eval);
 
     if (failure == NGX_RL_OK) {
-        failure = script->failure;
+        failure = call->failure;
     }
 
-    for (i = 0; failure == NGX_RL_OK && i < script->n; i++) {
-        claim = script->claims[i];
+    for (i = 0; failure == NGX_RL_OK && i < call->n; i++) {
+        claim = call->claims[i];
 
-        ngx_rl_decide(&claim->decision, &claim->bucket,
-                                  claim->state);
+        ngx_rl_decide(&claim->decision, &claim->bucket, claim->state);
     }
 
     return failure;
@@ -2504,7 +2481,7 @@ decision_is(const ngx_rl_claim_t *claim, int passed,
     d = &claim->decision;
 
     return d->outcome == (passed ? NGX_RL_PASSED
-                                 : NGX_RL_REJECTED)
+                          : NGX_RL_REJECTED)
            && d->limit == limit && d->remaining == remaining
            && d->reset == reset && d->retry_after == retry_after;
 }
@@ -2513,11 +2490,11 @@ decision_is(const ngx_rl_claim_t *claim, int passed,
 static void
 test_replies(void)
 {
-    size_t                         i;
-    ngx_rl_claim_t     claim;
-    ngx_rl_script_t    script;
-    ngx_rl_reader_t   *reader;
-    ngx_rl_failure_e   failure;
+    size_t            i;
+    ngx_rl_call_t     call;
+    ngx_rl_claim_t    claim;
+    ngx_rl_reader_t  *reader;
+    ngx_rl_failure_e  failure;
 
     static const struct {
         const char                    *wire;
@@ -2537,23 +2514,23 @@ test_replies(void)
     };
 
     claim = claim_of("k", bucket_of(10, "1r/s", 3));
-    script = script_of(&claim, 1);
+    call = script_of(&claim, 1);
     reader = ngx_rl_reader_create();
 
-    is_number(answer(reader, ":7000000\r\n", &script),
+    is_number(answer(reader, ":7000000\r\n", &call),
               NGX_RL_OK, "an integer is a decision");
     ok(decision_is(&claim, 1, 10, 7, 3, 0),
        "not negative: passed, what is left");
-    is_number(script.passed, 1, "one of one");
+    is_number(call.passed, 1, "one of one");
 
-    is_number(answer(reader, ":-2500001\r\n", &script),
+    is_number(answer(reader, ":-2500001\r\n", &call),
               NGX_RL_OK, "so is a negative one");
     ok(decision_is(&claim, 0, 10, 2, 8, 1),
        "negative: rejected, what is there");
-    is_number(script.passed, 0, "none of one");
+    is_number(call.passed, 0, "none of one");
 
     for (i = 0; i < nelts_of(replies); i++) {
-        failure = answer(reader, replies[i].wire, &script);
+        failure = answer(reader, replies[i].wire, &call);
 
         ok(failure == replies[i].failure, "\"%.*s\" is no decision: %s",
            (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
@@ -2569,10 +2546,10 @@ test_replies(void)
 static void
 test_arrays(void)
 {
-    size_t                         i;
-    ngx_rl_claim_t     claims[3];
-    ngx_rl_script_t    script;
-    ngx_rl_reader_t   *reader;
+    size_t            i;
+    ngx_rl_call_t     call;
+    ngx_rl_claim_t    claims[3];
+    ngx_rl_reader_t  *reader;
 
     static const char  *wrong[] = {
         ":5\r\n",
@@ -2592,35 +2569,33 @@ test_arrays(void)
     claims[1].bucket.step = 5 * SECOND;
     claims[2] = claim_of("c", window_of(30, 60 * SECOND, 3));
 
-    script = script_of(claims, 3);
+    call = script_of(claims, 3);
     reader = ngx_rl_reader_create();
 
     is_number(answer(reader, "*6\r\n:7000000\r\n:-2000001\r\n:1000000\r\n"
-                             ":-3\r\n:5000000\r\n:8000001\r\n", &script),
+                     ":-3\r\n:5000000\r\n:8000001\r\n", &call),
               NGX_RL_OK, "three limits in one reply");
     ok(decision_is(&claims[0], 1, 10, 7, 3, 0), "the bucket's number");
     ok(decision_is(&claims[1], 0, 20, 2, 9, 4), "the two of one with steps");
     ok(decision_is(&claims[2], 0, 30, 2, 5, 9), "the window's three");
 
     for (i = 0; i < nelts_of(wrong); i++) {
-        is_number(answer(reader, wrong[i], &script),
-                  NGX_RL_PROTOCOL,
+        is_number(answer(reader, wrong[i], &call), NGX_RL_PROTOCOL,
                   "another number or type of elements is no decision");
     }
 
     is_number(answer(reader, "*6\r\n:1\r\n:1\r\n:1\r\n-ERR x\r\n:1\r\n:1\r\n",
-                     &script),
-              NGX_RL_ERROR, "nor is an error among them");
-    is_number(answer(reader, "-CLOCK x\r\n", &script),
+                     &call), NGX_RL_ERROR, "nor is an error among them");
+    is_number(answer(reader, "-CLOCK x\r\n", &call),
               NGX_RL_CLOCK, "or in place of them");
 
     /* the same elements, in another order of limits */
 
-    script.claims[0] = &claims[2];
-    script.claims[2] = &claims[0];
+    call.claims[0] = &claims[2];
+    call.claims[2] = &claims[0];
 
     answer(reader, "*6\r\n:29\r\n:60000000\r\n:0\r\n"
-                   ":-2000001\r\n:1000000\r\n:-1\r\n", &script);
+           ":-2000001\r\n:1000000\r\n:-1\r\n", &call);
     ok(decision_is(&claims[2], 1, 30, 29, 60, 0)
        && decision_is(&claims[1], 0, 20, 2, 9, 4)
        && decision_is(&claims[0], 0, 10, 0, 10, 3),
@@ -2628,18 +2603,18 @@ test_arrays(void)
 
     /* single limits of several numbers */
 
-    script = script_of(&claims[1], 1);
-    is_number(answer(reader, "*2\r\n:17000000\r\n:0\r\n", &script),
+    call = script_of(&claims[1], 1);
+    is_number(answer(reader, "*2\r\n:17000000\r\n:0\r\n", &call),
               NGX_RL_OK, "one bucket with a step is an array");
     ok(decision_is(&claims[1], 1, 20, 17, 5, 0), "of two numbers");
-    is_number(answer(reader, ":17000000\r\n", &script),
+    is_number(answer(reader, ":17000000\r\n", &call),
               NGX_RL_PROTOCOL, "and not an integer");
 
-    script = script_of(&claims[2], 1);
-    is_number(answer(reader, "*3\r\n:27\r\n:1\r\n:0\r\n", &script),
+    call = script_of(&claims[2], 1);
+    is_number(answer(reader, "*3\r\n:27\r\n:1\r\n:0\r\n", &call),
               NGX_RL_OK, "one window is an array");
     ok(decision_is(&claims[2], 1, 30, 27, 1, 0), "of three numbers");
-    is_number(script.passed, 1, "one of one");
+    is_number(call.passed, 1, "one of one");
 
     ngx_rl_reader_free(reader);
 }
@@ -2648,10 +2623,10 @@ test_arrays(void)
 static void
 test_many_replies(void)
 {
-    char                          wire[4096];
-    size_t                        i, n, wrong;
+    char              wire[4096];
+    size_t            i, n, wrong;
+    ngx_rl_call_t     call;
     ngx_rl_claim_t    claims[CLAIMS];
-    ngx_rl_script_t   script;
     ngx_rl_reader_t  *reader;
 
     reader = ngx_rl_reader_create();
@@ -2665,9 +2640,9 @@ test_many_replies(void)
                       ":%zu\r\n:%zu000000\r\n:0\r\n", i, i + 1);
     }
 
-    script = script_of(claims, CLAIMS);
+    call = script_of(claims, CLAIMS);
 
-    is_number(answer(reader, wire, &script),
+    is_number(answer(reader, wire, &call),
               NGX_RL_OK, "16 windows answer with 48 numbers");
 
     wrong = 0;
@@ -2687,9 +2662,9 @@ test_many_replies(void)
 static void
 test_times_replies(void)
 {
-    size_t                        i;
+    size_t            i;
+    ngx_rl_call_t     call;
     ngx_rl_claim_t    bucket, window;
-    ngx_rl_script_t   script;
     ngx_rl_reader_t  *reader;
 
     static const char  *wrong[] = {
@@ -2707,39 +2682,39 @@ test_times_replies(void)
     reader = ngx_rl_reader_create();
 
     bucket = claim_of("k", bucket_of(10, "1r/s", 1));
-    script = script_of(&bucket, 1);
-    script.times = 5;
+    call = script_of(&bucket, 1);
+    call.times = 5;
 
-    is_number(answer(reader, "*2\r\n:5\r\n:3500000\r\n", &script),
+    is_number(answer(reader, "*2\r\n:5\r\n:3500000\r\n", &call),
               NGX_RL_OK, "five requests, two numbers");
-    ok(script.passed == 5 && bucket.state[0] == 3500000,
+    ok(call.passed == 5 && bucket.state[0] == 3500000,
        "all passed, so much is left");
 
-    answer(reader, "*2\r\n:2\r\n:500000\r\n", &script);
-    ok(script.passed == 2 && bucket.state[0] == 500000,
+    answer(reader, "*2\r\n:2\r\n:500000\r\n", &call);
+    ok(call.passed == 2 && bucket.state[0] == 500000,
        "two passed, so much is left");
 
-    answer(reader, "*2\r\n:0\r\n:-500001\r\n", &script);
-    ok(script.passed == 0 && bucket.state[0] == -500001,
+    answer(reader, "*2\r\n:0\r\n:-500001\r\n", &call);
+    ok(call.passed == 0 && bucket.state[0] == -500001,
        "none passed, so much is there");
 
     for (i = 0; i < nelts_of(wrong); i++) {
-        is_number(answer(reader, wrong[i], &script),
+        is_number(answer(reader, wrong[i], &call),
                   NGX_RL_PROTOCOL, "what else is no answer");
     }
 
-    is_number(answer(reader, "-OOM no\r\n", &script), NGX_RL_OOM,
+    is_number(answer(reader, "-OOM no\r\n", &call), NGX_RL_OOM,
               "an error is an error");
 
     window = claim_of("k", window_of(10, 60 * SECOND, 1));
-    script = script_of(&window, 1);
-    script.times = 5;
+    call = script_of(&window, 1);
+    call.times = 5;
 
-    is_number(answer(reader, "*4\r\n:3\r\n:0\r\n:5\r\n:7\r\n", &script),
+    is_number(answer(reader, "*4\r\n:3\r\n:0\r\n:5\r\n:7\r\n", &call),
               NGX_RL_OK, "of a window, four numbers");
-    ok(script.passed == 3 && window.state[0] == 0 && window.state[1] == 5
+    ok(call.passed == 3 && window.state[0] == 0 && window.state[1] == 5
        && window.state[2] == 7, "how many passed, and its three");
-    is_number(answer(reader, "*3\r\n:0\r\n:5\r\n:7\r\n", &script),
+    is_number(answer(reader, "*3\r\n:0\r\n:5\r\n:7\r\n", &call),
               NGX_RL_PROTOCOL, "three are too few");
 
     ngx_rl_reader_free(reader);
@@ -2751,55 +2726,55 @@ test_times_replies(void)
 static void
 test_gcra_replies(void)
 {
-    char                          wire[64];
-    int64_t                       ticks;
-    unsigned                      i, wrong;
-    uint64_t                      seed, tick, left;
+    char              wire[64];
+    int64_t           ticks;
+    unsigned          i, wrong;
+    uint64_t          seed, tick, left;
+    ngx_rl_call_t     call;
     ngx_rl_claim_t    claims[2];
-    ngx_rl_script_t   script;
     ngx_rl_reader_t  *reader;
 
     reader = ngx_rl_reader_create();
 
     claims[0] = claim_of("a", gcra_of(10, "1r/s", 3));
     claims[1] = claim_of("b", gcra_of(20, "7r/s", 1));
-    script = script_of(claims, 1);
+    call = script_of(claims, 1);
 
-    is_number(answer(reader, ":112000000\r\n", &script),
+    is_number(answer(reader, ":112000000\r\n", &call),
               NGX_RL_OK, "gcra answers with ticks");
     ok(claims[0].state[0] == 7000000 && decision_is(&claims[0], 1, 10, 7, 3, 0)
-       && script.passed == 1, "which are microtokens by its rate");
+       && call.passed == 1, "which are microtokens by its rate");
 
-    answer(reader, ":-40000001\r\n", &script);
+    answer(reader, ":-40000001\r\n", &call);
     ok(claims[0].state[0] == -2500001
-       && decision_is(&claims[0], 0, 10, 2, 8, 1) && script.passed == 0,
+       && decision_is(&claims[0], 0, 10, 2, 8, 1) && call.passed == 0,
        "and so if it denied");
 
-    answer(reader, ":-1\r\n", &script);
+    answer(reader, ":-1\r\n", &call);
     is_number(-claims[0].state[0], 1, "nothing is nothing");
 
-    script = script_of(claims, 2);
+    call = script_of(claims, 2);
 
-    is_number(answer(reader, "*2\r\n:15999999\r\n:2285715\r\n", &script),
+    is_number(answer(reader, "*2\r\n:15999999\r\n:2285715\r\n", &call),
               NGX_RL_OK, "two answer with a number each");
     ok(claims[0].state[0] == 999999 && claims[1].state[0] == 1000000,
        "rounded down, each by its rate");
 
-    script = script_of(claims, 1);
-    script.times = 9;
+    call = script_of(claims, 1);
+    call.times = 9;
 
-    answer(reader, "*2\r\n:2\r\n:16000000\r\n", &script);
-    ok(script.passed == 2 && claims[0].state[0] == 1000000,
+    answer(reader, "*2\r\n:2\r\n:16000000\r\n", &call);
+    ok(call.passed == 2 && claims[0].state[0] == 1000000,
        "of several requests, only what is left is in ticks");
 
     /* the largest limit that there can be, a year's */
 
     claims[0] = claim_of("a", gcra_of(1000000000, "31.709792r/s", 1));
-    script = script_of(claims, 1);
+    call = script_of(claims, 1);
     tick = ngx_rl_gcra_tick(&claims[0].bucket.rate);
 
     snprintf(wire, sizeof(wire), ":%" PRIu64 "\r\n", 1000000000 * tick);
-    answer(reader, wire, &script);
+    answer(reader, wire, &call);
     is_number(claims[0].state[0], 1000000000000000ULL,
               "a thousand million tokens");
 
@@ -2811,7 +2786,7 @@ test_gcra_replies(void)
 
         snprintf(wire, sizeof(wire), ":%" PRId64 "\r\n",
                  i % 2 ? ticks : -1 - ticks);
-        answer(reader, wire, &script);
+        answer(reader, wire, &call);
 
         left = i % 2 ? claims[0].state[0] : -1 - claims[0].state[0];
 
@@ -2823,10 +2798,10 @@ test_gcra_replies(void)
 
     /* more than a Redis in its right mind says */
 
-    answer(reader, ":9223372036854775807\r\n", &script);
-    ok(claims[0].state[0] > 0 && script.passed == 1, "too much is much");
-    answer(reader, ":-9223372036854775808\r\n", &script);
-    ok(claims[0].state[0] < 0 && script.passed == 0, "denied all the same");
+    answer(reader, ":9223372036854775807\r\n", &call);
+    ok(claims[0].state[0] > 0 && call.passed == 1, "too much is much");
+    answer(reader, ":-9223372036854775808\r\n", &call);
+    ok(claims[0].state[0] < 0 && call.passed == 0, "denied all the same");
 
     ngx_rl_reader_free(reader);
 }
@@ -2841,14 +2816,14 @@ test_gcra_replies(void)
 static void
 test_gcra_edges(void)
 {
-    char                           wire[64];
-    int64_t                        got;
-    unsigned                       i, k, times, wrong;
-    uint64_t                       capacity, tick, ticks;
-    long double                    wanted, seconds, unit;
-    ngx_rl_claim_t     claim;
-    ngx_rl_script_t    script;
-    ngx_rl_reader_t   *reader;
+    char              wire[64];
+    int64_t           got;
+    unsigned          i, k, times, wrong;
+    uint64_t          capacity, tick, ticks;
+    long double       wanted, seconds, unit;
+    ngx_rl_call_t     call;
+    ngx_rl_claim_t    claim;
+    ngx_rl_reader_t  *reader;
 
     static const char  *rates[] = {
         "100000r/s", "99999.999999r/s", "1000r/s", "7r/s", "1r/s", "0.1r/s",
@@ -2859,11 +2834,11 @@ test_gcra_edges(void)
     reader = ngx_rl_reader_create();
 
     claim = claim_of("a", gcra_of(1, "0.05r/d", 1));
-    script = script_of(&claim, 1);
+    call = script_of(&claim, 1);
 
     /* a token in 20 days; 19.9 have gone */
 
-    answer(reader, ":-27509760000001\r\n", &script);
+    answer(reader, ":-27509760000001\r\n", &call);
     is_number(claim.state[0] == -995001, 1, "0.05r/d after 19.9 days");
 
     ngx_rl_decide(&claim.decision, &claim.bucket, claim.state);
@@ -2881,7 +2856,7 @@ test_gcra_edges(void)
             capacity = times ? 31536000ULL * 16 * 1000000 / tick : 1;
             capacity = capacity < 1000000000 ? capacity : 1000000000;
             claim.bucket.capacity = capacity;
-            script = script_of(&claim, 1);
+            call = script_of(&claim, 1);
 
             if (ngx_rl_gcra_check(&claim.bucket.rate, capacity)) {
                 wrong = 1000;
@@ -2894,7 +2869,7 @@ test_gcra_edges(void)
 
                 snprintf(wire, sizeof(wire), ":%" PRId64 "\r\n",
                          k % 2 ? (int64_t) ticks : -1 - (int64_t) ticks);
-                answer(reader, wire, &script);
+                answer(reader, wire, &call);
 
                 got = k % 2 ? claim.state[0] : -1 - claim.state[0];
                 wanted = (long double) ticks * 1000000 / tick;
@@ -2907,8 +2882,7 @@ test_gcra_edges(void)
 
                 /* when there is a token, to the microtoken and the second */
 
-                ngx_rl_decide(&claim.decision, &claim.bucket,
-                                          claim.state);
+                ngx_rl_decide(&claim.decision, &claim.bucket, claim.state);
 
                 unit = (long double) tick / 16e12L;
                 seconds = (long double) (tick - ticks) / 16e6L;
@@ -2927,20 +2901,19 @@ test_gcra_edges(void)
 
 
 static ngx_rl_failure_e
-calls_answer(ngx_rl_reader_t *reader, const char *wire,
-    ngx_rl_bundle_t *bundle)
+calls_answer(ngx_rl_reader_t *reader, const char *wire, ngx_rl_eval_t *eval)
 {
-    return ngx_rl_bundle_reply(reply_of(reader, wire), bundle);
+    return ngx_rl_eval_reply(reply_of(reader, wire), eval);
 }
 
 
 static void
 test_alike_replies(void)
 {
-    size_t                        i;
+    size_t            i;
+    ngx_rl_call_t     scripts[3];
+    ngx_rl_eval_t     eval;
     ngx_rl_claim_t    claims[3];
-    ngx_rl_script_t   scripts[3];
-    ngx_rl_bundle_t   bundle;
     ngx_rl_reader_t  *reader;
 
     static const struct {
@@ -2969,13 +2942,13 @@ test_alike_replies(void)
     }
 
     scripts_of(scripts, claims, 3);
-    bundle_sent(&bundle, scripts, 3);
+    bundle_sent(&eval, scripts, 3);
 
     for (i = 0; i < 3; i++) {
         scripts[i].failure = NGX_RL_TIMEOUT;
     }
 
-    is_number(calls_answer(reader, "*3\r\n:7000000\r\n:-1\r\n:0\r\n", &bundle),
+    is_number(calls_answer(reader, "*3\r\n:7000000\r\n:-1\r\n:0\r\n", &eval),
               NGX_RL_OK, "a bundle answers with a number each");
     ok(claims[0].state[0] == 7000000 && claims[1].state[0] == -1
        && claims[2].state[0] == 0, "in the order of the keys");
@@ -2986,15 +2959,14 @@ test_alike_replies(void)
        && scripts[2].passed == 1, "of each it is known whether it passed");
 
     is_number(calls_answer(reader, "*3\r\n:1\r\n-WRONGTYPE no\r\n:2\r\n",
-                           &bundle),
-              NGX_RL_OK, "one may be an error");
+                           &eval), NGX_RL_OK, "one may be an error");
     ok(scripts[0].failure == NGX_RL_OK && claims[0].state[0] == 1
        && scripts[1].failure == NGX_RL_WRONGTYPE
        && scripts[2].failure == NGX_RL_OK
        && claims[2].state[0] == 2, "which is that one's, the others are fine");
 
     for (i = 0; i < nelts_of(replies); i++) {
-        ok(calls_answer(reader, replies[i].wire, &bundle)
+        ok(calls_answer(reader, replies[i].wire, &eval)
            == replies[i].failure,
            "\"%.*s\" fails for all: %s",
            (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
@@ -3005,9 +2977,9 @@ test_alike_replies(void)
         claims[i].bucket = gcra_of(10, "1r/s", 1);
     }
 
-    bundle_sent(&bundle, scripts, 3);
+    bundle_sent(&eval, scripts, 3);
 
-    calls_answer(reader, "*3\r\n:16000000\r\n:-24000001\r\n:0\r\n", &bundle);
+    calls_answer(reader, "*3\r\n:16000000\r\n:-24000001\r\n:0\r\n", &eval);
     ok(claims[0].state[0] == 1000000 && claims[1].state[0] == -1500001
        && claims[2].state[0] == 0, "a bundle of gcra answers with ticks");
 
@@ -3020,10 +2992,10 @@ test_alike_replies(void)
 static void
 test_alike_pairs(void)
 {
-    size_t                        i;
+    size_t            i;
+    ngx_rl_call_t     scripts[3];
+    ngx_rl_eval_t     eval;
     ngx_rl_claim_t    claims[3];
-    ngx_rl_script_t   scripts[3];
-    ngx_rl_bundle_t   bundle;
     ngx_rl_reader_t  *reader;
 
     reader = ngx_rl_reader_create();
@@ -3037,14 +3009,14 @@ test_alike_pairs(void)
     scripts[0].times = 5;
     scripts[2].times = 3;
 
-    bundle_sent(&bundle, scripts, 3);
+    bundle_sent(&eval, scripts, 3);
 
     for (i = 0; i < 3; i++) {
         scripts[i].failure = NGX_RL_TIMEOUT;
     }
 
     is_number(calls_answer(reader, "*6\r\n:4\r\n:500000\r\n:1\r\n:7000000\r\n"
-                                   ":0\r\n:-300001\r\n", &bundle),
+                           ":0\r\n:-300001\r\n", &eval),
               NGX_RL_OK, "for 5, 1 and 3 requests: two numbers "
               "each");
     ok(scripts[0].passed == 4 && scripts[1].passed == 1
@@ -3055,15 +3027,14 @@ test_alike_pairs(void)
        && scripts[1].failure == NGX_RL_OK
        && scripts[2].failure == NGX_RL_OK, "and none has failed");
 
-    calls_answer(reader, "*6\r\n:5\r\n:0\r\n:0\r\n:-1\r\n:3\r\n:1\r\n",
-                 &bundle);
+    calls_answer(reader, "*6\r\n:5\r\n:0\r\n:0\r\n:-1\r\n:3\r\n:1\r\n", &eval);
     ok(scripts[0].passed == 5 && scripts[1].passed == 0
        && scripts[2].passed == 3, "as many as there were, and none of one");
 
     /* an error of a single key is in the place of what is left */
 
     is_number(calls_answer(reader, "*6\r\n:2\r\n:11\r\n:0\r\n-WRONGTYPE no\r\n"
-                                   ":1\r\n:13\r\n", &bundle),
+                           ":1\r\n:13\r\n", &eval),
               NGX_RL_OK, "one may be an error");
     ok(scripts[1].failure == NGX_RL_WRONGTYPE, "which is its own");
     ok(scripts[0].failure == NGX_RL_OK && scripts[0].passed == 2
@@ -3072,7 +3043,7 @@ test_alike_pairs(void)
        && claims[2].state[0] == 13, "while the others are fine");
 
     is_number(calls_answer(reader, "*6\r\n:0\r\n-WRONGTYPE no\r\n:1\r\n:12\r\n"
-                                   ":0\r\n-ERR what\r\n", &bundle),
+                           ":0\r\n-ERR what\r\n", &eval),
               NGX_RL_OK, "two may be, the first and the last");
     ok(scripts[0].failure == NGX_RL_WRONGTYPE
        && scripts[1].failure == NGX_RL_OK && scripts[1].passed == 1
@@ -3082,7 +3053,7 @@ test_alike_pairs(void)
     /* and so is one in the place of how many passed */
 
     is_number(calls_answer(reader, "*6\r\n:2\r\n:11\r\n-CLOCK no\r\n:0\r\n"
-                                   ":1\r\n:13\r\n", &bundle),
+                           ":1\r\n:13\r\n", &eval),
               NGX_RL_OK, "it may be the first of two");
     ok(scripts[0].failure == NGX_RL_OK && scripts[0].passed == 2
        && scripts[1].failure == NGX_RL_CLOCK
@@ -3090,11 +3061,10 @@ test_alike_pairs(void)
        && scripts[2].failure == NGX_RL_OK
        && scripts[2].passed == 1, "and its own, by which nothing is known");
 
-    is_number(calls_answer(reader, "-OOM no\r\n", &bundle),
+    is_number(calls_answer(reader, "-OOM no\r\n", &eval),
               NGX_RL_OOM, "an error of all is an error of all");
 
-    calls_answer(reader, "*6\r\n:1\r\n:1\r\n:1\r\n:2\r\n:1\r\n:3\r\n",
-                 &bundle);
+    calls_answer(reader, "*6\r\n:1\r\n:1\r\n:1\r\n:2\r\n:1\r\n:3\r\n", &eval);
     ok(scripts[0].failure == NGX_RL_OK
        && scripts[1].failure == NGX_RL_OK
        && scripts[2].failure == NGX_RL_OK,
@@ -3102,11 +3072,11 @@ test_alike_pairs(void)
 
     /* those who are gone had two numbers as well */
 
-    bundle.scripts[0] = NULL;
-    bundle.scripts[1] = NULL;
+    eval.scripts[0] = NULL;
+    eval.scripts[1] = NULL;
 
     is_number(calls_answer(reader, "*6\r\n:4\r\n:21\r\n:0\r\n-ERR what\r\n"
-                                   ":2\r\n:23\r\n", &bundle),
+                           ":2\r\n:23\r\n", &eval),
               NGX_RL_OK, "two of three are gone");
     ok(scripts[2].passed == 2 && claims[2].state[0] == 23
        && claims[0].state[0] == 1 && claims[1].state[0] == 2
@@ -3120,10 +3090,10 @@ test_alike_pairs(void)
         claims[i].bucket = gcra_of(10, "1r/s", 1);
     }
 
-    bundle_sent(&bundle, scripts, 3);
+    bundle_sent(&eval, scripts, 3);
 
     calls_answer(reader, "*6\r\n:2\r\n:16000000\r\n:0\r\n:-24000001\r\n"
-                         ":3\r\n:0\r\n", &bundle);
+                 ":3\r\n:0\r\n", &eval);
     ok(scripts[0].passed == 2 && claims[0].state[0] == 1000000
        && scripts[1].passed == 0 && claims[1].state[0] == -1500001
        && scripts[2].passed == 3 && claims[2].state[0] == 0,
@@ -3138,12 +3108,12 @@ test_alike_pairs(void)
 static void
 test_alike_wrong(void)
 {
-    char                          wire[256];
-    size_t                        i, j, k, n;
-    unsigned                      wrong;
+    char              wire[256];
+    size_t            i, j, k, n;
+    unsigned          wrong;
+    ngx_rl_call_t     scripts[3];
+    ngx_rl_eval_t     eval;
     ngx_rl_claim_t    claims[3];
-    ngx_rl_script_t   scripts[3];
-    ngx_rl_bundle_t   bundle;
     ngx_rl_reader_t  *reader;
 
     static const char  *counts[] = {
@@ -3189,11 +3159,10 @@ test_alike_wrong(void)
         scripts[i].times = 2;
     }
 
-    bundle_sent(&bundle, scripts, 3);
+    bundle_sent(&eval, scripts, 3);
 
     for (i = 0; i < nelts_of(counts); i++) {
-        is_number(calls_answer(reader, counts[i], &bundle),
-                  NGX_RL_PROTOCOL,
+        is_number(calls_answer(reader, counts[i], &eval), NGX_RL_PROTOCOL,
                   "another number of elements is no answer");
     }
 
@@ -3208,7 +3177,7 @@ test_alike_wrong(void)
                               k == j ? elements[i].element : ":2\r\n");
             }
 
-            wrong += calls_answer(reader, wire, &bundle)
+            wrong += calls_answer(reader, wire, &eval)
                      != NGX_RL_PROTOCOL;
         }
 
@@ -3217,7 +3186,7 @@ test_alike_wrong(void)
     }
 
     is_number(calls_answer(reader, "*6\r\n:2\r\n:2\r\n:2\r\n:2\r\n:2\r\n:2\r\n",
-                           &bundle),
+                           &eval),
               NGX_RL_OK, "where nothing is wrong there is one");
 
     /* each has its own number, by which too many are told */
@@ -3226,20 +3195,16 @@ test_alike_wrong(void)
     scripts[1].times = 1;
     scripts[2].times = 3;
 
-    bundle_sent(&bundle, scripts, 3);
+    bundle_sent(&eval, scripts, 3);
 
     is_number(calls_answer(reader, "*6\r\n:5\r\n:1\r\n:1\r\n:1\r\n:3\r\n:1\r\n",
-                           &bundle),
-              NGX_RL_OK, "all of 5, of 1 and of 3");
+                           &eval), NGX_RL_OK, "all of 5, of 1 and of 3");
     is_number(calls_answer(reader, "*6\r\n:6\r\n:1\r\n:1\r\n:1\r\n:3\r\n:1\r\n",
-                           &bundle),
-              NGX_RL_PROTOCOL, "but not 6 of 5");
+                           &eval), NGX_RL_PROTOCOL, "but not 6 of 5");
     is_number(calls_answer(reader, "*6\r\n:5\r\n:1\r\n:2\r\n:1\r\n:3\r\n:1\r\n",
-                           &bundle),
-              NGX_RL_PROTOCOL, "nor 2 of 1");
+                           &eval), NGX_RL_PROTOCOL, "nor 2 of 1");
     is_number(calls_answer(reader, "*6\r\n:5\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n",
-                           &bundle),
-              NGX_RL_PROTOCOL, "nor 4 of 3");
+                           &eval), NGX_RL_PROTOCOL, "nor 4 of 3");
 
     ngx_rl_reader_free(reader);
 }
@@ -3250,18 +3215,17 @@ test_alike_wrong(void)
 static void
 test_many_alike(void)
 {
-    char                          wire[8192];
-    size_t                        i, n, wrong;
+    char              wire[8192];
+    size_t            i, n, wrong;
+    ngx_rl_call_t     scripts[BUNDLE];
+    ngx_rl_eval_t     eval;
     ngx_rl_claim_t    claims[BUNDLE];
-    ngx_rl_script_t   scripts[BUNDLE];
-    ngx_rl_bundle_t   bundle;
     ngx_rl_reader_t  *reader;
 
     reader = ngx_rl_reader_create();
 
     for (i = 0; i < BUNDLE; i++) {
-        claims[i] = claim_of(key_of(i),
-                             bucket_of(1000000000, "1000000r/s", 1));
+        claims[i] = claim_of(key_of(i), bucket_of(1000000000, "1000000r/s", 1));
     }
 
     scripts_of(scripts, claims, BUNDLE);
@@ -3277,9 +3241,9 @@ test_many_alike(void)
                       (uint64_t) (999999999999900 + i));
     }
 
-    bundle_sent(&bundle, scripts, BUNDLE);
+    bundle_sent(&eval, scripts, BUNDLE);
 
-    is_number(calls_answer(reader, wire, &bundle), NGX_RL_OK,
+    is_number(calls_answer(reader, wire, &eval), NGX_RL_OK,
               "32 keys answer with 64 numbers");
 
     wrong = 0;
@@ -3301,7 +3265,7 @@ test_many_alike(void)
                       "on @user_script:52.\r\n");
     }
 
-    is_number(calls_answer(reader, wire, &bundle), NGX_RL_OK,
+    is_number(calls_answer(reader, wire, &eval), NGX_RL_OK,
               "or all of them with errors");
 
     wrong = 0;
@@ -3321,11 +3285,11 @@ test_many_alike(void)
 static void
 test_bundle_replies(void)
 {
-    size_t                        i, call, gaps, wrong;
-    family_t                      family;
+    size_t            i, call, gaps, wrong;
+    family_t          family;
+    ngx_rl_eval_t     eval;
+    ngx_rl_call_t     copy, single;
     ngx_rl_claim_t    claim;
-    ngx_rl_bundle_t   bundle;
-    ngx_rl_script_t   copy, single;
     ngx_rl_reader_t  *reader;
 
     static const char  *any[] = {
@@ -3335,10 +3299,10 @@ test_bundle_replies(void)
     reader = ngx_rl_reader_create();
 
     family_of(&family);
-    bundle_sent(&bundle, family.scripts, CALLS);
+    bundle_sent(&eval, family.scripts, CALLS);
     family_forget(&family);
 
-    is_number(calls_answer(reader, family_wire(0, NULL), &bundle),
+    is_number(calls_answer(reader, family_wire(0, NULL), &eval),
               NGX_RL_OK, "five calls in one reply");
 
     for (i = 0; i < CALLS; i++) {
@@ -3352,16 +3316,16 @@ test_bundle_replies(void)
 
     for (gaps = 0; gaps < 1 << CALLS; gaps++) {
         family_of(&family);
-        bundle_sent(&bundle, family.scripts, CALLS);
+        bundle_sent(&eval, family.scripts, CALLS);
         family_forget(&family);
 
         for (i = 0; i < CALLS; i++) {
             if (gaps & 1 << i) {
-                bundle.scripts[i] = NULL;
+                eval.scripts[i] = NULL;
             }
         }
 
-        wrong += calls_answer(reader, family_wire(0, NULL), &bundle)
+        wrong += calls_answer(reader, family_wire(0, NULL), &eval)
                  != NGX_RL_OK;
 
         for (i = 0; i < CALLS; i++) {
@@ -3382,14 +3346,13 @@ test_bundle_replies(void)
 
     for (i = 0; i < ELEMENTS * nelts_of(any); i++) {
         family_of(&family);
-        bundle_sent(&bundle, family.scripts, CALLS);
+        bundle_sent(&eval, family.scripts, CALLS);
         family_forget(&family);
 
-        bundle.scripts[family_call(i % ELEMENTS)] = NULL;
+        eval.scripts[family_call(i % ELEMENTS)] = NULL;
 
         wrong += calls_answer(reader, family_wire(i % ELEMENTS,
-                                                  any[i / ELEMENTS]),
-                              &bundle)
+                                                  any[i / ELEMENTS]), &eval)
                  != NGX_RL_OK;
 
         for (call = 0; call < CALLS; call++) {
@@ -3407,13 +3370,13 @@ test_bundle_replies(void)
 
     for (i = 0; i < CALLS; i++) {
         family_of(&family);
-        bundle_sent(&bundle, family.scripts, CALLS);
+        bundle_sent(&eval, family.scripts, CALLS);
 
-        bundle.scripts[i] = NULL;
+        eval.scripts[i] = NULL;
 
         wrong += calls_answer(reader, "*15\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"
                               ":1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"
-                              ":1\r\n:1\r\n:1\r\n", &bundle)
+                              ":1\r\n:1\r\n:1\r\n", &eval)
                  != NGX_RL_PROTOCOL;
     }
 
@@ -3422,15 +3385,15 @@ test_bundle_replies(void)
     /* a call may have moved meanwhile */
 
     family_of(&family);
-    bundle_sent(&bundle, family.scripts, CALLS);
+    bundle_sent(&eval, family.scripts, CALLS);
     family_forget(&family);
 
     copy = family.scripts[1];
     claim = family.claims[3];
     copy.claims[0] = &claim;
-    bundle.scripts[1] = &copy;
+    eval.scripts[1] = &copy;
 
-    is_number(calls_answer(reader, family_wire(0, NULL), &bundle),
+    is_number(calls_answer(reader, family_wire(0, NULL), &eval),
               NGX_RL_OK, "one of five has moved");
     ok(family_untold(&family, 1) && family.scripts[1].passed == UNTOLD
        && copy.passed == 3 && copy.failure == NGX_RL_OK
@@ -3446,17 +3409,17 @@ test_bundle_replies(void)
 
     for (i = 0; i < 2; i++) {
         single.preview = i;
-        bundle_sent(&bundle, &single, 1);
+        bundle_sent(&eval, &single, 1);
 
-        is_number(calls_answer(reader, ":5\r\n", &bundle),
+        is_number(calls_answer(reader, ":5\r\n", &eval),
                   NGX_RL_OK, "one call, one number");
         ok(claim.state[0] == 5 && single.passed == 1, "which is its own");
-        is_number(calls_answer(reader, "*1\r\n:5\r\n", &bundle),
+        is_number(calls_answer(reader, "*1\r\n:5\r\n", &eval),
                   NGX_RL_PROTOCOL, "an array is none");
 
         claim.state[0] = UNTOLD;
-        bundle.scripts[0] = NULL;
-        is_number(calls_answer(reader, ":5\r\n", &bundle),
+        eval.scripts[0] = NULL;
+        is_number(calls_answer(reader, ":5\r\n", &eval),
                   NGX_RL_OK, "one that is gone");
         ok(claim.state[0] == UNTOLD, "is not told");
     }
@@ -3470,11 +3433,11 @@ test_bundle_replies(void)
 static void
 test_bundle_errors(void)
 {
-    char                          wire[1024];
-    size_t                        i, k, n, call, wrong;
-    int64_t                       times;
-    family_t                      family;
-    ngx_rl_bundle_t   bundle;
+    char              wire[1024];
+    size_t            i, k, n, call, wrong;
+    int64_t           times;
+    family_t          family;
+    ngx_rl_eval_t     eval;
     ngx_rl_reader_t  *reader;
 
     static const struct {
@@ -3508,7 +3471,7 @@ test_bundle_errors(void)
     reader = ngx_rl_reader_create();
 
     family_of(&family);
-    bundle_sent(&bundle, family.scripts, CALLS);
+    bundle_sent(&eval, family.scripts, CALLS);
 
     /* an error in any place */
 
@@ -3518,7 +3481,7 @@ test_bundle_errors(void)
         family_forget(&family);
 
         wrong += calls_answer(reader, family_wire(i, "-WRONGTYPE no\r\n"),
-                              &bundle)
+                              &eval)
                  != NGX_RL_OK;
 
         for (call = 0; call < CALLS; call++) {
@@ -3546,10 +3509,10 @@ test_bundle_errors(void)
                       call != 1 && call != 2 ? family_elements[i]
                       : i != family_calls[call].element ? ":0\r\n"
                       : call == 1 ? "-CLOCK nginx is behind\r\n"
-                                  : "-WRONGTYPE Operation\r\n");
+                      : "-WRONGTYPE Operation\r\n");
     }
 
-    is_number(calls_answer(reader, wire, &bundle), NGX_RL_OK,
+    is_number(calls_answer(reader, wire, &eval), NGX_RL_OK,
               "two calls may fail");
     ok(family.scripts[1].failure == NGX_RL_CLOCK
        && family.scripts[1].passed == 0 && family_untold(&family, 1)
@@ -3559,10 +3522,9 @@ test_bundle_errors(void)
     ok(family_told(&family, 0) && family_told(&family, 3)
        && family_told(&family, 4), "while the others are fine");
 
-    is_number(calls_answer(reader, family_wire(0, NULL), &bundle),
+    is_number(calls_answer(reader, family_wire(0, NULL), &eval),
               NGX_RL_OK, "the next reply is without errors");
-    ok(family_told(&family, 1) && family_told(&family, 2),
-       "and they are over");
+    ok(family_told(&family, 1) && family_told(&family, 2), "and they are over");
 
     /* other kinds of elements, even beside an error */
 
@@ -3570,7 +3532,7 @@ test_bundle_errors(void)
         wrong = 0;
 
         for (i = 0; i < ELEMENTS; i++) {
-            wrong += calls_answer(reader, family_wire(i, kinds[k]), &bundle)
+            wrong += calls_answer(reader, family_wire(i, kinds[k]), &eval)
                      != NGX_RL_PROTOCOL;
         }
 
@@ -3587,8 +3549,7 @@ test_bundle_errors(void)
                           : i == 11 - k ? "+OK\r\n" : family_elements[i]);
         }
 
-        is_number(calls_answer(reader, wire, &bundle),
-                  NGX_RL_PROTOCOL,
+        is_number(calls_answer(reader, wire, &eval), NGX_RL_PROTOCOL,
                   "and neither is it beside an error");
     }
 
@@ -3603,11 +3564,9 @@ test_bundle_errors(void)
             snprintf(wire, sizeof(wire), ":%" PRId64 "\r\n", times);
 
             wrong += calls_answer(reader,
-                                  family_wire(family_calls[call].element,
-                                              wire),
-                                  &bundle)
-                     != (passed[k].fine ? NGX_RL_OK
-                                        : NGX_RL_PROTOCOL);
+                                  family_wire(family_calls[call].element, wire),
+                                  &eval)
+                     != (passed[k].fine ? NGX_RL_OK : NGX_RL_PROTOCOL);
 
             wrong += passed[k].fine
                      && family.scripts[call].passed != (uint32_t) times;
@@ -3628,9 +3587,8 @@ test_bundle_errors(void)
             n += snprintf(wire + n, sizeof(wire) - n, ":1\r\n");
         }
 
-        wrong += calls_answer(reader, wire, &bundle)
-                 != (k == ELEMENTS ? NGX_RL_OK
-                                   : NGX_RL_PROTOCOL);
+        wrong += calls_answer(reader, wire, &eval)
+                 != (k == ELEMENTS ? NGX_RL_OK : NGX_RL_PROTOCOL);
     }
 
     is_number(wrong, 0, "another number of elements is no answer");
@@ -3646,13 +3604,13 @@ test_bundle_errors(void)
         }
     }
 
-    is_number(calls_answer(reader, wire, &bundle),
+    is_number(calls_answer(reader, wire, &eval),
               NGX_RL_PROTOCOL, "nor is an array for each call");
 
     for (i = 0; i < nelts_of(replies); i++) {
         family_forget(&family);
 
-        wrong = calls_answer(reader, replies[i].wire, &bundle)
+        wrong = calls_answer(reader, replies[i].wire, &eval)
                 != replies[i].failure;
 
         for (call = 0; call < CALLS; call++) {
@@ -3673,10 +3631,10 @@ test_bundle_errors(void)
 static void
 test_preview_replies(void)
 {
-    size_t                        i;
+    size_t            i;
+    ngx_rl_eval_t     eval;
+    ngx_rl_call_t     scripts[3];
     ngx_rl_claim_t    claims[4];
-    ngx_rl_bundle_t   bundle;
-    ngx_rl_script_t   scripts[3];
     ngx_rl_reader_t  *reader;
 
     reader = ngx_rl_reader_create();
@@ -3694,15 +3652,15 @@ test_preview_replies(void)
         scripts[i].preview = 1;
     }
 
-    bundle_sent(&bundle, scripts, 3);
+    bundle_sent(&eval, scripts, 3);
 
-    ok(bundle.nlimits == 2 && bundle.elements[0] == 1
-       && bundle.elements[1] == 4 && bundle.elements[2] == 3,
+    ok(eval.nlimits == 2 && eval.elements[0] == 1
+       && eval.elements[1] == 4 && eval.elements[2] == 3,
        "three previews of two limits");
 
     is_number(calls_answer(reader, "*8\r\n:16000000\r\n"
                            ":-1\r\n:2\r\n:3\r\n:16000000\r\n"
-                           ":-1\r\n:2\r\n:3\r\n", &bundle),
+                           ":-1\r\n:2\r\n:3\r\n", &eval),
               NGX_RL_OK, "in one reply");
     ok(claims[0].state[0] == 1000000 && claims[2].state[0] == 1000000,
        "two are told the same of one");
@@ -3712,7 +3670,7 @@ test_preview_replies(void)
        "and two of the other");
     ok(scripts[0].passed == 1 && scripts[2].passed == 0,
        "of each it is known whether it would pass");
-    ok(!ngx_rl_script_taken(&scripts[0]), "and nothing was taken");
+    ok(!ngx_rl_call_taken(&scripts[0]), "and nothing was taken");
 
     ngx_rl_reader_free(reader);
 }
@@ -3723,11 +3681,11 @@ test_preview_replies(void)
 static void
 test_many_windows(void)
 {
-    char                          wire[16384], names[BUNDLE][8];
-    size_t                        i, k, n, wrong;
+    char              wire[16384], names[BUNDLE][8];
+    size_t            i, k, n, wrong;
+    ngx_rl_eval_t     eval;
+    ngx_rl_call_t     scripts[BUNDLE];
     ngx_rl_claim_t    claims[NUMBERS];
-    ngx_rl_bundle_t   bundle;
-    ngx_rl_script_t   scripts[BUNDLE];
     ngx_rl_reader_t  *reader;
 
     reader = ngx_rl_reader_create();
@@ -3751,11 +3709,11 @@ test_many_windows(void)
         scripts[i] = script_of(&claims[3 * i], 3);
     }
 
-    bundle_sent(&bundle, scripts, BUNDLE);
-    ok(bundle.nlimits == BUNDLE && bundle.nnumbers == NUMBERS,
+    bundle_sent(&eval, scripts, BUNDLE);
+    ok(eval.nlimits == BUNDLE && eval.nnumbers == NUMBERS,
        "32 calls for three of 32 windows each");
 
-    is_number(calls_answer(reader, wire, &bundle), NGX_RL_OK,
+    is_number(calls_answer(reader, wire, &eval), NGX_RL_OK,
               "answer with 288 numbers");
 
     wrong = 0;
@@ -3782,7 +3740,7 @@ test_many_windows(void)
                       TAKE_SHA1);
     }
 
-    is_number(calls_answer(reader, wire, &bundle), NGX_RL_OK,
+    is_number(calls_answer(reader, wire, &eval), NGX_RL_OK,
               "32 calls may fail in one reply");
 
     wrong = 0;
@@ -3800,9 +3758,9 @@ test_many_windows(void)
 static void
 test_taken(void)
 {
-    size_t                        i, j;
-    ngx_rl_claim_t    claims[3];
-    ngx_rl_script_t   script;
+    size_t          i, j;
+    ngx_rl_call_t   call;
+    ngx_rl_claim_t  claims[3];
 
     /* p: passed, d: denied; in capitals for a shadow limit */
 
@@ -3826,12 +3784,11 @@ test_taken(void)
             claims[j].state[0] = strchr("dD", cases[i].claims[j]) ? -1 : 0;
         }
 
-        script = script_of(claims, j);
-        script.preview = cases[i].preview;
+        call = script_of(claims, j);
+        call.preview = cases[i].preview;
 
-        ok(!ngx_rl_script_taken(&script) == !cases[i].taken,
-           "%s%s: %s", cases[i].claims,
-           cases[i].preview ? ", a preview" : "",
+        ok(!ngx_rl_call_taken(&call) == !cases[i].taken,
+           "%s%s: %s", cases[i].claims, cases[i].preview ? ", a preview" : "",
            cases[i].taken ? "something was taken" : "nothing was taken");
     }
 }

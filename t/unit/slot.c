@@ -65,8 +65,7 @@ test_crc(void)
     is_number(ngx_rl_slot_crc16(bytes_of("A")), 0x58e5, "\"A\"");
     is_number(ngx_rl_slot_crc16(bytes_of("123456789")), 0x31c3,
               "the check value of CRC-16/XMODEM");
-    is_number(ngx_rl_slot_crc16(bytes_of("\0\0\0\1")), 0x1021,
-              "zero bytes");
+    is_number(ngx_rl_slot_crc16(bytes_of("\0\0\0\1")), 0x1021, "zero bytes");
     is_number(ngx_rl_slot_crc16(bytes_of("\377\377")), 0x1d0f,
               "bytes above 127");
 
@@ -102,8 +101,8 @@ test_crc(void)
 static void
 test_slots(void)
 {
-    char    *copy;
-    size_t   i;
+    char   *copy;
+    size_t  i;
 
     static const struct {
         const char  *key;
@@ -177,8 +176,7 @@ test_tags(void)
     for (slot = 0; slot < NGX_RL_SLOTS; slot++) {
         ngx_rl_slot_tag((uint16_t) slot, key + 3);
 
-        wrong += ngx_rl_slot(key,
-                                         4 + NGX_RL_SLOT_TAG)
+        wrong += ngx_rl_slot(key, 4 + NGX_RL_SLOT_TAG)
                  != slot;
 
         for (i = 3; i < 3 + NGX_RL_SLOT_TAG; i++) {
@@ -195,9 +193,9 @@ test_tags(void)
 static void
 test_redirects(void)
 {
-    char                           *copy, host[512];
-    size_t                          i, n;
-    ngx_rl_redirect_t   r;
+    char              *copy, host[512];
+    size_t             i, n;
+    ngx_rl_redirect_t  r;
 
     static const struct {
         const char  *text;
@@ -282,8 +280,7 @@ test_redirects(void)
 
         memset(&r, 0xaa, sizeof(r));
 
-        is_number(ngx_rl_redirect_parse(copy,
-                                                    strlen(cases[i].text), &r),
+        is_number(ngx_rl_redirect_parse(copy, strlen(cases[i].text), &r),
                   cases[i].kind, cases[i].text);
 
         ok((int) r.kind == cases[i].kind && r.slot == cases[i].slot
@@ -319,7 +316,7 @@ test_redirects(void)
 /* touches every byte of what it is given */
 
 static void
-collect(void *data, const ngx_rl_slots_t *s)
+collect(void *data, const ngx_rl_slot_range_t *s)
 {
     text_t  *t;
 
@@ -342,8 +339,8 @@ collect(void *data, const ngx_rl_slots_t *s)
 static int
 parse(const char *wire, size_t len)
 {
-    int                           rc;
-    char                         *copy;
+    int               rc;
+    char             *copy;
     ngx_rl_reply_t   *reply;
     ngx_rl_reader_t  *reader;
 
@@ -576,9 +573,9 @@ test_broken(void)
 static void
 test_large(void)
 {
-    int                           rc;
-    char                          wire[128];
-    size_t                        i, len;
+    int               rc;
+    char              wire[128];
+    size_t            i, len;
     ngx_rl_reply_t   *reply;
     ngx_rl_reader_t  *reader;
 
@@ -645,11 +642,11 @@ test_overlap(void)
 static void
 test_fuzz(void)
 {
-    int                             rc;
-    char                            wire[1024], *copy;
-    size_t                          i, n, at, len, count, sound, refused;
-    uint64_t                        seed, dice;
-    ngx_rl_redirect_t   r;
+    int                rc;
+    char               wire[1024], *copy;
+    size_t             i, n, at, len, count, sound, refused;
+    uint64_t           seed, dice;
+    ngx_rl_redirect_t  r;
 
     static const char  alphabet[] = "+-:$*0123456789\r\n\r\n[]? \0x";
     static const char  redirect[] = "MOVED 3999 [2001:db8::1]:6381";
@@ -676,9 +673,7 @@ test_fuzz(void)
         sound += rc >= 0;
         refused += rc == -1;
 
-        if ((rc >= 0 && (size_t) rc != text.calls)
-            || (rc < 0 && text.calls))
-        {
+        if ((rc >= 0 && (size_t) rc != text.calls) || (rc < 0 && text.calls)) {
             break;
         }
     }

@@ -105,8 +105,7 @@ is_bytes(const void *got, size_t got_len, const void *expected,
     if (!ok(got_len == expected_len
             && memcmp(got, expected, expected_len) == 0, "%s", name))
     {
-        diag("got %zu bytes: %.*s", got_len, (int) got_len,
-             (const char *) got);
+        diag("got %zu bytes: %.*s", got_len, (int) got_len, (const char *) got);
         diag("expected %zu bytes: %.*s", expected_len, (int) expected_len,
              (const char *) expected);
     }

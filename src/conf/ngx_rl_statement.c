@@ -1,26 +1,24 @@
 
-#include "conf/ngx_rl_place.h"
+#include "conf/ngx_rl_statement.h"
 
 
-#define NGX_RL_PLACE_NAME  64
+#define NGX_RL_STATEMENT_NAME  64
 
-static void ngx_rl_place_find(ngx_conf_t *cf,
-    ngx_rl_main_conf_t *rmcf);
-static ngx_uint_t ngx_rl_place_block(
-    ngx_rl_statement_t *statement);
+static void ngx_rl_statement_lookup(ngx_conf_t *cf, ngx_rl_main_conf_t *rmcf);
+static ngx_uint_t ngx_rl_statement_block(ngx_rl_statement_t *statement);
 
 
 ngx_rl_statement_t *
-ngx_rl_place(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
+ngx_rl_statement_of(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 {
-    (void) ngx_rl_place_root(cf);
+    (void) ngx_rl_statement_root(cf);
 
     return conf->block;
 }
 
 
 ngx_rl_statement_t *
-ngx_rl_place_root(ngx_conf_t *cf)
+ngx_rl_statement_root(ngx_conf_t *cf)
 {
     ngx_rl_main_conf_t  *rmcf;
 
@@ -28,7 +26,7 @@ ngx_rl_place_root(ngx_conf_t *cf)
 
     if (!rmcf->scanned) {
         rmcf->scanned = 1;
-        ngx_rl_place_find(cf, rmcf);
+        ngx_rl_statement_lookup(cf, rmcf);
     }
 
     return rmcf->text;
@@ -38,12 +36,11 @@ ngx_rl_place_root(ngx_conf_t *cf)
 /* both are in the order of the text; two blocks may begin in the same line */
 
 static void
-ngx_rl_place_find(ngx_conf_t *cf,
-    ngx_rl_main_conf_t *rmcf)
+ngx_rl_statement_lookup(ngx_conf_t *cf, ngx_rl_main_conf_t *rmcf)
 {
-    ngx_uint_t                        i;
-    ngx_rl_loc_conf_t   **conf;
-    ngx_rl_statement_t   *s, *next;
+    ngx_uint_t           i;
+    ngx_rl_loc_conf_t  **conf;
+    ngx_rl_statement_t  *s, *next;
 
     rmcf->text = ngx_rl_scan(cf);
 
@@ -64,8 +61,8 @@ ngx_rl_place_find(ngx_conf_t *cf,
             if (s->line == conf[i]->line
                 && s->file.len == conf[i]->file.len
                 && ngx_memcmp(s->file.data, conf[i]->file.data, s->file.len)
-                   == 0
-                && ngx_rl_place_block(s))
+                == 0
+                && ngx_rl_statement_block(s))
             {
                 conf[i]->block = s;
                 next = ngx_rl_statement_next(s);
@@ -79,7 +76,7 @@ ngx_rl_place_find(ngx_conf_t *cf,
 /* whether there is a conf of its own for it */
 
 static ngx_uint_t
-ngx_rl_place_block(ngx_rl_statement_t *statement)
+ngx_rl_statement_block(ngx_rl_statement_t *statement)
 {
     return ngx_rl_statement_is(statement, "http")
            || ngx_rl_statement_is(statement, "server")
@@ -90,14 +87,13 @@ ngx_rl_place_block(ngx_rl_statement_t *statement)
 
 
 void
-ngx_rl_place_set(ngx_conf_t *cf,
-    ngx_rl_loc_conf_t *conf, const char *directive,
-    ngx_conf_file_t *file)
+ngx_rl_statement_set(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *conf, const char *directive, ngx_conf_file_t *file)
 {
-    u_char                           name[NGX_RL_PLACE_NAME];
+    u_char               name[NGX_RL_STATEMENT_NAME];
     ngx_rl_statement_t  *block, *s;
 
-    block = ngx_rl_place(cf, conf);
+    block = ngx_rl_statement_of(cf, conf);
 
     s = block ? ngx_rl_statement_find(block, directive) : NULL;
 
@@ -119,13 +115,12 @@ ngx_rl_place_set(ngx_conf_t *cf,
 
 
 void ngx_cdecl
-ngx_rl_place_error(ngx_conf_t *cf,
-    ngx_rl_loc_conf_t *conf, const char *directive,
-    const char *fmt, ...)
+ngx_rl_statement_error(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *conf, const char *directive, const char *fmt, ...)
 {
-    u_char            text[NGX_MAX_CONF_ERRSTR], *last;
-    va_list           args;
-    ngx_conf_file_t   file, *saved;
+    u_char           text[NGX_MAX_CONF_ERRSTR], *last;
+    va_list          args;
+    ngx_conf_file_t  file, *saved;
 
     va_start(args, fmt);
     last = ngx_vslprintf(text, text + NGX_MAX_CONF_ERRSTR, fmt, args);
@@ -133,7 +128,7 @@ ngx_rl_place_error(ngx_conf_t *cf,
 
     saved = cf->conf_file;
 
-    ngx_rl_place_set(cf, conf, directive, &file);
+    ngx_rl_statement_set(cf, conf, directive, &file);
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%*s",
                        (size_t) (last - text), text);
 
