@@ -191,9 +191,9 @@ clean: ## remove everything that was built
 # the sources that do without nginx, see tools/layers
 pure_objs  := $(patsubst src/%.c,build/unit/%.o, \
                   $(wildcard src/pure/*.c src/script/*.c))
-unit_tests := $(patsubst t/unit/%.c,build/unit/%,$(wildcard t/unit/*.c))
+unit_tests := $(patsubst t/unit/%.c,build/unit/%,$(wildcard t/unit/*/*.c))
 
-unit_cc     = $(CC) $$(cat build/unit/flags) -MMD -MP -I src -I build/unit
+unit_cc     = $(CC) $$(cat build/unit/flags) -MMD -MP -I src -I t/unit -I build/unit
 
 unit: $(unit_tests) ## build the unit tests of the parts that need no nginx
 
@@ -216,6 +216,7 @@ build/unit/%.o: src/%.c build/unit/flags build/unit/ngx_rl_lua.h
 
 build/unit/%: t/unit/%.c $(pure_objs)
 	@echo "building $@"
+	@mkdir -p $(@D)
 	@$(unit_cc) -o $@ $< $(pure_objs) $$(pkg-config --libs hiredis) -lm
 
 .SECONDARY: $(pure_objs)

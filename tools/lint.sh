@@ -68,7 +68,7 @@ flags_of()
 
 warnings()
 {
-    test $# -gt 0 || set -- src/*.c src/*/*.c t/unit/*.c
+    test $# -gt 0 || set -- src/*.c src/*/*.c t/unit/*/*.c
 
     flags="$(flags_of "$dir") ${WARNINGS:--Wall -Wextra} -Werror"
     flags="$flags -include $PWD/tools/const-strings.h"
@@ -91,7 +91,7 @@ warnings()
 
             *)
                 $compiler -O1 ${WARNINGS:--Wall -Wextra} -Werror $unit \
-                    -I src -I "$dir/objs/addon/ratelimit" \
+                    -I src -I t/unit -I "$dir/objs/addon/ratelimit" \
                     -c -o /dev/null "$file"
                 ;;
             esac || bad=1

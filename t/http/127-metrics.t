@@ -306,7 +306,7 @@ EOC
 
     promtool_ok('all of it', $text->{body});
 
-    my ($version) = slurp('src/ngx_http_ratelimit_version.h')
+    my ($version) = slurp('src/core/ngx_rl_version.h')
                     =~ /_RELEASE +"(.*)"/;
 
     is $samples->{ id('build_info', version => $version, nginx =>

@@ -15,6 +15,7 @@ use RateLimit::Flood;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
+use RateLimit::Source;
 use RateLimit::Util qw(dead_port slurp);
 
 # many times what goes into the smallest zone
@@ -296,10 +297,15 @@ sub layout {
     my $src = File::Temp->newdir;
     my @numbers;
 
-    copy($_, "$src") or die "$_: $!\n" for glob 'src/*.[ch]';
+    for (glob 'src/*/*.[ch]') {
+        my ($folder) = m{^src/(\w+)/};
+
+        mkdir "$src/$folder";
+        copy($_, "$src/$folder") or die "$_: $!\n";
+    }
 
     if ($file) {
-        my $path = "$src/ngx_http_ratelimit_$file";
+        my $path = source_path($file) =~ s{^src}{$src}r;
         my $text = slurp($path);
 
         for ($text) {
@@ -312,8 +318,9 @@ sub layout {
     }
 
     for my $source (qw(zone stats)) {
-        my $asm = `cd $dir && \${CC:-cc} $flags -O0 -w -S -o - -I $src \\
-                   $src/ngx_http_ratelimit_$source.c`;
+        my $path = source_path("$source.c") =~ s{^src}{$src}r;
+        my $asm = `cd $dir && \${CC:-cc} -I $src $flags -O0 -w -S -o - \\
+                   $path`;
 
         $? == 0 or die "the compiler failed\n";
 
@@ -347,7 +354,7 @@ SKIP: {
          ['a larger field', 'cells.h',
           sub { s/uint32_t( +turn;)/uint64_t$1/ }],
          ['one more of an enum that is counted', 'failure.h',
-          sub { s/(\n +NGX_HTTP_RATELIMIT_FAILURES)/\n    ONE_MORE,$1/ }],
+          sub { s/(\n +NGX_RL_FAILURES)/\n    ONE_MORE,$1/ }],
          ['a struct within', 'breaker.h',
           sub { s/uint32_t( +attempt;)/uint64_t$1/ }],
          ['the format', 'zone.c', sub { s/(_ZONE_FORMAT +)\d+/${1}1234567/ }])

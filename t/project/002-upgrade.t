@@ -91,8 +91,8 @@ sub reloaded {
 }
 
 
-my ($source) = slurp('src/ngx_http_ratelimit_version.h')
-               =~ /^#define NGX_HTTP_RATELIMIT_RELEASE +"($RELEASE)"$/m;
+my ($source) = slurp('src/core/ngx_rl_version.h')
+               =~ /^#define NGX_RL_RELEASE +"($RELEASE)"$/m;
 
 
 subtest 'the version' => sub {

@@ -19,12 +19,12 @@ use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Sentinel;
+use RateLimit::Source;
 use RateLimit::Transcript;
 use RateLimit::Util qw(free_port slurp wait_until);
 
 my $readme = slurp('README.md');
-my %source = map { s{.*/ngx_http_ratelimit_}{}r => slurp($_) } glob 'src/*.[ch]';
-my $all = join "\n", map { $source{$_} } sort keys %source;
+my $all = all_sources();
 my %lua = map { s{.*/}{}r => slurp($_) } glob 'lua/*.lua';
 
 # certificates, and files that configurations name
@@ -100,7 +100,7 @@ sub code_in {
 sub define {
     my ($name) = @_;
 
-    my ($value) = $all =~ /^#define\s+NGX_HTTP_RATELIMIT_$name\s+(\d+)/m;
+    my ($value) = $all =~ /^#define\s+NGX_RL_$name\s+(\d+)/m;
 
     return $value // die "no $name\n";
 }
@@ -144,7 +144,7 @@ sub microseconds {
 # The command table: name => contexts, arguments, allowed words, default.
 
 sub directives {
-    my $text = $source{'module.c'};
+    my $text = source('module.c');
 
     my %enum;
 
@@ -157,9 +157,10 @@ sub directives {
 
     # values of bits are or'ed with a flag that says "set"
 
+    my $conf = source('conf.c');
     my %default;
 
-    while ($source{'conf.c'} =~ /ngx_conf_merge_\w*value\(conf->([\w.]+),
+    while ($conf =~ /ngx_conf_merge_\w*value\(conf->([\w.]+),
                                  \s*prev->[\w.]+,\s*([^);]+)\)/xg)
     {
         my ($field, $value) = ($1, $2);
@@ -175,7 +176,7 @@ sub directives {
 
     my %directive;
 
-    my ($table) = $text =~ /ngx_http_ratelimit_commands\[\]\s*=\s*\{(.*?)
+    my ($table) = $text =~ /ngx_rl_commands\[\]\s*=\s*\{(.*?)
                             ngx_null_command/sx or die;
 
     while ($table =~ /\{\s*ngx_string\("(\w+)"\),\s*([^,]+),\s*(\w+),\s*\w+,
@@ -183,7 +184,7 @@ sub directives {
     {
         my ($name, $type, $handler, $offset, $post) = ($1, $2, $3, $4, $5);
 
-        while ($type =~ /(NGX_HTTP_RATELIMIT_\w+)/) {
+        while ($type =~ /(NGX_RL_\w+)/) {
             my $macro = $1;
             my ($value) = $text =~ /^#define\s+$macro\s+\\?\s*\(?([\w|]+)\)?$/m
                           or die "no $macro\n";
@@ -212,7 +213,7 @@ sub directives {
 
             # what "on" stands for
 
-            my $on = $post =~ /_on$/ && $value =~ /^NGX_HTTP_RATELIMIT_\w+$/
+            my $on = $post =~ /_on$/ && $value =~ /^NGX_RL_\w+$/
                      && $text =~ /\b\Q${\ substr $post, 1}\E\s*=\s*$value;/;
 
             $value = $word                     ? $word->[0]
@@ -239,8 +240,8 @@ sub directives {
 
 
 sub breaker_default {
-    my ($failures, $window, $probe) = $source{'conf.c'} =~
-        /ratelimit_breaker_default\s*=\s*\{\s*(\d+),\s*(\d+),\s*(\d+)\s*\}/
+    my ($failures, $window, $probe) = source('conf.c') =~
+        /ngx_rl_breaker_default\s*=\s*\{\s*(\d+),\s*(\d+),\s*(\d+)\s*\}/
         or die "no default of the breaker\n";
 
     return sprintf 'failures=%d window=%ds probe=%ds', $failures,
@@ -250,7 +251,7 @@ sub breaker_default {
 
 my %directive = directives();
 my @variables = map { "\$$_" }
-    ($source{'variables.c'} =~ /ngx_http_ratelimit_variables\[\]\s*=\s*\{(.*?)\n\};/s)[0]
+    (source('variables.c') =~ /ngx_rl_variables\[\]\s*=\s*\{(.*?)\n\};/s)[0]
     =~ /\{ ngx_string\("(\w+)"\)/g;
 
 cmp_ok scalar keys %directive, '>=', 30, 'the directives of the module';
@@ -525,7 +526,7 @@ subtest 'directives' => sub {
 
     # parameters of a named limit
 
-    my ($message) = $source{'limit.c'} =~ /there are (key=.*?)", word/s;
+    my ($message) = source('limit.c') =~ /there are (key=.*?)", word/s;
     my @real = grep { $_ ne 'and' } ($message =~ s/"\s*"//gr) =~ /(\w+=?)/g;
     my @rows = map { code_in($_->[0]) }
                grep { $_->[0] =~ /^`/ } table_of($section{ratelimit_limit});
@@ -613,13 +614,13 @@ subtest 'wrong values are refused' => sub {
 
     # names
 
-    for my $length (define('NAME_MAX'), define('NAME_MAX') + 1) {
+    for my $length (define('LIMIT_NAME_MAX'), define('LIMIT_NAME_MAX') + 1) {
         my $name = 'x' x $length;
 
         ($code, $output) = RateLimit::Nginx->test_config(
             conf => "ratelimit_limit $name rate=1r/s;");
 
-        is $code, $length > define('NAME_MAX') ? 1 : 0, "a name of $length";
+        is $code, $length > define('LIMIT_NAME_MAX') ? 1 : 0, "a name of $length";
     }
 };
 
@@ -701,7 +702,7 @@ EOC
 
     is_deeply [sort +code_in($who)],
               [sort grep { $_ ne 'none' }
-                         strings('ngx_http_ratelimit_source_names')],
+                         strings('ngx_rl_source_names')],
               'the sources';
 
     my $now = time;
@@ -1847,7 +1848,7 @@ EOC
 
     # every header of the filter is here
 
-    for my $name ($source{'headers.c'} =~ /ngx_string\("([A-Z][\w-]+)"\)/g) {
+    for my $name (source('headers.c') =~ /ngx_string\("([A-Z][\w-]+)"\)/g) {
         like $text, qr/`\Q$name\E`/, $name;
     }
 
@@ -1947,13 +1948,13 @@ subtest 'failures' => sub {
     my ($table) = $section{Faults} =~ /^(\| failure.*)\z/ms;
     my @named = map { code_in($_->[0]) } table_of($table);
     my @failures = grep { $_ ne 'ok' }
-                   strings('ngx_http_ratelimit_failure_names');
+                   strings('ngx_rl_failure_names');
 
     is_deeply [sort @named], [sort @failures], 'each has an entry';
 
     my %told = map { $_ => 1 } map { code_in($_->[2]) }
                grep { @$_ > 2 } table_of($table);
-    my @reasons = strings('ngx_http_ratelimit_reason_names');
+    my @reasons = strings('ngx_rl_reason_names');
 
     is_deeply [sort keys %told], [sort @reasons], 'the reasons';
 
@@ -1965,10 +1966,10 @@ subtest 'failures' => sub {
 
     # which of them count
 
-    my ($code) = $source{'failure.c'} =~ /\nngx_http_ratelimit_failure_breaks\(
+    my ($code) = source('failure.c') =~ /\nngx_rl_failure_breaks\(
                                           (.*?)\n\}/sx;
     my @silent = map { lc } grep { !/^(?:OK|CIRCUIT)$/ }
-                 $code =~ /case NGX_HTTP_RATELIMIT_(\w+):/g;
+                 $code =~ /case NGX_RL_(\w+):/g;
     my ($list) = ($section{'The circuit breaker'} =~ s/\s+/ /gr)
                  =~ /don't count: ([^.]+)\./;
 
@@ -1977,7 +1978,7 @@ subtest 'failures' => sub {
     my @states = map { code_in($_->[0]) } grep { $_->[0] =~ /^`/ }
                  table_of($section{'The circuit breaker'});
 
-    is_deeply \@states, [strings('ngx_http_ratelimit_breaker_names')],
+    is_deeply \@states, [strings('ngx_rl_breaker_names')],
               'the states of the breaker';
 
     my ($failures, $window) = breaker_default() =~ /failures=(\d+) window=(\d+)s/;
@@ -1993,10 +1994,11 @@ subtest 'failures' => sub {
 sub log_calls {
     my @calls;
 
-    for my $file (sort keys %source) {
-        while ($source{$file} =~ /\b(ngx_log_error|
-                                     ngx_http_ratelimit_check_warn)
-                                  \((.*?)\);/sgx)
+    for my $file (sources()) {
+        my $text = source($file);
+
+        while ($text =~ /\b(ngx_log_error|ngx_rl_check_warn)
+                         \((.*?)\);/sgx)
         {
             my ($function, $call) = ($1, $2);
 
@@ -2184,14 +2186,14 @@ EOC
 subtest 'faults: what they are called' => sub {
     my @rows = grep { @$_ == 4 && $_->[0] !~ /^fault$/ }
                table_of($section{Faults});
-    my %family = map { $_ => 1 } $source{'metrics.c'} =~ /"nginx_ratelimit_(\w+)"/g;
+    my %family = map { $_ => 1 } source('metrics.c') =~ /"nginx_ratelimit_(\w+)"/g;
     my %label = (class => { map { $_ => 1 }
-                            strings('ngx_http_ratelimit_failure_names') },
+                            strings('ngx_rl_failure_names') },
                  to => { map { $_ => 1 }
-                         strings('ngx_http_ratelimit_breaker_names') },
+                         strings('ngx_rl_breaker_names') },
                  event => { map { $_ => 1 }
-                            strings('ngx_http_ratelimit_event_names') });
-    my %reason = map { $_ => 1 } strings('ngx_http_ratelimit_reason_names');
+                            strings('ngx_rl_event_names') });
+    my %reason = map { $_ => 1 } strings('ngx_rl_reason_names');
 
     cmp_ok scalar @rows, '>=', 24, 'there are faults';
 
@@ -2437,7 +2439,7 @@ EOC
                       =~ /A decision is (.*?);/;
 
     is_deeply [code_in($decisions)],
-              [strings('ngx_http_ratelimit_decision_names')], 'decisions';
+              [strings('ngx_rl_decision_names')], 'decisions';
 
     my ($roles) = map { $_->[3] =~ /what it is: (.*)/ }
                   grep { $_->[0] =~ /shard_node/ } @rows;
@@ -2445,13 +2447,13 @@ EOC
                  grep { @$_ == 3 && $_->[0] =~ /^`/ }
                  table_of($section{Metrics});
 
-    is_deeply [code_in($roles)], [strings('ngx_http_ratelimit_role_names')],
+    is_deeply [code_in($roles)], [strings('ngx_rl_role_names')],
               'roles';
-    is_deeply \@events, [strings('ngx_http_ratelimit_event_names')], 'events';
+    is_deeply \@events, [strings('ngx_rl_event_names')], 'events';
 
     my ($format) = $section{Metrics} =~ /text format (\S+)/;
 
-    like $source{'metrics.c'}, qr/version=\Q$format\E;/, 'the format';
+    like source('metrics.c'), qr/version=\Q$format\E;/, 'the format';
 
     ok $nginx->stop, 'stopped';
     $nginx->no_alerts;
@@ -2566,8 +2568,8 @@ subtest 'numbers' => sub {
     my @numbers = (
         ['ratelimit_key', KEY_MAX => '%d bytes'],
         ['Log lines', LOG_KEY => 'first %d bytes'],
-        ['When Redis is away', PIPE_SLOTS => '%d calls'],
-        ['When Redis is away', REDIS_STALL => '%d ms after'],
+        ['When Redis is away', PIPELINE_PENDINGS => '%d calls'],
+        ['When Redis is away', CONNECTION_STALL => '%d ms after'],
         ['When Redis is away', BACKOFF_MIN => 'after %d ms'],
         ['ratelimit_breaker', BACKOFF_MIN => 'after %d ms'],
         ['ratelimit_breaker', BREAKER_MAX => '1 to %d'],
@@ -2575,7 +2577,7 @@ subtest 'numbers' => sub {
         ['One machine needs no Redis', ENTRIES => 'up to %d requests'],
         ['Limits of the design', ENTRIES => 'more than %d requests'],
         ['Log lines', STATS_LINES => 'up to ten a minute', 1, 10],
-        ['When Redis is away', REDIS_STABLE => 'lived for a second', 1, 1000],
+        ['When Redis is away', CONNECTION_STABLE => 'lived for a second', 1, 1000],
         ['Log lines', STATS_LOG => 'once a minute', 1, 60],
         ['Directives', STATS_LOG => 'once a minute', 1, 60],
         ['ratelimit_capacity', MAX_CAPACITY => '1 to %d'],
@@ -2586,17 +2588,17 @@ subtest 'numbers' => sub {
         ['Several limits on one request', CLAIMS => 'At most %d'],
         ['ratelimit', CLAIMS => 'up to %d'],
         ['Limits of the design', CLAIMS => 'At most %d limits'],
-        ['ratelimit_limit', NAME_MAX => '1 to %d letters'],
+        ['ratelimit_limit', LIMIT_NAME_MAX => '1 to %d letters'],
         ['ratelimit_window', WINDOW_MAX => '1ms to %dd', 86400000],
-        ['ratelimit_refill_interval', STEP_MAX => 'up to %dd', 86400000],
+        ['ratelimit_refill_interval', INTERVAL_MAX => 'up to %dd', 86400000],
         ['ratelimit_preview_cache', TIMEOUT_MAX => 'up to %ds', 1000],
         ['ratelimit_deny_cache', DENY_CACHE => '`on` is %ds', 1000],
         ['ratelimit_deny_cache', TIMEOUT_MAX => 'and %ds is the most', 1000],
         ['ratelimit_lease', LEASE_TTL => 'by default %ds', 1000],
         ['ratelimit_lease', TIMEOUT_MAX => '10ms to %ds', 1000],
         ['ratelimit_lease', MAX_CAPACITY => '1 to %d or'],
-        ['Fewer calls to Redis', BUNDLE => 'Up to %d of them'],
-        ['Fewer calls to Redis', BATCH_WAIT => '%d ms at most'],
+        ['Fewer calls to Redis', EVAL_CALLS => 'Up to %d of them'],
+        ['Fewer calls to Redis', COMMAND_WAIT => '%d ms at most'],
         ['ratelimit_shards', SENTINEL_PORT => 'that of a sentinel %d'],
         ['Redis Cluster', CLUSTER_REFRESH => 'once a second', 1, 1000],
         ['Redis Cluster', CLUSTER_AGAIN => 'after %d ms'],
@@ -2605,8 +2607,8 @@ subtest 'numbers' => sub {
         ['Sentinel', SENTINEL_PING => 'for two to four seconds', 1, 2000],
         ['Sentinel', SENTINEL_STALE => 'For %d s a sentinel', 1000],
         ['Sentinel', SENTINEL_ASK => 'once a second', 1, 1000],
-        ['Names that move', NAME_MIN => 'pauses of %d s', 1000],
-        ['Names that move', NAME_PAUSE => '%d s', 1000],
+        ['Names that move', RESOLVE_MIN => 'pauses of %d s', 1000],
+        ['Names that move', RESOLVE_PAUSE => '%d s', 1000],
     );
 
     for (@numbers) {
@@ -2618,7 +2620,7 @@ subtest 'numbers' => sub {
         ok index($text{$section}, $words) >= 0, "$section: $words";
     }
 
-    like $source{'group.c'}, qr/timer, take->timeout \/ 4 \+ 1\)/,
+    like source('combine.c'), qr/timer, take->timeout \/ 4 \+ 1\)/,
          'who waits goes after a quarter of the timeout';
 
     # 64 bytes a key, and as many for a chunk of a window
