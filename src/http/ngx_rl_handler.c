@@ -543,7 +543,7 @@ ngx_rl_decided(ngx_rl_ctx_t *ctx)
     ctx->speaker = speaker ? speaker : &ctx->claims[0];
 
     call = ngx_rl_take_find(&ctx->take, &ctx->speaker->claim);
-    ctx->peer = call ? ngx_rl_server_get_conf(call->server) : NULL;
+    ctx->peer = call ? call->server->conf : NULL;
 }
 
 

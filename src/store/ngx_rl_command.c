@@ -21,22 +21,6 @@
 #define NGX_RL_COMMAND_WAIT  5
 
 
-/* what waits for one server */
-
-struct ngx_rl_queue_s {
-    ngx_rl_server_t  *server;
-    ngx_queue_t       entries;
-
-    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t      ident;
-
-    ngx_event_t       flush;   /* posted, and a timer: a
-                                  process that leaves waits
-                                  for nothing else */
-    unsigned          grew:1;  /* in this turn */
-};
-
-
 /* a command under way */
 
 struct ngx_rl_command_s {
@@ -51,9 +35,8 @@ struct ngx_rl_command_s {
 };
 
 
-static ngx_rl_queue_t *ngx_rl_command_queue(ngx_rl_server_t *server);
 static void ngx_rl_command_flush(ngx_event_t *ev);
-static ngx_rl_command_t *ngx_rl_command_create(ngx_rl_queue_t *lane);
+static ngx_rl_command_t *ngx_rl_command_create(ngx_rl_server_t *server);
 static void ngx_rl_command_stamp(ngx_rl_command_t *command);
 static ngx_rl_failure_e ngx_rl_command_send(ngx_rl_command_t *command);
 static ngx_int_t ngx_rl_command_reply(void *data,
@@ -86,44 +69,9 @@ ngx_rl_command_init(ngx_cycle_t *cycle)
 }
 
 
-/* made with the first call to a server; NULL: no memory */
-
-static ngx_rl_queue_t *
-ngx_rl_command_queue(ngx_rl_server_t *server)
-{
-    void           **place;
-    ngx_rl_queue_t  *lane;
-
-    place = ngx_rl_server_queue(server);
-    lane = *place;
-
-    if (lane) {
-        return lane;
-    }
-
-    lane = ngx_pcalloc(ngx_rl_command_pool, sizeof(ngx_rl_queue_t));
-    if (lane == NULL) {
-        return NULL;
-    }
-
-    lane->server = server;
-    lane->ident = (ngx_socket_t) -1;
-    lane->flush.handler = ngx_rl_command_flush;
-    lane->flush.data = lane;
-    lane->flush.log = ngx_cycle->log;
-
-    ngx_queue_init(&lane->entries);
-
-    *place = lane;
-
-    return lane;
-}
-
-
 ngx_rl_failure_e
 ngx_rl_command_add(ngx_rl_server_t *server, ngx_rl_entry_t *entry)
 {
-    ngx_rl_queue_t   *lane;
     ngx_rl_failure_e  failure;
 
     failure = ngx_rl_server_check(server);
@@ -133,18 +81,14 @@ ngx_rl_command_add(ngx_rl_server_t *server, ngx_rl_entry_t *entry)
         return failure;
     }
 
-    lane = ngx_rl_command_queue(server);
-    if (lane == NULL) {
-        ngx_rl_server_unsent(server, NGX_RL_OVERLOAD);
-        return NGX_RL_OVERLOAD;
-    }
-
-    entry->lane = lane;
+    entry->server = server;
     entry->gone = 0;
-    lane->grew = 1;
 
-    ngx_queue_insert_tail(&lane->entries, &entry->queue);
-    ngx_post_event(&lane->flush, &ngx_posted_events);
+    server->queue.grew = 1;
+    server->queue.flush.handler = ngx_rl_command_flush;
+
+    ngx_queue_insert_tail(&server->queue.entries, &entry->queue);
+    ngx_post_event(&server->queue.flush, &ngx_posted_events);
 
     return NGX_RL_OK;
 }
@@ -153,7 +97,7 @@ ngx_rl_command_add(ngx_rl_server_t *server, ngx_rl_entry_t *entry)
 void
 ngx_rl_command_grew(ngx_rl_entry_t *entry)
 {
-    entry->lane->grew = 1;
+    entry->server->queue.grew = 1;
 }
 
 
@@ -200,15 +144,15 @@ static void
 ngx_rl_command_flush(ngx_event_t *ev)
 {
     ngx_queue_t       *q;
-    ngx_rl_queue_t    *lane;
     ngx_rl_entry_t    *entry;
+    ngx_rl_server_t   *server;
     ngx_rl_command_t  *command;
     ngx_rl_failure_e   failure;
 
-    lane = ev->data;
+    server = ev->data;
 
-    if (lane->grew && !ev->timedout) {
-        lane->grew = 0;
+    if (server->queue.grew && !ev->timedout) {
+        server->queue.grew = 0;
 
         if (!ev->timer_set) {
             ngx_add_timer(ev, NGX_RL_COMMAND_WAIT);
@@ -228,17 +172,17 @@ ngx_rl_command_flush(ngx_event_t *ev)
 
     ev->timedout = 0;
 
-    while (!ngx_queue_empty(&lane->entries)) {
+    while (!ngx_queue_empty(&server->queue.entries)) {
 
-        command = ngx_rl_command_create(lane);
+        command = ngx_rl_command_create(server);
 
         if (command == NULL) {
-            q = ngx_queue_head(&lane->entries);
+            q = ngx_queue_head(&server->queue.entries);
             ngx_queue_remove(q);
 
             entry = ngx_queue_data(q, ngx_rl_entry_t, queue);
 
-            ngx_rl_server_unsent(lane->server, NGX_RL_OVERLOAD);
+            ngx_rl_server_unsent(server, NGX_RL_OVERLOAD);
 
             entry->ended = ngx_rl_clock_us();
             entry->handler(entry, NGX_RL_OVERLOAD);
@@ -250,7 +194,7 @@ ngx_rl_command_flush(ngx_event_t *ev)
         failure = ngx_rl_command_send(command);
 
         if (failure != NGX_RL_OK) {
-            ngx_rl_server_unsent(lane->server, failure);
+            ngx_rl_server_unsent(server, failure);
             ngx_rl_command_done(command, failure);
         }
     }
@@ -260,7 +204,7 @@ ngx_rl_command_flush(ngx_event_t *ev)
 /* the oldest errand, and all that can go with it */
 
 static ngx_rl_command_t *
-ngx_rl_command_create(ngx_rl_queue_t *lane)
+ngx_rl_command_create(ngx_rl_server_t *server)
 {
     ngx_uint_t         most;
     ngx_msec_t         timeout;
@@ -280,20 +224,20 @@ ngx_rl_command_create(ngx_rl_queue_t *lane)
         }
     }
 
-    command->server = lane->server;
+    command->server = server;
     command->with_text = 0;
     command->live = 0;
     command->bundle.n = 0;
 
     /* keys of one command to a cluster have to be of one slot */
 
-    most = ngx_rl_server_get_conf(lane->server)->node
-           ? 1 : NGX_RL_EVAL_CALLS;
+    most = server->conf->node ? 1 : NGX_RL_EVAL_CALLS;
 
     timeout = 0;
 
-    for (q = ngx_queue_head(&lane->entries);
-         q != ngx_queue_sentinel(&lane->entries) && command->live < most;
+    for (q = ngx_queue_head(&server->queue.entries);
+         q != ngx_queue_sentinel(&server->queue.entries)
+         && command->live < most;
          q = next)
     {
         next = ngx_queue_next(q);

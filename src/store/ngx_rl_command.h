@@ -20,7 +20,6 @@
 
 
 typedef struct ngx_rl_entry_s  ngx_rl_entry_t;
-typedef struct ngx_rl_queue_s    ngx_rl_queue_t;
 typedef struct ngx_rl_command_s   ngx_rl_command_t;
 
 typedef void (*ngx_rl_entry_pt)(
@@ -46,7 +45,7 @@ struct ngx_rl_entry_s {
     /* the batch's own */
 
     ngx_queue_t        queue;    /* until it has gone */
-    ngx_rl_queue_t    *lane;
+    ngx_rl_server_t   *server;
     ngx_rl_command_t  *batch;
     ngx_uint_t         place;    /* in the batch */
     unsigned           gone:1;   /* the script is final */

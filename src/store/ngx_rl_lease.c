@@ -216,7 +216,7 @@ ngx_rl_lease(ngx_rl_server_t *server,
 
     /* the connection has to be there when the worker leaves */
 
-    ngx_rl_server_hold(server);
+    ngx_rl_connection_hold(server->connection);
 
     return NGX_OK;
 }
@@ -361,7 +361,7 @@ ngx_rl_lease_claim(ngx_rl_lease_t *lease, ngx_rl_claim_t *claim)
 static void
 ngx_rl_lease_free(ngx_rl_lease_queue_t *lq, ngx_rl_lease_t *lease)
 {
-    ngx_rl_server_release(lease->server);
+    ngx_rl_connection_release(lease->server->connection);
 
     if (lq->look == &lease->queue) {
         lq->look = ngx_queue_next(&lease->queue);

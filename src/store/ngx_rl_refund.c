@@ -1,6 +1,6 @@
 
 /*
- * Refunds wait in a line for each server, and leave at the end of the
+ * Refunds wait in a queue for each server, and leave at the end of the
  * event-loop turn, up to 32 in one command; in a cluster, where the keys of a
  * command have to be of one slot, one.  So many commands are under way to a
  * server, and no more: when half of them are answered the next ones go, and
@@ -32,37 +32,26 @@
 /* one refund; its key and id follow */
 
 typedef struct {
-    ngx_queue_t      queue;    /* of a line, or a parcel */
+    ngx_queue_t      queue;    /* of a server, or a parcel */
     ngx_msec_t       made;
     ngx_msec_t       timeout;  /* of its command */
     ngx_rl_refund_t  refund;
 } ngx_rl_due_t;
 
 
-/* what goes back to one server */
-
 typedef struct {
-    ngx_queue_t       queue;     /* of all lines */
+    ngx_queue_t       queue;  /* of all under way */
     ngx_rl_server_t  *server;
-    ngx_queue_t       dues;      /* oldest first */
-    ngx_uint_t        commands;  /* under way */
-} ngx_rl_refunds_t;
-
-
-typedef struct {
-    ngx_queue_t        queue;  /* of all under way */
-    ngx_rl_refunds_t  *line;
-    ngx_queue_t        dues;
-    ngx_uint_t         n;
-    unsigned           with_text:1;
+    ngx_queue_t       dues;
+    ngx_uint_t        n;
+    unsigned          with_text:1;
 } ngx_rl_refund_command_t;
 
 
-static ngx_rl_refunds_t *ngx_rl_refund_line(ngx_rl_server_t *server);
 static void ngx_rl_refund_flush(ngx_event_t *ev);
-static void ngx_rl_refund_flush_line(ngx_rl_refunds_t *line);
+static void ngx_rl_refund_flush_server(ngx_rl_server_t *server);
 static ngx_rl_refund_command_t *ngx_rl_refund_command_create(
-    ngx_rl_refunds_t *line);
+    ngx_rl_server_t *server);
 static ngx_rl_failure_e ngx_rl_refund_command_send(
     ngx_rl_refund_command_t *command);
 static ngx_int_t ngx_rl_refund_command_reply(void *data,
@@ -70,14 +59,14 @@ static ngx_int_t ngx_rl_refund_command_reply(void *data,
 static void ngx_rl_refund_command_free(
     ngx_rl_refund_command_t *command, ngx_uint_t lost);
 static void ngx_rl_refund_free(ngx_queue_t *dues,
-    ngx_rl_refunds_t *line, ngx_uint_t lost);
+    ngx_rl_server_t *server, ngx_uint_t lost);
 static void ngx_rl_due_free(ngx_rl_due_t *due,
-    ngx_rl_refunds_t *line, ngx_uint_t lost);
+    ngx_rl_server_t *server, ngx_uint_t lost);
 static void ngx_rl_refund_lost(ngx_rl_server_t *server, uint64_t tokens);
 static void ngx_rl_refund_drain(void);
 
 
-static ngx_queue_t  ngx_rl_refund_lines;
+static ngx_queue_t  ngx_rl_refund_servers;
 static ngx_queue_t  ngx_rl_refund_commands;
 static ngx_event_t  ngx_rl_refund_event;
 static ngx_uint_t   ngx_rl_refund_kept;
@@ -91,7 +80,7 @@ static uint64_t     ngx_rl_tokens_lost;
 void
 ngx_rl_refund_init(void)
 {
-    ngx_queue_init(&ngx_rl_refund_lines);
+    ngx_queue_init(&ngx_rl_refund_servers);
     ngx_queue_init(&ngx_rl_refund_commands);
 
     ngx_memzero(&ngx_rl_refund_event, sizeof(ngx_event_t));
@@ -117,21 +106,16 @@ void
 ngx_rl_refund(ngx_rl_server_t *server,
     const ngx_rl_refund_t *refund, ngx_msec_t timeout)
 {
-    char              *p;
-    ngx_rl_due_t      *due;
-    ngx_rl_refunds_t  *line;
+    char          *p;
+    ngx_rl_due_t  *due;
 
     /* the node that a lease came from may have left its cluster */
 
     server = ngx_rl_server_now(server, refund->key, refund->len);
-    line = ngx_rl_refund_line(server);
 
     /* leases, which are given back at the end, have a bound of their own */
 
-    if (line == NULL
-        || (ngx_rl_refund_kept >= NGX_RL_REFUND_MAX
-            && !ngx_rl_refund_last))
-    {
+    if (ngx_rl_refund_kept >= NGX_RL_REFUND_MAX && !ngx_rl_refund_last) {
         ngx_rl_refund_lost(server, refund->tokens);
         return;
     }
@@ -154,81 +138,53 @@ ngx_rl_refund(ngx_rl_server_t *server,
     ngx_memcpy(p, refund->key, refund->len);
     ngx_memcpy(p + refund->len, refund->id, refund->id_len);
 
-    ngx_queue_insert_tail(&line->dues, &due->queue);
+    if (server->queue.refunding.next == NULL) {
+        ngx_queue_insert_tail(&ngx_rl_refund_servers, &server->queue.refunding);
+    }
+
+    ngx_queue_insert_tail(&server->queue.refunds, &due->queue);
     ngx_rl_refund_kept++;
 
     ngx_post_event(&ngx_rl_refund_event, &ngx_posted_events);
 }
 
 
-/* made with the first refund to a server; NULL: no memory */
-
-static ngx_rl_refunds_t *
-ngx_rl_refund_line(ngx_rl_server_t *server)
-{
-    void             **place;
-    ngx_rl_refunds_t  *line;
-
-    place = ngx_rl_server_refunds(server);
-    line = *place;
-
-    if (line) {
-        return line;
-    }
-
-    line = ngx_alloc(sizeof(ngx_rl_refunds_t), ngx_cycle->log);
-    if (line == NULL) {
-        return NULL;
-    }
-
-    line->server = server;
-    line->commands = 0;
-
-    ngx_queue_init(&line->dues);
-    ngx_queue_insert_tail(&ngx_rl_refund_lines, &line->queue);
-
-    *place = line;
-
-    return line;
-}
-
-
 static void
 ngx_rl_refund_flush(ngx_event_t *ev)
 {
-    ngx_queue_t       *q;
-    ngx_rl_refunds_t  *line;
+    ngx_queue_t      *q;
+    ngx_rl_server_t  *server;
 
-    for (q = ngx_queue_head(&ngx_rl_refund_lines);
-         q != ngx_queue_sentinel(&ngx_rl_refund_lines);
+    for (q = ngx_queue_head(&ngx_rl_refund_servers);
+         q != ngx_queue_sentinel(&ngx_rl_refund_servers);
          q = ngx_queue_next(q))
     {
-        line = ngx_queue_data(q, ngx_rl_refunds_t, queue);
+        server = ngx_queue_data(q, ngx_rl_server_t, queue.refunding);
 
-        ngx_rl_refund_flush_line(line);
+        ngx_rl_refund_flush_server(server);
     }
 }
 
 
 static void
-ngx_rl_refund_flush_line(ngx_rl_refunds_t *line)
+ngx_rl_refund_flush_server(ngx_rl_server_t *server)
 {
     ngx_rl_failure_e          failure;
     ngx_rl_refund_command_t  *command;
 
     /* many at once: one by one would cost a system call each */
 
-    if (line->commands > NGX_RL_REFUND_COMMANDS / 2) {
+    if (server->queue.refund_commands > NGX_RL_REFUND_COMMANDS / 2) {
         return;
     }
 
-    while (!ngx_queue_empty(&line->dues)
-           && line->commands < NGX_RL_REFUND_COMMANDS)
+    while (!ngx_queue_empty(&server->queue.refunds)
+           && server->queue.refund_commands < NGX_RL_REFUND_COMMANDS)
     {
-        command = ngx_rl_refund_command_create(line);
+        command = ngx_rl_refund_command_create(server);
 
         if (command == NULL) {
-            ngx_rl_refund_free(&line->dues, line, 1);
+            ngx_rl_refund_free(&server->queue.refunds, server, 1);
             return;
         }
 
@@ -247,11 +203,11 @@ ngx_rl_refund_flush_line(ngx_rl_refunds_t *line)
             /* nor would the others be sent */
 
             ngx_rl_refund_command_free(command, 1);
-            ngx_rl_refund_free(&line->dues, line, 1);
+            ngx_rl_refund_free(&server->queue.refunds, server, 1);
             return;
         }
 
-        ngx_rl_server_refund(line->server);
+        ngx_rl_server_refund(server);
     }
 }
 
@@ -259,7 +215,7 @@ ngx_rl_refund_flush_line(ngx_rl_refunds_t *line)
 /* of the oldest ones; NULL: no memory */
 
 static ngx_rl_refund_command_t *
-ngx_rl_refund_command_create(ngx_rl_refunds_t *line)
+ngx_rl_refund_command_create(ngx_rl_server_t *server)
 {
     ngx_msec_t                timeout;
     ngx_uint_t                most;
@@ -272,23 +228,22 @@ ngx_rl_refund_command_create(ngx_rl_refunds_t *line)
         return NULL;
     }
 
-    command->line = line;
+    command->server = server;
     command->n = 0;
     command->with_text = 0;
 
     ngx_queue_init(&command->dues);
     ngx_queue_insert_tail(&ngx_rl_refund_commands, &command->queue);
-    line->commands++;
+    server->queue.refund_commands++;
 
     /* keys of one command to a cluster have to be of one slot */
 
-    most = ngx_rl_server_get_conf(line->server)->node
-           ? 1 : NGX_RL_REFUNDS;
+    most = server->conf->node ? 1 : NGX_RL_REFUNDS;
 
     timeout = 0;
 
-    while (!ngx_queue_empty(&line->dues) && command->n < most) {
-        q = ngx_queue_head(&line->dues);
+    while (!ngx_queue_empty(&server->queue.refunds) && command->n < most) {
+        q = ngx_queue_head(&server->queue.refunds);
         due = ngx_queue_data(q, ngx_rl_due_t, queue);
 
         if (command->n && due->timeout != timeout) {
@@ -300,7 +255,7 @@ ngx_rl_refund_command_create(ngx_rl_refunds_t *line)
         /* by now its bucket may be full without it */
 
         if (ngx_current_msec - due->made > NGX_RL_REFUND_LATE) {
-            ngx_rl_due_free(due, line, 1);
+            ngx_rl_due_free(due, server, 1);
             continue;
         }
 
@@ -349,7 +304,7 @@ ngx_rl_refund_command_send(ngx_rl_refund_command_t *parcel)
     command.data = (u_char *) bytes;
     command.len = len;
 
-    failure = ngx_rl_server_send(parcel->line->server, &command, timeout,
+    failure = ngx_rl_server_send(parcel->server, &command, timeout,
                                  ngx_rl_refund_command_reply, parcel, &pending);
 
     if (failure == NGX_RL_OK) {
@@ -370,7 +325,7 @@ ngx_rl_refund_command_reply(void *data,
 
     ngx_rl_server_t  *server;
 
-    server = command->line->server;
+    server = command->server;
 
     if (failure == NGX_RL_OK && reply->type == REDIS_REPLY_ERROR) {
         failure = ngx_rl_failure(reply->str, reply->len);
@@ -396,7 +351,7 @@ ngx_rl_refund_command_reply(void *data,
 
     /* the next ones may go */
 
-    if (!ngx_queue_empty(&command->line->dues)) {
+    if (!ngx_queue_empty(&command->server->queue.refunds)) {
         ngx_post_event(&ngx_rl_refund_event, &ngx_posted_events);
     }
 
@@ -409,9 +364,9 @@ ngx_rl_refund_command_reply(void *data,
 static void
 ngx_rl_refund_command_free(ngx_rl_refund_command_t *command, ngx_uint_t lost)
 {
-    command->line->commands--;
+    command->server->queue.refund_commands--;
 
-    ngx_rl_refund_free(&command->dues, command->line, lost);
+    ngx_rl_refund_free(&command->dues, command->server, lost);
 
     ngx_queue_remove(&command->queue);
     ngx_free(command);
@@ -419,14 +374,14 @@ ngx_rl_refund_command_free(ngx_rl_refund_command_t *command, ngx_uint_t lost)
 
 
 static void
-ngx_rl_refund_free(ngx_queue_t *dues, ngx_rl_refunds_t *line, ngx_uint_t lost)
+ngx_rl_refund_free(ngx_queue_t *dues, ngx_rl_server_t *server, ngx_uint_t lost)
 {
     ngx_queue_t  *q, *next;
 
     for (q = ngx_queue_head(dues); q != ngx_queue_sentinel(dues); q = next) {
         next = ngx_queue_next(q);
 
-        ngx_rl_due_free(ngx_queue_data(q, ngx_rl_due_t, queue), line, lost);
+        ngx_rl_due_free(ngx_queue_data(q, ngx_rl_due_t, queue), server, lost);
     }
 
     ngx_queue_init(dues);
@@ -434,10 +389,10 @@ ngx_rl_refund_free(ngx_queue_t *dues, ngx_rl_refunds_t *line, ngx_uint_t lost)
 
 
 static void
-ngx_rl_due_free(ngx_rl_due_t *due, ngx_rl_refunds_t *line, ngx_uint_t lost)
+ngx_rl_due_free(ngx_rl_due_t *due, ngx_rl_server_t *server, ngx_uint_t lost)
 {
     if (lost) {
-        ngx_rl_refund_lost(line->server, due->refund.tokens);
+        ngx_rl_refund_lost(server, due->refund.tokens);
     }
 
     ngx_rl_refund_kept--;
@@ -463,7 +418,7 @@ void
 ngx_rl_refund_exit(void)
 {
     ngx_queue_t              *q;
-    ngx_rl_refunds_t         *line;
+    ngx_rl_server_t          *server;
     ngx_rl_refund_command_t  *command;
 
     ngx_rl_refund_drain();
@@ -475,15 +430,14 @@ ngx_rl_refund_exit(void)
         ngx_rl_refund_command_free(command, 1);
     }
 
-    while (!ngx_queue_empty(&ngx_rl_refund_lines)) {
-        q = ngx_queue_head(&ngx_rl_refund_lines);
+    while (!ngx_queue_empty(&ngx_rl_refund_servers)) {
+        q = ngx_queue_head(&ngx_rl_refund_servers);
         ngx_queue_remove(q);
 
-        line = ngx_queue_data(q, ngx_rl_refunds_t, queue);
+        server = ngx_queue_data(q, ngx_rl_server_t, queue.refunding);
 
-        ngx_rl_refund_free(&line->dues, line, 1);
-        *ngx_rl_server_refunds(line->server) = NULL;
-        ngx_free(line);
+        ngx_rl_refund_free(&server->queue.refunds, server, 1);
+        server->queue.refunding.next = NULL;
     }
 
     if (ngx_rl_refund_event.posted) {

@@ -275,7 +275,7 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
     cluster->next = ngx_random() % cluster->n;
 
     for (i = 0; i < cluster->n; i++) {
-        ngx_rl_server_wake(cluster->nodes[i]->link);
+        ngx_rl_connection_wake(cluster->nodes[i]->link->connection);
     }
 
     return cluster;
@@ -503,7 +503,7 @@ ngx_rl_cluster_node(ngx_rl_cluster_t *cluster,
     ngx_rl_address_t  where;
 
     if (there->host_len == 0) {
-        addr = ngx_rl_connection_addr(ngx_rl_server_connection(from));
+        addr = ngx_rl_connection_addr(from->connection);
         if (addr == NULL) {
             return NGX_ERROR;
         }
@@ -534,9 +534,7 @@ ngx_rl_cluster_node(ngx_rl_cluster_t *cluster,
 
     if (!ngx_rl_server_conf_allows(cluster->peer, &where.addr)) {
         ngx_rl_server_conf_refused(cluster->peer->stats, cluster->log,
-                                   "redis",
-                                   &ngx_rl_server_get_conf(from)->label,
-                                   &where.addr);
+                                   "redis", &from->conf->label, &where.addr);
         return NGX_ERROR;
     }
 
@@ -576,7 +574,7 @@ ngx_rl_cluster_by_name(ngx_rl_cluster_t *cluster,
 
         /* the cluster may know that it has moved before DNS does */
 
-        addr = ngx_rl_connection_addr(ngx_rl_server_connection(node->link));
+        addr = ngx_rl_connection_addr(node->link->connection);
 
         if (node->name && known && addr
             && !ngx_rl_address_equal(addr, &where.addr))
@@ -603,7 +601,7 @@ ngx_rl_cluster_by_name(ngx_rl_cluster_t *cluster,
                           "no address: set \"resolver\" in nginx, or have the "
                           "cluster announce addresses "
                           "(cluster-preferred-endpoint-type ip)",
-                          &ngx_rl_server_get_conf(from)->label, &host);
+                          &from->conf->label, &host);
         }
 
         return NGX_ERROR;
@@ -1178,8 +1176,7 @@ ngx_rl_cluster_failed(void *data, ngx_rl_server_t *server,
     ngx_rl_cluster_want(cluster);
 
     node = (ngx_rl_node_t *)
-           ((u_char *) ngx_rl_server_get_conf(server)
-            - offsetof(ngx_rl_node_t, peer));
+           ((u_char *) server->conf - offsetof(ngx_rl_node_t, peer));
 
     if (node->name) {
         ngx_rl_resolve_again(node->name);
@@ -1215,7 +1212,7 @@ ngx_rl_cluster_learn(ngx_rl_cluster_t *cluster,
         if (ngx_rl_server_may_log(from, NGX_RL_PROTOCOL)) {
             ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
                           "redis %V answered CLUSTER SLOTS with what is no "
-                          "map", &ngx_rl_server_get_conf(from)->label);
+                          "map", &from->conf->label);
         }
 
         return NGX_ERROR;
@@ -1342,7 +1339,7 @@ ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster, ngx_rl_server_t *from)
         ngx_log_error(NGX_LOG_NOTICE, cluster->log, 0,
                       "ratelimit cluster: %ui nodes serve %ui of %d slots, "
                       "says redis %V", n, cluster->served, NGX_RL_SLOTS,
-                      &ngx_rl_server_get_conf(from)->label);
+                      &from->conf->label);
     }
 }
 
@@ -1524,7 +1521,7 @@ ngx_rl_cluster_refresh(ngx_event_t *ev)
     server = ngx_rl_cluster_any(cluster);
 
     if (ngx_rl_server_usable(server)
-        && ngx_rl_connection_send(ngx_rl_server_connection(server), &command,
+        && ngx_rl_connection_send(server->connection, &command,
                                   cluster->peer->redis.connect_timeout,
                                   ngx_rl_cluster_refreshed, cluster, &pending)
         == NGX_RL_OK)
@@ -1606,7 +1603,7 @@ ngx_rl_cluster_wake(ngx_rl_cluster_t *cluster)
         node = cluster->nodes[i];
 
         if (node->seed || node->mapped) {
-            ngx_rl_connection_schedule(ngx_rl_server_connection(node->link));
+            ngx_rl_connection_schedule(node->link->connection);
         }
     }
 }
@@ -1615,8 +1612,9 @@ ngx_rl_cluster_wake(ngx_rl_cluster_t *cluster)
 static void
 ngx_rl_cluster_again(ngx_event_t *ev)
 {
-    void              *link;
+    void              *place;
     ngx_queue_t        parked;
+    ngx_rl_server_t   *server;
     ngx_rl_pending_t  *pending;
     ngx_rl_cluster_t  *cluster;
 
@@ -1633,8 +1631,9 @@ ngx_rl_cluster_again(ngx_event_t *ev)
     ngx_queue_init(&cluster->parked);
 
     while (!ngx_queue_empty(&parked)) {
-        pending = ngx_rl_pending_parked(&parked, &link);
+        pending = ngx_rl_pending_parked(&parked, &place);
+        server = place;
 
-        ngx_rl_pending_again(pending, ngx_rl_server_connection(link));
+        ngx_rl_pending_again(pending, server->connection);
     }
 }

@@ -111,7 +111,7 @@ ngx_rl_route_shard(ngx_cycle_t *cycle,
         }
     }
 
-    ngx_rl_server_wake(route->link);
+    ngx_rl_connection_wake(route->link->connection);
 
     return NGX_OK;
 }

@@ -646,13 +646,13 @@ ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
     ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
     ngx_uint_t switched)
 {
-    size_t                    len;
-    u_char                    text[ngx_rl_escape_size(NGX_RL_SENTINEL_TEXT)];
-    ngx_int_t                 rc;
-    ngx_addr_t               *from;
-    ngx_uint_t                known;
-    ngx_rl_address_t          address;
-    ngx_rl_master_address_t   place;
+    size_t                   len;
+    u_char                   text[ngx_rl_escape_size(NGX_RL_SENTINEL_TEXT)];
+    ngx_int_t                rc;
+    ngx_addr_t              *from;
+    ngx_uint_t               known;
+    ngx_rl_address_t         address;
+    ngx_rl_master_address_t  place;
 
     from = ngx_rl_connection_addr(sentinels->post->redis);
 
@@ -929,9 +929,8 @@ ngx_rl_sentinel_role(void *data, ngx_rl_server_t *server,
     if (ngx_rl_server_may_log(server, NGX_RL_READONLY)) {
         ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                       "redis %V, the master of \"%V\", is none by its ROLE",
-                      &ngx_rl_connection_addr(
-                           ngx_rl_server_connection(server))->name,
-                      &ngx_rl_server_get_conf(server)->label);
+                      &ngx_rl_connection_addr(server->connection)->name,
+                      &server->conf->label);
     }
 
     return NGX_RL_READONLY;
@@ -952,8 +951,7 @@ ngx_rl_sentinels_failed(void *data,
     }
 
     master = (ngx_rl_master_t *)
-             ((u_char *) ngx_rl_server_get_conf(server)
-              - offsetof(ngx_rl_master_t, peer));
+             ((u_char *) server->conf - offsetof(ngx_rl_master_t, peer));
 
     if (master->name) {
         ngx_rl_resolve_again(master->name);

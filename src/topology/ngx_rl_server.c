@@ -42,31 +42,6 @@
     (sizeof(", unlogged changes before this one: ") + NGX_ATOMIC_T_LEN)
 
 
-struct ngx_rl_server_s {
-    ngx_rl_server_conf_t  *peer;
-    ngx_rl_connection_t   *redis;
-    ngx_rl_zone_t         *zone;
-
-    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t           ident;
-
-    ngx_rl_events_t        owner;
-    ngx_rl_route_events_t  guide;
-    void                  *lane;
-    void                  *refunds;
-    ngx_rl_record_t       *stats;
-    ngx_rl_stats_t        *all;
-    ngx_log_t             *log;
-    ngx_event_t            probe;
-    uint32_t               attempt;      /* to connect */
-    uint64_t               closed;       /* the breaker was, when
-                                            last looked at */
-    uint64_t               who;          /* among all probers */
-    unsigned               connected:1;  /* once */
-    unsigned               up:1;         /* now */
-};
-
-
 static ngx_int_t ngx_rl_server_redirect(void *data,
     ngx_rl_pending_t *pending, ngx_rl_reply_t *reply,
     ngx_rl_failure_e *failure);
@@ -114,13 +89,19 @@ ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
         return NULL;
     }
 
-    server->peer = conf;
+    server->conf = conf;
     server->zone = zone;
-    server->stats = conf->stats;
-    server->all = all;
+    server->record = conf->stats;
+    server->stats = all;
     server->who = (uint64_t) ngx_pid << 16 | conf->index;
     server->log = log;
     server->ident = (ngx_socket_t) -1;
+
+    ngx_queue_init(&server->queue.entries);
+    ngx_queue_init(&server->queue.refunds);
+
+    server->queue.flush.data = server;
+    server->queue.flush.log = log;
 
     server->probe.handler = ngx_rl_server_probe_handler;
     server->probe.data = server;
@@ -134,7 +115,7 @@ ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
     server->owner.loud = ngx_rl_server_events_may_log;
     server->owner.greeted = ngx_rl_server_step;
     server->owner.failed = ngx_rl_server_stray;
-    server->owner.stats = server->stats;
+    server->owner.stats = server->record;
 
     if (guide) {
         server->guide = *guide;
@@ -144,25 +125,19 @@ ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
         }
     }
 
-    server->redis = ngx_rl_connection_create(log, &conf->redis, &server->owner);
+    server->connection = ngx_rl_connection_create(log, &conf->redis,
+                                                  &server->owner);
 
-    return server->redis ? server : NULL;
-}
-
-
-void
-ngx_rl_server_wake(ngx_rl_server_t *server)
-{
-    ngx_rl_connection_wake(server->redis);
+    return server->connection ? server : NULL;
 }
 
 
 void
 ngx_rl_server_close_idle(ngx_rl_server_t *server)
 {
-    ngx_rl_connection_close_idle(server->redis);
+    ngx_rl_connection_close_idle(server->connection);
 
-    if (!ngx_rl_connection_ready(server->redis)) {
+    if (!ngx_rl_connection_ready(server->connection)) {
         server->up = 0;
     }
 }
@@ -171,7 +146,7 @@ ngx_rl_server_close_idle(ngx_rl_server_t *server)
 ngx_uint_t
 ngx_rl_server_unused(ngx_rl_server_t *server)
 {
-    return ngx_rl_connection_unused(server->redis);
+    return ngx_rl_connection_unused(server->connection);
 }
 
 
@@ -180,12 +155,12 @@ ngx_rl_server_reuse(ngx_rl_server_t *server)
 {
     ngx_rl_connection_t  *connection;
 
-    server->owner.stats = server->peer->stats;
+    server->owner.stats = server->conf->stats;
 
-    connection = ngx_rl_connection_create(server->log, &server->peer->redis,
+    connection = ngx_rl_connection_create(server->log, &server->conf->redis,
                                           &server->owner);
     if (connection == NULL) {
-        server->owner.stats = server->stats;
+        server->owner.stats = server->record;
         return NGX_ERROR;
     }
 
@@ -193,12 +168,12 @@ ngx_rl_server_reuse(ngx_rl_server_t *server)
         ngx_del_timer(&server->probe);
     }
 
-    ngx_rl_connection_retire(server->redis, connection);
+    ngx_rl_connection_retire(server->connection, connection);
 
-    server->redis = connection;
-    server->stats = server->peer->stats;
+    server->connection = connection;
+    server->record = server->conf->stats;
     server->attempt = 0;
-    server->closed = server->stats->breaker.closed;
+    server->closed = server->record->breaker.closed;
     server->connected = 0;
     server->up = 0;
 
@@ -213,13 +188,13 @@ ngx_rl_server_move(ngx_rl_server_t *server,
     ngx_int_t             rc;
     ngx_rl_connection_t  *connection;
 
-    rc = ngx_rl_connection_move(server->redis, addrs, n, drop);
+    rc = ngx_rl_connection_move(server->connection, addrs, n, drop);
 
     if (rc != NGX_DECLINED) {
 
         /* one that was dropped has not told: it may be on its way again */
 
-        if (!ngx_rl_connection_ready(server->redis)) {
+        if (!ngx_rl_connection_ready(server->connection)) {
             server->up = 0;
         }
 
@@ -230,7 +205,7 @@ ngx_rl_server_move(ngx_rl_server_t *server,
         return rc;
     }
 
-    connection = ngx_rl_connection_create(server->log, &server->peer->redis,
+    connection = ngx_rl_connection_create(server->log, &server->conf->redis,
                                           &server->owner);
     if (connection == NULL) {
         return NGX_ERROR;
@@ -243,41 +218,13 @@ ngx_rl_server_move(ngx_rl_server_t *server,
 
     /* which of the two an event is about, callbacks of the old one can't say */
 
-    ngx_rl_connection_retire(server->redis, connection);
+    ngx_rl_connection_retire(server->connection, connection);
 
-    server->redis = connection;
+    server->connection = connection;
     server->attempt = 0;
     server->up = 0;
 
     return NGX_OK;
-}
-
-
-ngx_rl_server_conf_t *
-ngx_rl_server_get_conf(ngx_rl_server_t *server)
-{
-    return server->peer;
-}
-
-
-ngx_rl_connection_t *
-ngx_rl_server_connection(ngx_rl_server_t *server)
-{
-    return server->redis;
-}
-
-
-void **
-ngx_rl_server_queue(ngx_rl_server_t *server)
-{
-    return &server->lane;
-}
-
-
-void **
-ngx_rl_server_refunds(ngx_rl_server_t *server)
-{
-    return &server->refunds;
 }
 
 
@@ -292,7 +239,7 @@ ngx_rl_server_now(ngx_rl_server_t *server, const char *key, size_t len)
 ngx_uint_t
 ngx_rl_server_found(ngx_rl_server_t *server, ngx_str_t *address)
 {
-    return ngx_rl_stats_found(server->zone, server->stats, address);
+    return ngx_rl_stats_found(server->zone, server->record, address);
 }
 
 
@@ -311,7 +258,7 @@ ngx_rl_server_renamed(ngx_rl_server_t *server, ngx_addr_t *addrs, ngx_uint_t n)
 
     (void) ngx_rl_server_move(server, addrs, n, 0);
 
-    return ngx_rl_stats_news(server->zone, server->stats,
+    return ngx_rl_stats_news(server->zone, server->record,
                              ngx_rl_address_hash(addrs, n));
 }
 
@@ -319,7 +266,7 @@ ngx_rl_server_renamed(ngx_rl_server_t *server, ngx_addr_t *addrs, ngx_uint_t n)
 void
 ngx_rl_server_event(ngx_rl_server_t *server, ngx_rl_event_e event)
 {
-    ngx_rl_count(server->stats->events[event]);
+    ngx_rl_count(server->record->events[event]);
 }
 
 
@@ -341,7 +288,7 @@ ngx_rl_server_exit(ngx_rl_server_t *server)
         ngx_del_timer(&server->probe);
     }
 
-    ngx_rl_connection_exit(server->redis);
+    ngx_rl_connection_exit(server->connection);
 }
 
 
@@ -350,12 +297,12 @@ ngx_rl_server_check(ngx_rl_server_t *server)
 {
     ngx_rl_breaker_t  *breaker;
 
-    breaker = &server->stats->breaker;
+    breaker = &server->record->breaker;
 
     if (breaker->state == NGX_RL_CIRCUIT_OPEN) {
         ngx_rl_server_still_open(server);
         ngx_rl_server_schedule(server, NGX_RL_BACKOFF_MIN);
-        ngx_rl_connection_schedule(server->redis);
+        ngx_rl_connection_schedule(server->connection);
 
         return NGX_RL_CIRCUIT;
     }
@@ -364,10 +311,10 @@ ngx_rl_server_check(ngx_rl_server_t *server)
         server->closed = breaker->closed;
         server->attempt = 0;
 
-        ngx_rl_connection_wake(server->redis);
+        ngx_rl_connection_wake(server->connection);
     }
 
-    return ngx_rl_connection_check(server->redis);
+    return ngx_rl_connection_check(server->connection);
 }
 
 
@@ -381,12 +328,12 @@ ngx_rl_server_send(ngx_rl_server_t *server,
     failure = ngx_rl_server_check(server);
 
     if (failure == NGX_RL_OK) {
-        failure = ngx_rl_connection_send(server->redis, command, timeout,
+        failure = ngx_rl_connection_send(server->connection, command, timeout,
                                          handler, data, pending);
     }
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_count(server->stats->calls);
+        ngx_rl_count(server->record->calls);
     }
 
     return failure;
@@ -396,8 +343,8 @@ ngx_rl_server_send(ngx_rl_server_t *server,
 ngx_uint_t
 ngx_rl_server_usable(ngx_rl_server_t *server)
 {
-    return server->stats->breaker.state != NGX_RL_CIRCUIT_OPEN
-           && ngx_rl_connection_ready(server->redis);
+    return server->record->breaker.state != NGX_RL_CIRCUIT_OPEN
+           && ngx_rl_connection_ready(server->connection);
 }
 
 
@@ -410,11 +357,11 @@ ngx_rl_server_forward(ngx_rl_server_t *server,
     failure = ngx_rl_server_check(server);
 
     if (failure == NGX_RL_OK) {
-        failure = ngx_rl_pending_forward(pending, server->redis, asking);
+        failure = ngx_rl_pending_forward(pending, server->connection, asking);
     }
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_count(server->stats->calls);
+        ngx_rl_count(server->record->calls);
     }
 
     return failure;
@@ -422,28 +369,16 @@ ngx_rl_server_forward(ngx_rl_server_t *server,
 
 
 void
-ngx_rl_server_hold(ngx_rl_server_t *server)
-{
-    ngx_rl_connection_hold(server->redis);
-}
-
-
-void
-ngx_rl_server_release(ngx_rl_server_t *server)
-{
-    ngx_rl_connection_release(server->redis);
-}
-
-
-void
 ngx_rl_server_answered(ngx_rl_server_t *server, uint64_t us)
 {
-    ngx_rl_stats_latency(&server->stats->latency, us);
+    ngx_rl_stats_latency(&server->record->latency, us);
 
-    if (server->stats->breaker.state == NGX_RL_FALLBACK) {
+    if (server->record->breaker.state == NGX_RL_FALLBACK) {
         ngx_rl_server_success(server, 0);
 
-    } else if (server->stats->changes.untold || server->stats->outages.untold) {
+    } else if (server->record->changes.untold
+               || server->record->outages.untold)
+    {
         ngx_rl_server_settled(server);
     }
 }
@@ -496,7 +431,7 @@ ngx_rl_server_tell(ngx_rl_server_t *server,
     if (failure == NGX_RL_MOVED && server->guide.redirect == NULL) {
         ngx_log_error(NGX_LOG_ERR, server->log, 0,
                       "redis %V is a node of a cluster: write "
-                      "\"ratelimit_shards cluster ...\"", &server->peer->label);
+                      "\"ratelimit_shards cluster ...\"", &server->conf->label);
         return;
     }
 
@@ -505,33 +440,33 @@ ngx_rl_server_tell(ngx_rl_server_t *server,
                                                       NGX_RL_SERVER_TEXT));
 
         ngx_log_error(NGX_LOG_ERR, server->log, 0, "redis %V answered \"%*s\"",
-                      &server->peer->label, len, text);
+                      &server->conf->label, len, text);
         return;
     }
 
     ngx_log_error(NGX_LOG_ERR, server->log, 0, "no answer from redis %V: %s",
-                  &server->peer->label, ngx_rl_failure_name(failure));
+                  &server->conf->label, ngx_rl_failure_name(failure));
 }
 
 
 void
 ngx_rl_server_refund(ngx_rl_server_t *server)
 {
-    ngx_rl_count(server->stats->refunds);
+    ngx_rl_count(server->record->refunds);
 }
 
 
 void
 ngx_rl_server_refund_lost(ngx_rl_server_t *server)
 {
-    ngx_rl_count(server->stats->refunds_lost);
+    ngx_rl_count(server->record->refunds_lost);
 }
 
 
 void
 ngx_rl_server_reload(ngx_rl_server_t *server)
 {
-    ngx_rl_count(server->stats->script_reloads);
+    ngx_rl_count(server->record->script_reloads);
 }
 
 
@@ -561,7 +496,7 @@ ngx_rl_server_may_connect(void *data)
     uint64_t                       wait, now;
     ngx_rl_breaker_t  *breaker;
 
-    breaker = &server->stats->breaker;
+    breaker = &server->record->breaker;
 
     if (breaker->state != NGX_RL_CIRCUIT_OPEN) {
         return 0;
@@ -578,7 +513,7 @@ ngx_rl_server_may_connect(void *data)
     ngx_rl_zone_lock(server->zone);
 
     wait = ngx_rl_breaker_probe(breaker, now,
-                                server->peer->redis.connect_timeout
+                                server->conf->redis.connect_timeout
                                 + NGX_RL_SERVER_GRACE, server->who);
 
     ngx_rl_zone_unlock(server->zone);
@@ -593,7 +528,7 @@ ngx_rl_server_ready(void *data)
     ngx_rl_server_t  *server = data;
 
     if (server->connected) {
-        ngx_rl_count(server->stats->reconnects);
+        ngx_rl_count(server->record->reconnects);
     }
 
     server->connected = 1;
@@ -601,16 +536,16 @@ ngx_rl_server_ready(void *data)
 
     /* where a master is, sentinels say */
 
-    if (server->peer->kind != NGX_RL_SENTINEL) {
+    if (server->conf->kind != NGX_RL_SENTINEL) {
         (void) ngx_rl_server_found(server,
-                         &ngx_rl_connection_addr(server->redis)->name);
+                         &ngx_rl_connection_addr(server->connection)->name);
     }
 
-    if (server->stats->breaker.state != NGX_RL_DISTRIBUTED) {
+    if (server->record->breaker.state != NGX_RL_DISTRIBUTED) {
         ngx_rl_server_success(server, 1);
     }
 
-    server->closed = server->stats->breaker.closed;
+    server->closed = server->record->breaker.closed;
 }
 
 
@@ -622,7 +557,7 @@ ngx_rl_server_closed(void *data, ngx_rl_failure_e failure, ngx_uint_t stable)
     ngx_msec_t                     wait;
     ngx_rl_breaker_t  *breaker;
 
-    breaker = &server->stats->breaker;
+    breaker = &server->record->breaker;
 
     if (stable) {
         server->attempt = 0;
@@ -654,7 +589,7 @@ ngx_rl_server_closed(void *data, ngx_rl_failure_e failure, ngx_uint_t stable)
         return 0;
     }
 
-    return ngx_rl_backoff(server->attempt++, server->peer->breaker.probe,
+    return ngx_rl_backoff(server->attempt++, server->conf->breaker.probe,
                           (uint32_t) ngx_random());
 }
 
@@ -674,7 +609,7 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
     ngx_rl_breaker_e   state;
     ngx_rl_breaker_t  *breaker;
 
-    ngx_rl_count(server->stats->failures[failure]);
+    ngx_rl_count(server->record->failures[failure]);
 
     if (server->guide.trouble) {
         server->guide.trouble(server->guide.data, server, failure);
@@ -689,7 +624,7 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
     /* what waits for a connection has not been sent, see link_closed() */
 
     if (failure == NGX_RL_TIMEOUT && !probe
-        && !ngx_rl_connection_ready(server->redis)
+        && !ngx_rl_connection_ready(server->connection)
         && ngx_rl_server_moved_ok(server))
     {
         breaks = 0;
@@ -705,19 +640,19 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
         return;
     }
 
-    breaker = &server->stats->breaker;
+    breaker = &server->record->breaker;
     luck = (uint32_t) ngx_random();
     changed = 0;
 
     ngx_rl_zone_lock(server->zone);
 
     if (breaks) {
-        changed = ngx_rl_breaker_failure(breaker, &server->peer->breaker,
+        changed = ngx_rl_breaker_failure(breaker, &server->conf->breaker,
                                          ngx_current_msec, luck);
     }
 
     if (probe && !changed) {
-        ngx_rl_breaker_probed(breaker, &server->peer->breaker,
+        ngx_rl_breaker_probed(breaker, &server->conf->breaker,
                               ngx_current_msec, luck, server->who);
     }
 
@@ -726,7 +661,7 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
     ngx_rl_zone_unlock(server->zone);
 
     if (breaks) {
-        server->stats->failure = failure;
+        server->record->failure = failure;
     }
 
     if (changed && state == NGX_RL_CIRCUIT_OPEN) {
@@ -750,7 +685,7 @@ ngx_rl_server_success(ngx_rl_server_t *server, ngx_uint_t probe)
     ngx_uint_t         changed, open;
     ngx_rl_breaker_t  *breaker;
 
-    breaker = &server->stats->breaker;
+    breaker = &server->record->breaker;
 
     ngx_rl_zone_lock(server->zone);
 
@@ -777,7 +712,7 @@ static void
 ngx_rl_server_schedule(ngx_rl_server_t *server, ngx_msec_t delay)
 {
     if (!server->probe.timer_set && !ngx_exiting
-        && ngx_rl_connection_ready(server->redis))
+        && ngx_rl_connection_ready(server->connection))
     {
         ngx_add_timer(&server->probe, delay);
     }
@@ -794,19 +729,19 @@ ngx_rl_server_probe_handler(ngx_event_t *ev)
 
     server = ev->data;
 
-    if (server->stats->breaker.state != NGX_RL_CIRCUIT_OPEN
-        || !ngx_rl_connection_ready(server->redis) || ngx_exiting)
+    if (server->record->breaker.state != NGX_RL_CIRCUIT_OPEN
+        || !ngx_rl_connection_ready(server->connection) || ngx_exiting)
     {
         return;
     }
 
     /* behind the same address there may be another server by now */
 
-    if (server->stats->failure == NGX_RL_READONLY) {
-        ngx_rl_connection_close_idle(server->redis);
-        ngx_rl_connection_schedule(server->redis);
+    if (server->record->failure == NGX_RL_READONLY) {
+        ngx_rl_connection_close_idle(server->connection);
+        ngx_rl_connection_schedule(server->connection);
 
-        if (!ngx_rl_connection_ready(server->redis)) {
+        if (!ngx_rl_connection_ready(server->connection)) {
             return;
         }
     }
@@ -820,8 +755,8 @@ ngx_rl_server_probe_handler(ngx_event_t *ev)
 
     /* as long as a call may take: who is slower is of no use */
 
-    failure = ngx_rl_connection_send(server->redis, &server->peer->probe,
-                                     server->peer->timeout,
+    failure = ngx_rl_connection_send(server->connection, &server->conf->probe,
+                                     server->conf->timeout,
                                      ngx_rl_server_probed, server, &pending);
 
     if (failure == NGX_RL_OK) {
@@ -850,7 +785,7 @@ ngx_rl_server_probed(void *data, ngx_rl_reply_t *reply,
 
     if (failure == NGX_RL_OK) {
         ngx_rl_server_success(server, 1);
-        server->closed = server->stats->breaker.closed;
+        server->closed = server->record->breaker.closed;
 
     } else {
         ngx_rl_server_tell(server, failure, reply);
@@ -868,7 +803,7 @@ ngx_rl_server_moved_ok(ngx_rl_server_t *server)
 {
     ngx_rl_gauges_t  sum;
 
-    ngx_rl_stats_sum(server->all, server->stats, &sum);
+    ngx_rl_stats_sum(server->stats, server->record, &sum);
 
     return sum.connections > 0;
 }
@@ -884,7 +819,7 @@ ngx_rl_server_events_may_log(void *data, ngx_rl_failure_e failure)
 ngx_uint_t
 ngx_rl_server_may_log(ngx_rl_server_t *server, ngx_rl_failure_e failure)
 {
-    return ngx_rl_stats_may_log(server->stats, failure);
+    return ngx_rl_stats_may_log(server->record, failure);
 }
 
 
@@ -896,14 +831,14 @@ ngx_rl_server_changed(ngx_rl_server_t *server,
 {
     u_char  more[NGX_RL_SERVER_MORE];
 
-    if (!ngx_rl_server_news(server, state, &server->stats->changes, more)) {
+    if (!ngx_rl_server_news(server, state, &server->record->changes, more)) {
         return;
     }
 
     if (state == NGX_RL_DISTRIBUTED) {
         ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
                       "ratelimit shard %V is distributed again%s",
-                      &server->peer->label, more);
+                      &server->conf->label, more);
 
         ngx_rl_server_forget(server);
         return;
@@ -911,7 +846,7 @@ ngx_rl_server_changed(ngx_rl_server_t *server,
 
     ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
                   "ratelimit shard %V is in state %s, failure: %s%s",
-                  &server->peer->label, ngx_rl_breaker_name(state),
+                  &server->conf->label, ngx_rl_breaker_name(state),
                   ngx_rl_failure_name(failure), more);
 }
 
@@ -922,15 +857,15 @@ ngx_rl_server_opened(ngx_rl_server_t *server, ngx_rl_failure_e failure)
     u_char  more[NGX_RL_SERVER_MORE];
 
     if (!ngx_rl_server_news(server, NGX_RL_CIRCUIT_OPEN,
-                            &server->stats->outages, more))
+                            &server->record->outages, more))
     {
         return;
     }
 
     ngx_log_error(NGX_LOG_ERR, server->log, 0,
                   "ratelimit: redis %V is unavailable (%s), %s until it "
-                  "answers%s", &server->peer->label,
-                  ngx_rl_failure_name(failure), server->peer->outage, more);
+                  "answers%s", &server->conf->label,
+                  ngx_rl_failure_name(failure), server->conf->outage, more);
 }
 
 
@@ -940,18 +875,18 @@ ngx_rl_server_reclosed(ngx_rl_server_t *server)
     u_char             more[NGX_RL_SERVER_MORE];
     ngx_atomic_uint_t  opened;
 
-    opened = server->stats->opened;
+    opened = server->record->opened;
 
     if (!ngx_rl_server_news(server, NGX_RL_DISTRIBUTED,
-                            &server->stats->outages, more))
+                            &server->record->outages, more))
     {
         return;
     }
 
     ngx_log_error(NGX_LOG_ERR, server->log, 0,
                   "ratelimit: redis %V is available again after %uA s%s",
-                  &server->peer->label,
-                  ngx_max(server->stats->opened - opened, 1), more);
+                  &server->conf->label,
+                  ngx_max(server->record->opened - opened, 1), more);
 
     ngx_rl_server_forget(server);
 }
@@ -969,7 +904,7 @@ ngx_rl_server_news(ngx_rl_server_t *server,
     ngx_rl_record_t   *record;
     ngx_atomic_uint_t  untold;
 
-    record = server->stats;
+    record = server->record;
 
     ngx_rl_count(record->transitions[state]);
 
@@ -1001,7 +936,7 @@ ngx_rl_server_forget(ngx_rl_server_t *server)
     ngx_uint_t  i;
 
     for (i = 0; i < NGX_RL_FAILURES; i++) {
-        server->stats->logged[i] = 0;
+        server->record->logged[i] = 0;
     }
 }
 
@@ -1014,7 +949,7 @@ ngx_rl_server_settled(ngx_rl_server_t *server)
     ngx_rl_record_t   *record;
     ngx_atomic_uint_t  untold;
 
-    record = server->stats;
+    record = server->record;
 
     if (record->breaker.state != NGX_RL_DISTRIBUTED) {
         return;
@@ -1026,7 +961,7 @@ ngx_rl_server_settled(ngx_rl_server_t *server)
         ngx_log_error(NGX_LOG_ERR, server->log, 0,
                       "ratelimit: redis %V is available again, unlogged "
                       "changes before this one: %uA",
-                      &server->peer->label, untold);
+                      &server->conf->label, untold);
     }
 
     untold = ngx_rl_stats_untold(&record->changes);
@@ -1035,7 +970,7 @@ ngx_rl_server_settled(ngx_rl_server_t *server)
         ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
                       "ratelimit shard %V is distributed again, unlogged "
                       "changes before this one: %uA",
-                      &server->peer->label, untold);
+                      &server->conf->label, untold);
     }
 }
 
@@ -1048,7 +983,7 @@ ngx_rl_server_still_open(ngx_rl_server_t *server)
     ngx_rl_record_t   *record;
     ngx_atomic_uint_t  now, opened, still;
 
-    record = server->stats;
+    record = server->record;
 
     now = ngx_rl_stats_seconds();
     opened = record->opened;
@@ -1062,6 +997,6 @@ ngx_rl_server_still_open(ngx_rl_server_t *server)
 
     ngx_log_error(NGX_LOG_ERR, server->log, 0,
                   "ratelimit: redis %V is still unavailable after %uA s (%s)",
-                  &server->peer->label, now - opened, ngx_rl_failure_name(
+                  &server->conf->label, now - opened, ngx_rl_failure_name(
                       (ngx_rl_failure_e) record->failure));
 }

@@ -45,13 +45,47 @@ typedef struct {
 } ngx_rl_route_events_t;
 
 
+/* what the store keeps of a server: all that waits to be sent there */
+
+typedef struct {
+    ngx_queue_t  entries;          /* of calls, oldest first */
+    ngx_event_t  flush;            /* posted, and a timer: a process that
+                                      leaves waits for nothing else */
+    ngx_queue_t  refunds;          /* oldest first */
+    ngx_queue_t  refunding;        /* of servers that had any */
+    ngx_uint_t   refund_commands;  /* under way */
+    unsigned     grew:1;           /* entries, in this turn */
+} ngx_rl_server_queue_t;
+
+
+struct ngx_rl_server_s {
+    ngx_rl_server_conf_t  *conf;
+    ngx_rl_connection_t   *connection;   /* changes when it has moved */
+    ngx_rl_zone_t         *zone;
+
+    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
+    ngx_socket_t           ident;
+
+    ngx_rl_events_t        owner;
+    ngx_rl_route_events_t  guide;
+    ngx_rl_server_queue_t  queue;
+    ngx_rl_record_t       *record;
+    ngx_rl_stats_t        *stats;
+    ngx_log_t             *log;
+    ngx_event_t            probe;
+    uint32_t               attempt;      /* to connect */
+    uint64_t               closed;       /* the breaker was, when last
+                                            looked at */
+    uint64_t               who;          /* among all probers */
+    unsigned               connected:1;  /* once */
+    unsigned               up:1;         /* now */
+};
+
+
 /* NULL if there is no memory; connects when it is used or woken */
 ngx_rl_server_t *ngx_rl_server_create(ngx_pool_t *pool,
     ngx_log_t *log, ngx_rl_server_conf_t *conf,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *all, ngx_rl_route_events_t *guide);
-
-/* connects now */
-void ngx_rl_server_wake(ngx_rl_server_t *server);
 
 /* nobody needs it for now */
 void ngx_rl_server_close_idle(ngx_rl_server_t *server);
@@ -73,15 +107,6 @@ ngx_int_t ngx_rl_server_reuse(ngx_rl_server_t *server);
  */
 ngx_int_t ngx_rl_server_move(ngx_rl_server_t *server,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop);
-
-ngx_rl_server_conf_t *ngx_rl_server_get_conf(ngx_rl_server_t *server);
-
-/* its connection: changes when the peer has moved */
-ngx_rl_connection_t *ngx_rl_server_connection(ngx_rl_server_t *server);
-
-/* places for what batches and refunds keep of it, NULL at first */
-void **ngx_rl_server_queue(ngx_rl_server_t *server);
-void **ngx_rl_server_refunds(ngx_rl_server_t *server);
 
 /* the link to a key that this one led to some time ago */
 ngx_rl_server_t *ngx_rl_server_now(
@@ -143,10 +168,6 @@ void ngx_rl_server_unsent(ngx_rl_server_t *server, ngx_rl_failure_e failure);
 void ngx_rl_server_refund(ngx_rl_server_t *server);
 void ngx_rl_server_refund_lost(ngx_rl_server_t *server);
 void ngx_rl_server_reload(ngx_rl_server_t *server);
-
-/* see ngx_rl_connection_hold() */
-void ngx_rl_server_hold(ngx_rl_server_t *server);
-void ngx_rl_server_release(ngx_rl_server_t *server);
 
 /* for the end of the process */
 void ngx_rl_server_exit(ngx_rl_server_t *server);
