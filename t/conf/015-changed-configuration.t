@@ -6,7 +6,6 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 
@@ -20,7 +19,7 @@ my $ok = 'location @ok { return 200 ok; }';
 sub statuses {
     my ($nginx, $path, $n) = @_;
 
-    return join ' ', map { RateLimit::Load::get($nginx->port, $path)->{status} }
+    return join ' ', map { $nginx->get($path)->{status} }
                          1 .. $n;
 }
 
@@ -33,14 +32,6 @@ sub nginx {
                   . " ratelimit_on_error closed; $http",
         server => "$server $ok",
     );
-}
-
-
-sub finish {
-    my $nginx = shift;
-
-    $nginx->stop;
-    $nginx->no_alerts;
 }
 
 
@@ -57,7 +48,7 @@ subtest 'a limit may change its algorithm and goes on as new' => sub {
             my $nginx = nginx('', "location / { $t $answer }");
 
             is statuses($nginx, '/x', 3), '200 200 429', $t;
-            finish($nginx);
+            $nginx->finish;
         }
 
         is $redis->cmd('DBSIZE'), 1, 'in one and the same key';
@@ -78,7 +69,7 @@ subtest 'a shadow limit of another algorithm leaves the others alone' => sub {
 
         like statuses($nginx, '/x', 3), qr/429$/, $shadow;
         ok !$nginx->log_like(qr/DEGRADED/), 'all of it decided by Redis';
-        finish($nginx);
+        $nginx->finish;
     }
 
     is $redis->tokens('ratelimit:enf:{127.0.0.1}') >= 0, 1,
@@ -96,7 +87,7 @@ subtest 'what is neither bucket nor window is somebody else\'s' => sub {
     is statuses($nginx, '/x', 1), '503', 'a failure';
     ok $nginx->log_like(qr/failure: wrongtype/), 'of its own class';
     is $redis->cmd('GET', 'ratelimit:a:{127.0.0.1}'), 'mine', 'left alone';
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -153,7 +144,7 @@ subtest 'an enforced limit that fails open is not spoken for by a shadow' => sub
     );
 
     my $r;
-    $r = RateLimit::Load::get($nginx->port, '/?c=12x') for 1, 2;
+    $r = $nginx->get('/?c=12x') for 1, 2;
 
     is $r->{status}, 200, 'passed';
     is $r->{headers}{'x-ratelimit-degraded'}, 'true', 'and told so';
@@ -166,7 +157,7 @@ subtest 'an enforced limit that fails open is not spoken for by a shadow' => sub
 
     unlike $r->{headers}{'ratelimit-policy'} // '', qr/"a"/,
            'no policy with a number that is none';
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -193,7 +184,7 @@ subtest 'refunds survive SCRIPT FLUSH' => sub {
     my %key;
 
     for my $i (1 .. 50) {
-        my $r = RateLimit::Load::get($nginx->port, "/all?a=k$i");
+        my $r = $nginx->get("/all?a=k$i");
         $key{$r->{headers}{'x-shard'}} //= "k$i";
     }
 
@@ -215,7 +206,7 @@ subtest 'refunds survive SCRIPT FLUSH' => sub {
     ok RateLimit::Util::wait_until(sub { $tokens->() == $before }, 5),
        'nothing is missing' or diag $tokens->() . " of $before";
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 done_testing;

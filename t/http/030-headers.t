@@ -10,7 +10,6 @@ use strict;
 use warnings;
 
 use lib 't/lib';
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Test;
 use Test::Nginx::Socket 'no_plan';
@@ -143,8 +142,7 @@ EOC
 
         $told->policy({ eval => ":$reply\r\n" });
 
-        my $r = RateLimit::Load::get($nginx->port,
-                    "/t?rate=$rate&capacity=$capacity&cost=$cost");
+        my $r = $nginx->get("/t?rate=$rate&capacity=$capacity&cost=$cost");
         my $h = $r->{headers};
 
         subtest "$reply at $rate, capacity $capacity, cost $cost" => sub {
@@ -163,8 +161,7 @@ EOC
         };
     }
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -178,7 +175,7 @@ subtest 'the time of reset is the time of day' => sub {
     );
 
     my $before = time;
-    my $r = RateLimit::Load::get($nginx->port, '/t');
+    my $r = $nginx->get('/t');
     my $after = time;
 
     is $r->{status}, 200, 'passed';
@@ -186,8 +183,7 @@ subtest 'the time of reset is the time of day' => sub {
            'an hour from now';
     cmp_ok $r->{headers}{'x-ratelimit-reset'}, '<=', $after + 3600, 'no later';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -201,12 +197,11 @@ subtest 'a status that closes the connection' => sub {
                    . 'empty_gif; }',
     );
 
-    is RateLimit::Load::get($nginx->port, '/t444')->{status}, 200, 'passed';
-    is RateLimit::Load::get($nginx->port, '/t444')->{error}, 'empty',
+    is $nginx->get('/t444')->{status}, 200, 'passed';
+    is $nginx->get('/t444')->{error}, 'empty',
        'rejected without a word';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 

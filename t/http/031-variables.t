@@ -5,7 +5,6 @@ use strict;
 use warnings;
 
 use lib 't/lib';
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Test;
 use Test::Nginx::Socket 'no_plan';
@@ -127,7 +126,7 @@ subtest 'the shard is the one where the bucket lives' => sub {
 
     for my $key (1 .. 40) {
         for my $status (200, 429) {
-            my $r = RateLimit::Load::get($nginx->port, "/t?k=$key");
+            my $r = $nginx->get("/t?k=$key");
             my $addr = $r->{headers}{'x-shard'} // '';
 
             $seen{$addr}++;
@@ -139,8 +138,7 @@ subtest 'the shard is the one where the bucket lives' => sub {
 
     is_deeply [sort keys %seen], [sort keys %shard], 'all shards have keys';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -154,7 +152,7 @@ subtest 'the latency is the time of the decision' => sub {
                    . 'add_header X-Latency $ratelimit_latency; empty_gif; }',
     );
 
-    my $r = RateLimit::Load::get($nginx->port, '/t');
+    my $r = $nginx->get('/t');
     my $latency = $r->{headers}{'x-latency'};
 
     is $r->{status}, 200, 'passed';
@@ -163,8 +161,7 @@ subtest 'the latency is the time of the decision' => sub {
     # two clocks, one of them this test's
     cmp_ok $latency, '<=', $r->{time} + 0.01, 'within the request';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 

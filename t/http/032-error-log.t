@@ -113,7 +113,7 @@ sub degraded {
 sub works {
     my ($nginx) = @_;
 
-    my $r = RateLimit::Load::get($nginx->port, '/t');
+    my $r = $nginx->get('/t');
 
     return $r->{headers}{'x-ratelimit-limit'}
            && !$r->{headers}{'x-ratelimit-degraded'};
@@ -210,7 +210,7 @@ for my $case (
             log    => 'error',
             server => "location /t { ratelimit_rate 1000000r/s; empty_gif; } $more");
 
-        my $ask = sub { RateLimit::Load::get($nginx->port, '/t') };
+        my $ask = sub { $nginx->get('/t') };
 
         ok wait_until(sub { $ask->(); $nginx->log_like(qr/is unavailable/) },
                       20), 'it begins';
@@ -373,7 +373,7 @@ subtest 'a server that closes each connection: ten changes, then silence' => sub
     my $nginx = start_nginx($addr, 'ratelimit_breaker failures=3 probe=100ms;');
 
     ok wait_until(sub {
-        RateLimit::Load::get($nginx->port, '/t');
+        $nginx->get('/t');
         $fake->connections->{accepted} >= 30;
     }, 60), '30 connections';
 
@@ -431,7 +431,7 @@ subtest 'a second outage is told as the first one was' => sub {
         ok $settled->(), 'for a while';
         $server->stop;
         ok wait_until(sub {
-            RateLimit::Load::get($nginx->port, '/t');
+            $nginx->get('/t');
             $nginx->log_count(qr/\[error\].*redis: \Q$addr\E$/) >= $n;
         }, 10), "outage $n is told";
 

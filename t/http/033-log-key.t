@@ -10,7 +10,6 @@ use Test::More;
 
 use Digest::SHA qw(sha1_hex);
 
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Util qw(slurp);
 
@@ -71,7 +70,7 @@ for (@CASES) {
 
     my @headers = length $key ? ('X-Key' => $key) : ();
     my @status = map {
-        RateLimit::Load::get($nginx->port, "/$name/in", @headers)->{status}
+        $nginx->get("/$name/in", @headers)->{status}
     } 1, 2;
 
     is_deeply \@status, [200, 429], "$name: one passes, one is rejected";
@@ -97,7 +96,6 @@ my $digest = `printf %s secret | sha1sum | cut -c1-16`;
 chomp $digest;
 is "sha1:$digest", digest_of('secret'), 'what the shell makes of it';
 
-ok $nginx->stop, 'nginx left by itself';
-$nginx->no_alerts;
+$nginx->finish;
 
 done_testing();

@@ -138,14 +138,6 @@ sub parked {
 }
 
 
-sub ended {
-    my ($nginx) = @_;
-
-    ok $nginx->stop(20), 'nginx left by itself';
-    $nginx->no_alerts;
-}
-
-
 # ---- leaving
 
 subtest 'clients leave while parked: the replies of the others are theirs' =>
@@ -205,8 +197,7 @@ subtest 'clients leave while parked: the replies of the others are theirs' =>
             $nginx->log_count(qr/prematurely closed/) == $left
         }, 20), "$who: noticed at once";
 
-        my $last = RateLimit::Load::get($nginx->port,
-                                        "/n?k=h$hold-" . ($base + $hold));
+        my $last = $nginx->get("/n?k=h$hold-" . ($base + $hold));
 
         is told($last), '200 1000000 ' . ($base + $hold), 'the one after';
 
@@ -221,7 +212,7 @@ subtest 'clients leave while parked: the replies of the others are theirs' =>
        'those who left are logged as such, with no decision';
     is_deeply $fake->connections, { accepted => 1, open => 1, peak => 1 },
               'the connection to Redis lives on';
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -284,7 +275,7 @@ subtest 'clients leave under load, with a Redis that stutters' => sub {
         is $clients, 2, 'one connection per worker and shard';
     }
 
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -305,17 +296,17 @@ EOC
     $c->close;
 
     ok $nginx->wait_log(qr/prematurely closed/, 20), 'noticed';
-    is told(RateLimit::Load::get($nginx->port, '/left?k=h2-2')),
+    is told($nginx->get('/left?k=h2-2')),
        '200 1000000 2', 'the one after';
 
     ok wait_until(sub { $nginx->log_count(qr/ratelimit PASSED/) == 2 }, 20),
        'a verdict each';
     is scalar $fake->commands('EVALSHA'), 2, 'charged once each';
 
-    is told(RateLimit::Load::get($nginx->port, '/left?k=3')),
+    is told($nginx->get('/left?k=3')),
        '200 1000000 3', 'and the next one';
     is scalar $fake->commands('EVALSHA'), 3, 'charged once';
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -336,11 +327,11 @@ EOC
     ok parked($fake, 2), 'passed, and waits for the backend';
     $c->close;
 
-    is told(RateLimit::Load::get($nginx->port, '/n?k=h2-3')),
+    is told($nginx->get('/n?k=h2-3')),
        '200 1000000 3', 'another one sets the backend going';
     ok wait_until(sub { $nginx->access_log =~ m{^200 PASSED /ignored\?k=1}m },
                   20), 'the first goes on to its end';
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -357,7 +348,7 @@ EOC
 
     # parked by limit_req, and parked by us
 
-    is(RateLimit::Load::get($nginx->port, '/delayed')->{status}, 200,
+    is($nginx->get('/delayed')->{status}, 200,
        'limit_req: the first one passes');
 
     my %status;
@@ -379,9 +370,9 @@ EOC
 
     is $status{'/n?k=h2-1'}, $status{'/delayed'}, 'with the same status';
 
-    is told(RateLimit::Load::get($nginx->port, '/n?k=h2-2')),
+    is told($nginx->get('/n?k=h2-2')),
        '200 1000000 2', 'the one after';
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -419,7 +410,7 @@ EOC
               'each with its own';
     is_deeply $fake->connections, { accepted => 1, open => 1, peak => 1 },
               'over one connection';
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -451,12 +442,12 @@ subtest 'pipelining: 100 requests at once, answered in order' => sub {
     is told($c->response(20)), '200 1000 999', 'the first of 100 ...';
     $c->close;
 
-    my ($left) = told(RateLimit::Load::get($nginx->port, '/c?k=left&c=1000'))
+    my ($left) = told($nginx->get('/c?k=left&c=1000'))
                  =~ /^200 1000 (\d+)$/;
     cmp_ok $left, '<=', 998, '... was charged';
     cmp_ok $left, '>=', 899, 'and none twice';
 
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -483,7 +474,7 @@ subtest 'pipelining: what comes while the first is parked' => sub {
     $garbage->write(raw('/n?k=h2-5'));
     parked($fake, 5);
     $garbage->write("\x16\x03\x01\x00" x 5000);
-    is told(RateLimit::Load::get($nginx->port, '/n?k=h2-6')), '200 1000000 6',
+    is told($nginx->get('/n?k=h2-6')), '200 1000000 6',
        'others don\'t mind';
     is told($garbage->response(20)), '200 1000000 5', 'much garbage: answered';
     is $garbage->response(20)->{status}, 400, 'and refused';
@@ -504,14 +495,14 @@ subtest 'pipelining: what comes while the first is parked' => sub {
     $c->write(raw('/n?k=h2-7'));
     parked($fake, 1);
     $c->write($_) for split //, raw('/n?k=8');
-    is told(RateLimit::Load::get($nginx->port, '/n?k=h2-9')), '200 1000000 9',
+    is told($nginx->get('/n?k=h2-9')), '200 1000000 9',
        'then one is parked, and another one is not';
     is_deeply [map { told($c->response(20)) } 1, 2],
               [map { "200 1000000 $_" } 7, 8], 'both are answered';
     is scalar $fake->commands('EVALSHA'), 3, 'one call each';
     $c->close;
 
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -576,7 +567,7 @@ EOC
     is_deeply [sort grep { /unix/ } @{ $redis->cmd('KEYS', '*') }],
               ['ratelimit:_/addr:{unix:}', 'ratelimit:_/net:{unix:}'],
               'whose clients are all one';
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -645,7 +636,7 @@ subtest 'bodies: small, large, chunked' => sub {
         }
     }
 
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -668,7 +659,7 @@ subtest 'bodies that arrive slowly' => sub {
 
         $c->write($pieces[0]);
         $c->write($pieces[1]);
-        is told(RateLimit::Load::get($nginx->port, '/n?k=h2-2')),
+        is told($nginx->get('/n?k=h2-2')),
            '200 1000000 2', "$path: another one passes";
         $c->write($pieces[$_]) for 2, 3;
 
@@ -688,7 +679,7 @@ subtest 'bodies that arrive slowly' => sub {
                   . "Transfer-Encoding: chunked\r\n\r\n");
         parked($fake, 1);
         $c->write("4e20\r\n$pieces[0]");
-        is told(RateLimit::Load::get($nginx->port, '/n?k=h2-4')),
+        is told($nginx->get('/n?k=h2-4')),
            '200 1000000 4', 'in chunks: another one passes';
         $c->write("\r\n4e2");
         $c->write("0\r\n$pieces[1]\r\n0\r\n\r\n");
@@ -707,11 +698,11 @@ subtest 'bodies that arrive slowly' => sub {
         $c->close;
         ok wait_until(sub { $nginx->log_count(qr/prematurely closed/)
                             > $before }, 20), 'who leaves is noticed';
-        is told(RateLimit::Load::get($nginx->port, '/n?k=h2-6')),
+        is told($nginx->get('/n?k=h2-6')),
            '200 1000000 6', 'the one after';
     }
 
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -720,7 +711,7 @@ subtest 'bodies that arrive after the rejection' => sub {
     my $nginx = nginx($redis->addr);
     my $body = 'x' x 300_000;
 
-    is told(RateLimit::Load::get($nginx->port, '/c?c=1&k=slow')), '200 1 0',
+    is told($nginx->get('/c?c=1&k=slow')), '200 1 0',
        'used up';
 
     my %forms = (
@@ -746,7 +737,7 @@ subtest 'bodies that arrive after the rejection' => sub {
         $c->close;
     }
 
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -790,7 +781,7 @@ subtest 'Expect: 100-continue' => sub {
         is told($c->response(20)), '429 1 0', 'with its headers';
     }
 
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -847,7 +838,7 @@ EOC
         }
     };
 
-    is told(RateLimit::Load::get($nginx->port, '/n?k=1')),
+    is told($nginx->get('/n?k=1')),
        '200 1000000 999999', 'Redis is used';
 
     $use_up->();
@@ -888,12 +879,12 @@ EOC
     # of the bucket that Redis forgot
 
     ok wait_until(sub {
-        told(RateLimit::Load::get($nginx->port, '/n?k=1'))
+        told($nginx->get('/n?k=1'))
             eq '200 1000000 999999'
     }, 60), 'and when clients have left, Redis is used';
 
-    ok $nginx->stop(20), 'nginx left by itself';
-    $nginx->no_alerts(undef, except => qr/worker_connections are not enough/);
+    $nginx->finish(timeout => 20,
+                   except => qr/worker_connections are not enough/);
 };
 
 

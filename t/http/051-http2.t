@@ -292,14 +292,6 @@ EOC
 }
 
 
-sub ended {
-    my ($nginx) = @_;
-
-    ok $nginx->stop(20), 'nginx left by itself';
-    $nginx->no_alerts;
-}
-
-
 # Sends requests for the paths at once, and the frames that "more" makes of
 # their ids; the ids.
 
@@ -348,7 +340,7 @@ subtest '100 streams on one connection: exactly the capacity passes' => sub {
     my $clients = () = $redis->cmd('CLIENT', 'LIST') =~ /cmd=evalsha/g;
     cmp_ok $clients, '<=', 2, 'at most one connection to Redis per worker';
 
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -368,7 +360,7 @@ subtest '100 streams parked at once: each gets its own answer' => sub {
               'over one connection';
 
     $h2->close;
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -390,7 +382,7 @@ subtest 'streams with a real Redis: own limits, one shared limit' => sub {
                ('429 REJECTED 40 0') x 60], 'a shared one: first come';
 
     $h2->close;
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -461,7 +453,7 @@ subtest 'streams reset while parked: the others get their answers' => sub {
     is $h2->answer($id), "200 PASSED 1000000 $n", 'a new one is served';
 
     $h2->close;
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -485,7 +477,7 @@ subtest 'streams reset at once, with a real Redis' => sub {
     }
 
     $h2->close;
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -524,7 +516,7 @@ subtest 'bodies' => sub {
     is $h2->answer($other), '200 PASSED 1000000 4', 'the one after';
 
     $h2->close;
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 
@@ -557,7 +549,7 @@ subtest 'bodies of rejected requests, and HEAD' => sub {
            $expected == 429 ? 1 : 0, 'when to come back';
     }
 
-    ended($nginx);
+    $nginx->finish(timeout => 20);
 };
 
 

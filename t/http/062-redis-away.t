@@ -76,7 +76,7 @@ sub verdict {
 sub ask {
     my ($nginx, $path) = @_;
 
-    return verdict(RateLimit::Load::get($nginx->port, $path));
+    return verdict($nginx->get($path));
 }
 
 
@@ -188,14 +188,6 @@ sub descriptors {
 }
 
 
-sub finish {
-    my ($nginx, @except) = @_;
-
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts(undef, @except);
-}
-
-
 subtest 'down at the start, then up' => sub {
     my $redis = RateLimit::Redis->new;
 
@@ -211,7 +203,7 @@ subtest 'down at the start, then up' => sub {
                   ['fallback, failure: refused',
                    'circuit_open, failure: refused'], 'both states are told';
 
-        my $r = RateLimit::Load::get($nginx->port, '/few?k=a');
+        my $r = $nginx->get('/few?k=a');
 
         is verdict($r), '200 local circuit_open', 'local passes';
         is $r->{headers}{'x-status'}, 'DEGRADED', 'with its status';
@@ -223,17 +215,17 @@ subtest 'down at the start, then up' => sub {
                   [('200 local circuit_open') x 9,
                    ('429 local circuit_open') x 3], 'and rejects';
 
-        $r = RateLimit::Load::get($nginx->port, '/few?k=a');
+        $r = $nginx->get('/few?k=a');
 
         is $r->{headers}{'x-status'}, 'REJECTED', 'with its status';
         is $r->{headers}{'x-ratelimit-degraded'}, 'true', 'degraded, too';
 
-        $r = RateLimit::Load::get($nginx->port, '/open?k=a');
+        $r = $nginx->get('/open?k=a');
 
         is verdict($r), '200 open circuit_open', 'open passes';
         is $r->{headers}{'x-ratelimit-limit'}, undef, 'no numbers';
 
-        $r = RateLimit::Load::get($nginx->port, '/closed?k=a');
+        $r = $nginx->get('/closed?k=a');
 
         is verdict($r), '503 closed circuit_open', 'closed does not';
         is $r->{headers}{'retry-after'}, 1, 'Retry-After';
@@ -270,7 +262,7 @@ subtest 'down at the start, then up' => sub {
 
         # a unix socket that is not there is a crit of nginx itself
 
-        finish($nginx, except => qr/connect\(\) to unix:/);
+        $nginx->finish(except => qr/connect\(\) to unix:/);
     }
 };
 
@@ -345,7 +337,7 @@ subtest 'killed and restarted under load' => sub {
     ok wait_until(sub { descriptors($nginx) eq $before }, 10),
        'as many descriptors as before';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -401,7 +393,7 @@ subtest 'frozen' => sub {
     ok wait_until(sub { descriptors($nginx) eq $before }, 10),
        'as many descriptors as before';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -434,7 +426,7 @@ subtest 'a server that accepts and says nothing' => sub {
     is_deeply [splice @{ states($nginx, $fake->addr) }, 2],
               ['distributed again'], 'which is told';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -486,7 +478,7 @@ subtest 'a black hole' => sub {
               ['fallback, failure: timeout', 'circuit_open, failure: timeout',
                'distributed again'], 'all of that is told';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -537,7 +529,7 @@ subtest 'one of three shards is dead' => sub {
     ($same) = $all->();
     is_deeply $same, $shards, 'with the same keys';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -599,7 +591,7 @@ subtest 'calls under way are bounded' => sub {
     is $redis->cmd('DBSIZE'), 16384 + 1, 'so many calls were under way';
     is clients($redis), 1, 'on the same connection';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -659,7 +651,7 @@ subtest 'no connection left for Redis' => sub {
     $_->close for @clients;
     ok works($nginx), 'works when there are some again';
 
-    finish($nginx, except => qr/worker_connections are not enough/);
+    $nginx->finish(except => qr/worker_connections are not enough/);
 };
 
 
@@ -712,7 +704,7 @@ subtest 'one worker at a time probes' => sub {
               ['circuit_open, failure: loading', 'distributed again',
                'fallback, failure: loading'], 'and told once';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -743,7 +735,7 @@ subtest 'an idle connection that the server closes' => sub {
     is $nginx->log_count(qr/DEGRADED/), 0, 'nobody noticed';
     is $nginx->log_count(qr/\[error\]/), 0, 'not even the log';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -775,7 +767,7 @@ subtest 'an outage long ago does not count' => sub {
     ok works($nginx), 'works again';
     cmp_ok time - $start, '<', patience(2.5), 'as soon as after a first fault';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 

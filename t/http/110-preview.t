@@ -117,19 +117,11 @@ sub start {
 sub ask {
     my ($nginx, $path) = @_;
 
-    my $r = RateLimit::Load::get($nginx->port, $path);
+    my $r = $nginx->get($path);
 
     return join ' ', $r->{status} || $r->{error},
                      $r->{headers}{'x-source'} // '-',
                      $r->{headers}{'x-ratelimit-remaining'} // '-';
-}
-
-
-sub finish {
-    my ($nginx, @except) = @_;
-
-    ok($nginx->stop, 'nginx left by itself');
-    $nginx->no_alerts(undef, @except);
 }
 
 
@@ -165,7 +157,7 @@ subtest 'all workers share the cache' => sub {
 
     is calls(), 1, 'and none of them asked again';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -195,7 +187,7 @@ subtest 'a reload keeps what is cached, a zone of another size does not' => sub 
     ok $nginx->old_workers_gone(10), 'the old workers left';
     is ask($nginx, '/quota?k=a'), '200 - -', 'not limited';
 
-    finish($nginx, except => qr/exited on signal 9/);
+    $nginx->finish(except => qr/exited on signal 9/);
 };
 
 
@@ -228,7 +220,7 @@ subtest 'a tiny zone forgets, and nobody notices' => sub {
     is $nginx->log_count(qr/no memory|\[(?:error|warn)\]/), 0,
        'nothing in the log';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -249,7 +241,7 @@ subtest 'a full zone forgets those first that nobody asks for' => sub {
     is $often, 100, 'stays';
     is ask($nginx, '/quota?k=rare1'), '200 redis 10', 'the others go';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -267,7 +259,7 @@ subtest 'no Redis: a preview passes, whatever ratelimit_on_error says' => sub {
     is ask($nginx, '/quota?k=a'), '200 cache 10', 'what is cached is shown';
 
     for my $path ('/quota?k=b', '/closed?k=b') {
-        my $r = RateLimit::Load::get($nginx->port, $path);
+        my $r = $nginx->get($path);
 
         is $r->{status}, 200, "$path passes";
         is $r->{headers}{'x-status'}, 'DEGRADED', 'and says that nothing';
@@ -280,7 +272,7 @@ subtest 'no Redis: a preview passes, whatever ratelimit_on_error says' => sub {
     ok wait_until(sub { ask($nginx, '/quota?k=b') eq '200 redis 10' }, 20),
        'a failure is not cached';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -297,7 +289,7 @@ subtest 'no Redis, local: a preview shows what this machine would grant' => sub 
 
     for my $left (5, 4) {
         for (1, 2) {
-            my $r = RateLimit::Load::get($nginx->port, '/quota?k=b');
+            my $r = $nginx->get('/quota?k=b');
             my $h = $r->{headers};
 
             is $r->{status}, 200, 'passes';
@@ -319,7 +311,7 @@ subtest 'no Redis, local: a preview shows what this machine would grant' => sub 
     ok wait_until(sub { ask($nginx, '/quota?k=b') eq '200 redis 10' }, 20),
        'what this machine said is not cached';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 

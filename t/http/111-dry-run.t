@@ -8,7 +8,6 @@ use strict;
 use warnings;
 
 use lib 't/lib';
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Test;
 use Test::Nginx::Socket 'no_plan';
@@ -115,7 +114,7 @@ EOC
 EOC
     );
 
-    my $get = sub { RateLimit::Load::get($nginx->port, $_[0]) };
+    my $get = sub { $nginx->get($_[0]) };
     my %shard = map {
         $_ => $get->("/one?e=$_")->{headers}{'x-shard'}
     } 'a' .. 'z';
@@ -148,8 +147,7 @@ EOC
     is_deeply state_of_all(@shards),
               { "shadow:{$two}" => 0, "enforced:{$one}" => 0 }, 'the buckets';
 
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 __DATA__

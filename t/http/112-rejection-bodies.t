@@ -115,14 +115,6 @@ EOC
 }
 
 
-sub finish {
-    my ($nginx) = @_;
-
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts;
-}
-
-
 my $PLACES = <<'EOC';
     ratelimit ip;
     client_max_body_size 10m;
@@ -162,7 +154,7 @@ subtest 'a connection goes on after a rejection' => sub {
         is summary($c->response), $EXPECTED{$path}, "GET $path";
     }
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -215,10 +207,10 @@ subtest 'a request body that nobody reads' => sub {
         $c->close;
     }
 
-    is summary(RateLimit::Load::get($nginx->port, '/free')),
+    is summary($nginx->get('/free')),
        $EXPECTED{'/free'}, 'nginx is well';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -239,7 +231,7 @@ subtest 'many at once' => sub {
     is scalar(grep { summary($_) ne $EXPECTED{ $paths[$_->{n} % 3] } }
               $load->responses), 0, 'each has its own body';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -295,7 +287,7 @@ SKIP: {
             }
         }
 
-        finish($nginx);
+        $nginx->finish;
     };
 }
 
@@ -330,7 +322,7 @@ subtest 'names that JSON has to escape' => sub {
 
         for my $place (@places) {
             my ($text, $path, $name) = @$place;
-            my $r = RateLimit::Load::get($nginx->port, $path);
+            my $r = $nginx->get($path);
             my $data = eval { JSON::PP->new->utf8->decode($r->{body}) };
             my $got = $data && ($body eq 'json'
                                 ? $data->{blocking_limit}
@@ -349,7 +341,7 @@ subtest 'names that JSON has to escape' => sub {
             is $quoted =~ s/\\(.)/$1/gr, "localhost$name", 'as the header';
         }
 
-        finish($nginx);
+        $nginx->finish;
     }
 };
 

@@ -9,7 +9,6 @@ use strict;
 use warnings;
 
 use lib 't/lib';
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Test;
 use Test::Nginx::Socket 'no_plan';
@@ -161,7 +160,7 @@ subtest 'every legal name is a structured field' => sub {
     $redis->cmd('FLUSHALL');
 
     for my $i (1 .. $#names) {
-        my $r = RateLimit::Load::get($nginx->port, "/$i");
+        my $r = $nginx->get("/$i");
         my @policy = eval { parse_list($r->{headers}{'ratelimit-policy'}) };
         my @speaks = eval { parse_list($r->{headers}{ratelimit}) };
 
@@ -175,8 +174,7 @@ subtest 'every legal name is a structured field' => sub {
         is_deeply [sort keys %{ $speaks[0][1] }], ['r', 't'], 'nothing else';
     }
 
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -208,7 +206,7 @@ subtest 'and so is every name that a location gives' => sub {
 
     for my $place (@places) {
         my ($text, $path, $name) = @$place;
-        my $r = RateLimit::Load::get($nginx->port, $path);
+        my $r = $nginx->get($path);
 
         is $r->{status}, 200, $path;
         is_deeply [eval { parse_list($r->{headers}{'ratelimit-policy'}) }],
@@ -218,8 +216,7 @@ subtest 'and so is every name that a location gives' => sub {
                   [$name], 'RateLimit';
     }
 
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -243,7 +240,7 @@ subtest 'and so are the largest and smallest numbers' => sub {
     $redis->cmd('FLUSHALL');
 
     for my $status (200, 429) {
-        my $r = RateLimit::Load::get($nginx->port, '/');
+        my $r = $nginx->get('/');
         my @policy = eval { parse_list($r->{headers}{'ratelimit-policy'}) };
         my @speaks = eval { parse_list($r->{headers}{ratelimit}) };
 
@@ -259,8 +256,7 @@ subtest 'and so are the largest and smallest numbers' => sub {
             or Test::More::diag($r->{headers}{ratelimit});
     }
 
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 __DATA__

@@ -57,14 +57,6 @@ sub net_of {
 }
 
 
-sub finish {
-    my ($nginx) = @_;
-
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts;
-}
-
-
 # The first bits of an address, as bytes.
 
 sub cut {
@@ -202,7 +194,7 @@ SKIP: {
     like $text, qr/^X-Net: ::\r$/m, 'an IPv6 client';
 }
 
-finish($nginx);
+$nginx->finish;
 
 
 for my $key ('ratelimit_key $ratelimit_client_net;', '') {
@@ -220,7 +212,7 @@ EOC
     my $left = sub {
         my ($path, $address) = @_;
 
-        my $r = RateLimit::Load::get($limited->port, $path,
+        my $r = $limited->get($path,
                                      'X-Real-IP' => $address);
 
         return $r->{status} == 200 ? $r->{headers}{'x-ratelimit-remaining'}
@@ -246,7 +238,7 @@ EOC
               ['198.51.100.1', '198.51.100.2', '2001:db8:0:1::',
                '2001:db8:0:2::', '2001:db8:7::', '2001:db8:8::'], 'the keys';
 
-    finish($limited);
+    $limited->finish;
 };
 
 }
@@ -260,7 +252,7 @@ subtest 'it is the key of a named limit that has none' => sub {
         server => 'ratelimit client; location / { empty_gif; }');
 
     my @status = map {
-        RateLimit::Load::get($limited->port, '/',
+        $limited->get('/',
                              'X-Real-IP' => "2001:db8:0:1::$_")->{status}
     } 1 .. 8;
 
@@ -268,7 +260,7 @@ subtest 'it is the key of a named limit that has none' => sub {
     is_deeply $redis->cmd('KEYS', '*'), ['ratelimit:client:{2001:db8:0:1::}'],
               'are one client';
 
-    finish($limited);
+    $limited->finish;
 };
 
 
@@ -299,7 +291,7 @@ EOC
     is net_of($nested->port, '/redirect', $address), '2001:db8:1234:5678::',
        'where it was redirected to';
 
-    finish($nested);
+    $nested->finish;
 };
 
 

@@ -206,7 +206,6 @@ EOC
 }
 
 
-ok $nginx->stop, 'nginx left by itself';
-$nginx->no_alerts;
+$nginx->finish;
 
 done_testing();

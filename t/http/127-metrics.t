@@ -126,7 +126,7 @@ sub id {
 sub text_of {
     my ($nginx) = @_;
 
-    return RateLimit::Load::get($nginx->port, '/metrics')->{body};
+    return $nginx->get('/metrics')->{body};
 }
 
 
@@ -257,8 +257,8 @@ location /t     { ratelimit named; empty_gif; }
 location /few   { ratelimit named; ratelimit_rate 1r/d; ratelimit_metrics; }
 EOC
 
-    RateLimit::Load::get($nginx->port, "/t?k=$SECRET-$_") for 1 .. 10;
-    RateLimit::Load::get($nginx->port, "/t?k=$SECRET") for 1 .. 4;
+    $nginx->get("/t?k=$SECRET-$_") for 1 .. 10;
+    $nginx->get("/t?k=$SECRET") for 1 .. 4;
 
     my $ask = sub {
         my ($method, $path) = @_;
@@ -339,8 +339,7 @@ EOC
     is join(' ', map { $ask->('GET', "/few?k=$SECRET-few")->{status} } 1, 2),
        '200 429', 'where there is a limit it is limited';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -358,9 +357,9 @@ EOC
     close $out;
     chmod 0644, $page;
 
-    RateLimit::Load::get($nginx->port, "/t?k=$_") for 1 .. 3;
+    $nginx->get("/t?k=$_") for 1 .. 3;
 
-    my $response = RateLimit::Load::get($nginx->port, '/page');
+    my $response = $nginx->get('/page');
     my ($text, $json) = $response->{body} =~ /\A\[\[(.*)\]\]\n\(\((.*)\)\)\n\z/s;
 
     is $response->{status}, 200, 'the page comes';
@@ -373,8 +372,7 @@ EOC
                               source => 'local')}, 3, 'with the text';
     is_deeply parse_json($json), scalar parse_text($text), 'and the JSON';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -390,12 +388,10 @@ subtest 'without limits and without shards' => sub {
     is_deeply [grep { !/^(?:build_info|zone_)/ && $samples->{$_} }
                keys %$samples], [], 'and nothing has happened';
     is $samples->{zone_size_bytes}, 10 * 1024 * 1024, 'but the zone';
-    is_deeply parse_json(RateLimit::Load::get($nginx->port,
-                             '/metrics?format=json')->{body}),
+    is_deeply parse_json($nginx->get('/metrics?format=json')->{body}),
               $samples, 'JSON is the same';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     # one machine needs no Redis
 
@@ -404,7 +400,7 @@ subtest 'without limits and without shards' => sub {
 
     my $before = samples($nginx);
 
-    RateLimit::Load::get($nginx->port, "/t?k=$_") for qw(a a a a a b);
+    $nginx->get("/t?k=$_") for qw(a a a a a b);
 
     my $after = samples($nginx);
 
@@ -417,8 +413,7 @@ subtest 'without limits and without shards' => sub {
        'are no fallback';
     promtool_ok('local', text_of($nginx));
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -493,7 +488,7 @@ EOC
     my $get = sub {
         my ($path, $n) = @_;
 
-        return map { RateLimit::Load::get($nginx->port, $path) } 1 .. $n // 1;
+        return map { $nginx->get($path) } 1 .. $n // 1;
     };
 
     # What came between the last look and this one.  The shards that are away
@@ -887,8 +882,7 @@ EOC
     ok $nginx->reload(conf => $text) && $nginx->old_workers_gone(10), 'again';
     is_deeply $counted->(), $count, 'and comes back with what it had';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -925,7 +919,7 @@ subtest 'sums over workers' => sub {
     my (%seen, %figures);
 
     wait_until(sub {
-        my $response = RateLimit::Load::get($nginx->port, '/metrics');
+        my $response = $nginx->get('/metrics');
 
         $seen{ $response->{headers}{'x-worker'} } = 1;
         $figures{ $response->{body} } = 1;
@@ -938,8 +932,7 @@ subtest 'sums over workers' => sub {
     is samples($nginx)->{ id('redis_connections', shard => $redis->addr) }, 4,
        'a connection each';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -994,7 +987,7 @@ subtest 'gauges return to what is true' => sub {
         ok $gauge->(connections => 2), 'and its connection was replaced';
     }
 
-    is RateLimit::Load::get($nginx->port, '/t?k=x')->{status}, 200, 'it works';
+    is $nginx->get('/t?k=x')->{status}, 200, 'it works';
     ok $gauge->(calls_in_flight => 0), 'at rest';
 
     # Redis gone, and back
@@ -1013,9 +1006,7 @@ subtest 'gauges return to what is true' => sub {
     ok $nginx->reload && $nginx->old_workers_gone(10), 'a reload';
     ok $gauge->(connections => 2), 'still two';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts('nothing else in the log',
-                      except => qr/worker process \d+ exited on signal 9/);
+    $nginx->finish(except => qr/worker process \d+ exited on signal 9/);
 };
 
 
@@ -1029,11 +1020,11 @@ location "/für/"             { ratelimit_rate 1r/d; ratelimit_key x; empty_gif;
 location '/brace{/}/,=\\/'   { ratelimit_rate 1r/d; ratelimit_key x; empty_gif; }
 EOC
 
-    is RateLimit::Load::get($nginx->port, $_)->{status}, 200, $_
+    is $nginx->get($_)->{status}, 200, $_
         for '/php.7', '/a%22quote%22/', '/f%C3%BCr/';
 
     my $text = text_of($nginx);
-    my $json = RateLimit::Load::get($nginx->port, '/metrics?format=json')
+    my $json = $nginx->get('/metrics?format=json')
                ->{body};
 
     promtool_ok('odd names', $text);
@@ -1062,8 +1053,7 @@ EOC
     is scalar keys %names, 6, 'each limit has a name of its own'
         or diag explain \%names;
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1079,7 +1069,7 @@ subtest 'two hundred limits on thirty shards' => sub {
         server  => join '', map { "location /$_ { ratelimit $names[$_ - 1]; "
                                   . "empty_gif; }\n" } 1 .. 200);
 
-    RateLimit::Load::get($nginx->port, "/$_?k=a") for 1 .. 200;
+    $nginx->get("/$_?k=a") for 1 .. 200;
 
     my $text = text_of($nginx);
     my ($samples) = parse_text($text);
@@ -1091,7 +1081,7 @@ subtest 'two hundred limits on thirty shards' => sub {
             @names), 200, 'each limit is there, and has counted';
     is scalar(grep { /^redis_calls_total/ } keys %$samples), 30, 'each shard';
 
-    my $json = RateLimit::Load::get($nginx->port, '/metrics?format=json');
+    my $json = $nginx->get('/metrics?format=json');
 
     is scalar keys %{ parse_json($json->{body}) }, scalar keys %$samples,
        'as many samples in JSON';
@@ -1099,8 +1089,7 @@ subtest 'two hundred limits on thirty shards' => sub {
     is length $json->{body}, $json->{headers}{'content-length'},
        'as long as it says';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1115,7 +1104,7 @@ subtest 'the histogram' => sub {
         server  => 'location /t { ratelimit_rate 1r/d; ratelimit_capacity 9;
                                   empty_gif; }');
 
-    is RateLimit::Load::get($nginx->port, '/t?k=a')->{headers}{'x-source'},
+    is $nginx->get('/t?k=a')->{headers}{'x-source'},
        'redis', 'answered' for @delays;
 
     my $samples = samples($nginx);
@@ -1148,7 +1137,7 @@ subtest 'the histogram' => sub {
 
     # what clients waited for that, and for what needs no call
 
-    RateLimit::Load::get($nginx->port, '/t?k=a&c=10') for 1 .. 7;
+    $nginx->get('/t?k=a&c=10') for 1 .. 7;
 
     $samples = samples($nginx);
     $within = sub {
@@ -1163,8 +1152,7 @@ subtest 'the histogram' => sub {
     cmp_ok $samples->{decision_seconds_sum}, '>=', 0.33, 'all of the time';
     cmp_ok $samples->{decision_seconds_sum}, '<', 20, 'in seconds';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1179,7 +1167,7 @@ subtest 'the zone' => sub {
     is $before->{zone_size_bytes}, 65536, 'as large as it was made';
     is $before->{zone_keys}, 0, 'and empty';
 
-    RateLimit::Load::get($nginx->port, "/t?k=$_") for 1 .. 20;
+    $nginx->get("/t?k=$_") for 1 .. 20;
     grew('keys that come', $before, samples($nginx), zone_keys => 20,
          zone_used_bytes => (20 + 2) * 64, zone_evictions_total => 0);
 
@@ -1200,8 +1188,7 @@ subtest 'the zone' => sub {
     is sum0(@held{qw(nothing known little)}), 0, 'with all that it held';
     is $after->{zone_resets_total}, 0, 'one by one';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 

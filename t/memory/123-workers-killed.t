@@ -75,7 +75,7 @@ EOC
 sub metric {
     my ($nginx, $name) = @_;
 
-    my $text = RateLimit::Load::get($nginx->port, '/metrics')->{body};
+    my $text = $nginx->get('/metrics')->{body};
 
     return $text =~ /^nginx_ratelimit_\Q$name\E (\d+)$/m ? $1 : undef;
 }
@@ -85,7 +85,7 @@ sub passed {
     my ($nginx, $path, $n) = @_;
 
     return scalar grep {
-        RateLimit::Load::get($nginx->port, $path)->{status} == 200
+        $nginx->get($path)->{status} == 200
     } 1 .. $n // 10;
 }
 
@@ -225,8 +225,7 @@ subtest 'a worker is killed while it changes the zone' => sub {
     is passed($nginx, '/few?k=before'), 5, 'the limit of five begins anew';
     is passed($nginx, '/few?k=before'), 0, 'and works';
 
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts(undef, except => $KILLED);
+    $nginx->finish(except => $KILLED);
 };
 
 
@@ -270,8 +269,7 @@ subtest 'workers are killed all the time, limits are here' => sub {
        'counters are kept';
 
     ok $nginx->old_workers_gone(10), 'old workers leave';
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts(undef, except => $KILLED);
+    $nginx->finish(except => $KILLED);
 };
 
 
@@ -333,8 +331,7 @@ subtest 'what is known here is kept over a reload' => sub {
     is metric($nginx, 'decisions_total{decision="passed",source="local"}'), 10,
        'all are counted';
 
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 

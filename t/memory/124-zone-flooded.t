@@ -12,7 +12,6 @@ use Test::More;
 use List::Util qw(sum0);
 
 use RateLimit::Flood;
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(slurp wait_until);
@@ -78,7 +77,7 @@ EOC
 sub metrics {
     my ($nginx) = @_;
 
-    my $text = RateLimit::Load::get($nginx->port, '/metrics')->{body};
+    my $text = $nginx->get('/metrics')->{body};
     my %metrics = $text =~ /^nginx_ratelimit_(\S+) (\S+)$/mg;
 
     $metrics{zone_evictions_total} = sum0 map { $metrics{$_} }
@@ -175,20 +174,12 @@ sub survives {
 }
 
 
-sub finish {
-    my ($nginx) = @_;
-
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts;
-}
-
-
 subtest 'a million keys, no Redis wanted' => sub {
     my $nginx = start('');
 
     is survives($nginx, '/', $MILLION), 0, 'nothing is logged';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -196,7 +187,7 @@ subtest 'a million keys, Redis down' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = start('ratelimit_shards ' . $redis->addr . ';');
 
-    is RateLimit::Load::get($nginx->port, '/?k=first')->{headers}{'x-source'},
+    is $nginx->get('/?k=first')->{headers}{'x-source'},
        'redis', 'Redis decides';
 
     $redis->kill9;
@@ -210,12 +201,12 @@ subtest 'a million keys, Redis down' => sub {
                           . '",state="distributed"}'};
     }, 20), 'the breaker closes when Redis is back';
 
-    my $r = RateLimit::Load::get($nginx->port, '/hot?k=hot');
+    my $r = $nginx->get('/hot?k=hot');
 
     is "$r->{status} $r->{headers}{'x-source'}", '200 redis',
        'and Redis decides again';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -224,7 +215,7 @@ subtest 'windows, which need several places each' => sub {
 
     is survives($nginx, '/window/', $MILLION / 4), 0, 'nothing is logged';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -251,7 +242,7 @@ subtest 'renamed again and again' => sub {
                                         conf => 'ratelimit_zone 128k;',
                                         server => $server->(0));
 
-    my $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{status} };
+    my $get = sub { $nginx->get($_[0])->{status} };
     my (@refused, @odd, @wrong);
 
     is $get->('/same?k=a'), 200, 'a client passes';
@@ -294,7 +285,7 @@ subtest 'renamed again and again' => sub {
     cmp_ok scalar(keys %names), '<', $reloads,
            'figures of limits that are long gone are gone, too';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 

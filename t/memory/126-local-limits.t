@@ -139,7 +139,7 @@ EOC
 sub left {
     my ($nginx, $path) = @_;
 
-    return RateLimit::Load::get($nginx->port, $path)
+    return $nginx->get($path)
            ->{headers}{'x-ratelimit-remaining'};
 }
 
@@ -418,8 +418,7 @@ sub local_tests {
     };
 
 
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
     is $nginx->log_count(qr/redis/i), 0, 'and never spoke of Redis';
 }
 
@@ -736,8 +735,7 @@ EOC
         is $response->{headers}{'x-ratelimit-degraded'}, undef, 'nothing amiss';
     };
 
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 }
 
 

@@ -12,7 +12,6 @@ use File::Copy qw(copy);
 use File::Temp ();
 
 use RateLimit::Flood;
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Source;
@@ -61,7 +60,7 @@ sub start { return RateLimit::Nginx->start(config(@_)) }
 sub status {
     my ($nginx, $path, $times) = @_;
 
-    return join ' ', map { RateLimit::Load::get($nginx->port, $path)->{status} }
+    return join ' ', map { $nginx->get($path)->{status} }
                          1 .. $times // 1;
 }
 
@@ -70,7 +69,7 @@ sub metrics {
     my ($nginx) = @_;
 
     my %metrics = status($nginx, '/metrics') eq 200
-                  ? RateLimit::Load::get($nginx->port, '/metrics')->{body}
+                  ? $nginx->get('/metrics')->{body}
                     =~ /^nginx_ratelimit_(\S+) (\S+)$/mg
                   : ();
 
@@ -120,14 +119,6 @@ sub still_used_up {
 }
 
 
-sub finish {
-    my ($nginx) = @_;
-
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
-}
-
-
 subtest 'rejected requests take no memory' => sub {
     my $nginx = start('ratelimit_limit all key=all capacity=1 rate=0r/s;
                        ratelimit_limit user key=$arg_k capacity=9 rate=1r/d;',
@@ -147,7 +138,7 @@ subtest 'rejected requests take no memory' => sub {
     is $after->{zone_used_bytes}, $before->{zone_used_bytes}, 'no memory';
 
     still_used_up($nginx);
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -169,7 +160,7 @@ subtest 'requests that pass another limit' => sub {
     cmp_ok evicted($nginx, 'little'), '>', $KEYS / 2, 'keys had to go';
     cmp_ok evicted($nginx, 'much'), '>', $KEYS / 2, 'of both limits';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -186,7 +177,7 @@ subtest 'requests that pass the same limit' => sub {
 
     is evicted($nginx, 'much'), 0, 'only keys with little taken had to go';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -213,7 +204,7 @@ subtest 'buckets that are full again go first' => sub {
            'keys that held nothing had to go';
     is evicted($nginx, 'little') + evicted($nginx, 'much'), 0, 'and no others';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -235,7 +226,7 @@ subtest 'shares, while Redis is away' => sub {
        { '429 local' => $KEYS }, 'all others are rejected';
 
     still_used_up($nginx);
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -260,7 +251,7 @@ subtest 'what is known about keys of Redis' => sub {
            'most denials had to be forgotten';
     is evicted($nginx, 'much'), 0, 'and nothing else';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -284,7 +275,7 @@ subtest 'limits come and go' => sub {
     }
 
     still_used_up($nginx);
-    finish($nginx);
+    $nginx->finish;
 };
 
 

@@ -718,7 +718,7 @@ EOC
         my ($want) = @_;
 
         wait_until(sub {
-            RateLimit::Load::get($n->port, '/status')->{body}
+            $n->get('/status')->{body}
                 =~ /Writing: (\d+)/ && $1 - 1 == $want
         }) or die "not $want parked\n";
     };
@@ -731,8 +731,7 @@ EOC
 
         for (1 .. 4) {
             push @c, RateLimit::Load::connection($n->port);
-            $c[-1]->write(RateLimit::Load::format_request(
-                { path => "$place?k=a" }));
+            $c[-1]->send("$place?k=a");
             $parked->(scalar @c);
         }
 
@@ -756,16 +755,14 @@ EOC
         $fake->push(":1\r\n");
 
         my $next = RateLimit::Load::connection($n->port);
-        $next->write(RateLimit::Load::format_request(
-            { path => "$place?k=a" }));
+        $next->send("$place?k=a");
         ok $fake->wait_commands('EVALSHA', 4), 'so that Redis is asked again';
         $fake->push($place eq '/b' ? ":1000000\r\n"
                                    : "*3\r\n:1\r\n:3600000000\r\n:0\r\n");
         is $next->response(5)->{status}, 200, 'and the next one passes';
     }
 
-    ok $n->stop, 'nginx left';
-    $n->no_alerts;
+    $n->finish;
 };
 
 
@@ -842,8 +839,7 @@ subtest 'when Redis is gone, who was denied still is' => sub {
 
 
 for my $n (@nginx) {
-    ok $n->stop, 'nginx left by itself';
-    $n->no_alerts;
+    $n->finish;
 }
 
 

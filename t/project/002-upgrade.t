@@ -106,8 +106,7 @@ subtest 'the version' => sub {
 
     is version($nginx->port), $source, 'and the metric says so';
 
-    $nginx->stop;
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -201,8 +200,7 @@ subtest 'a reload with another path' => sub {
     ok $nginx->log_like(qr/$EMPTY.*its size was 10240k and is 1024k$/m),
        'starts empty, and says so';
 
-    ok $nginx->stop, 'nginx leaves';
-    $nginx->no_alerts(undef, except => qr/exited on signal 9|was locked by/);
+    $nginx->finish(except => qr/exited on signal 9|was locked by/);
 };
 
 
@@ -238,8 +236,7 @@ subtest 'a new file at the same path' => sub {
     is version($port), $OTHER, 'a restart runs the new file';
     is passed($port, 7), 5, 'with new memory';
 
-    ok $nginx->stop, 'nginx leaves';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -301,8 +298,7 @@ subtest 'two builds, one Redis' => sub {
     is $n, 5, 'a limit of 5 is one limit';
 
     for my $nginx (@nginx) {
-        ok $nginx->stop, 'nginx leaves';
-        $nginx->no_alerts;
+        $nginx->finish;
     }
 };
 

@@ -13,7 +13,6 @@ use Socket qw(AF_INET AF_INET6 inet_ntop);
 use Time::HiRes qw(time);
 
 use RateLimit::Dns;
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Util qw(alive free_port patience wait_until);
 
@@ -300,7 +299,7 @@ subtest 'the resolver of nginx' => sub {
 EOC
     );
 
-    my $get = sub { RateLimit::Load::get($nginx->port, '/') };
+    my $get = sub { $nginx->get('/') };
 
     is $get->()->{body}, 'one', 'an address';
     cmp_ok $dns->queries('localhost', 'A'), '>=', 1, 'is asked for';
@@ -320,8 +319,7 @@ EOC
     $dns->name('localhost', code => 'NXDOMAIN');
     ok wait_until(sub { $get->()->{status} == 502 }, 20), 'NXDOMAIN';
 
-    $nginx->stop;
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 

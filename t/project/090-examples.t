@@ -58,7 +58,7 @@ sub reconfigure {
 sub get {
     my ($path, %opt) = @_;
 
-    return RateLimit::Load::get($nginx->port, $path, %{ $opt{headers} || {} })
+    return $nginx->get($path, %{ $opt{headers} || {} })
         if !defined $opt{from};
 
     my $url = $nginx->url($path);
@@ -853,8 +853,7 @@ for my $file (@files) {
 
         $behaviour{$file}->();
 
-        ok $nginx->stop, 'stopped';
-        $nginx->no_alerts;
+        $nginx->finish;
         undef $nginx;
     };
 }

@@ -148,14 +148,6 @@ sub conn_of {
 }
 
 
-sub finish {
-    my ($nginx) = @_;
-
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts;
-}
-
-
 subtest 'a reply split at every byte' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => { eval => \&scripted });
     my $nginx = start($fake);
@@ -189,7 +181,7 @@ subtest 'a reply split at every byte' => sub {
 
     is $fake->connections->{accepted}, 1, 'one connection carried it all';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -224,7 +216,7 @@ subtest 'many replies in one segment, each to its own request' => sub {
 
     is $fake->connections->{accepted}, 1, 'one connection carried it all';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -278,7 +270,7 @@ subtest 'a late reply is nobody else\'s' => sub {
     ok recovers($nginx, '/'), 'and made anew';
     is $fake->connections->{accepted}, 2, 'once';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -304,7 +296,7 @@ subtest 'a reply that nobody asked for' => sub {
         ok $nginx->log_like(qr/\[error\].*a reply that nobody asked for/),
            'logged';
 
-        finish($nginx);
+        $nginx->finish;
     }
 
     # an extra one behind a good one, with others on their way
@@ -321,7 +313,7 @@ subtest 'a reply that nobody asked for' => sub {
     is ask($nginx, '/?k=c'), '200 redis 7', 'and is never delivered';
     is $nginx->log_count(qr/remaining: 6 /), 0, 'to nobody';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -399,7 +391,7 @@ subtest 'garbage, oversized and wrong replies' => sub {
     ok wait_until(sub { $fake->connections->{open} == 1 + @cases }),
        'no connection was left behind';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -434,7 +426,7 @@ subtest 'a wrong reply among good ones' => sub {
     ok recovers($nginx, '/'), 'on a new connection';
     is $fake->connections->{accepted}, 2, 'a second one';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -496,7 +488,7 @@ subtest 'NOSCRIPT' => sub {
 
     is $fake->connections->{accepted}, 1, 'on one connection';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -533,7 +525,7 @@ subtest 'a connection that ends amid its replies' => sub {
         is $fake->commands('EVALSHA') - $nginx->log_count(qr/source: redis/),
            7, 'no lost call was sent again';
 
-        finish($nginx);
+        $nginx->finish;
 
         # without a single byte of a reply, on a connection that was good for
         # more than a second: it is made anew at once, the calls are not
@@ -566,7 +558,7 @@ subtest 'a connection that ends amid its replies' => sub {
         is $fake->commands('EVALSHA') + $fake->commands('EVAL'), 11,
            'no lost call was sent again';
 
-        finish($nginx);
+        $nginx->finish;
     }
 };
 

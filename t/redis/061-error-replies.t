@@ -71,7 +71,7 @@ sub verdict {
 sub ask {
     my ($nginx, $path) = @_;
 
-    return verdict(RateLimit::Load::get($nginx->port, $path));
+    return verdict($nginx->get($path));
 }
 
 
@@ -90,7 +90,7 @@ sub fails {
     my $reason = $class eq 'circuit_open' ? $class : 'storage_unavailable';
     my $from = length $nginx->error_log;
     my ($local, $open, $closed) = map {
-        RateLimit::Load::get($nginx->port, "$_?k=f")
+        $nginx->get("$_?k=f")
     } '/', '/open', '/closed';
     my $log = substr $nginx->error_log, $from;
 
@@ -115,14 +115,6 @@ sub states {
     my ($nginx, $label) = @_;
 
     return [map { s/^\w+ //r } $nginx->states($label)];
-}
-
-
-sub finish {
-    my ($nginx, @except) = @_;
-
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts(undef, @except);
 }
 
 
@@ -254,7 +246,7 @@ subtest 'every class of error reply' => sub {
 
     is $fake->connections->{accepted}, 1 + @cases, 'no connection was closed';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -343,7 +335,7 @@ subtest 'which classes open the circuit' => sub {
         };
     }
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -376,7 +368,7 @@ subtest 'a wrong reply and the connection that it ends are one failure' => sub {
             is_deeply states($nginx, $fake->addr), $states, 'all is told';
         }
 
-        finish($nginx);
+        $nginx->finish;
     }
 };
 
@@ -401,7 +393,7 @@ subtest 'what a server says can not forge the log' => sub {
        'a line feed is escaped, or no reply at all';
     ok !$nginx->log_like(qr/^2026\/01\/01 \[alert\]/m), 'no line is forged';
 
-    finish($nginx, except => qr/answered/);
+    $nginx->finish(except => qr/answered/);
 };
 
 
@@ -456,7 +448,7 @@ subtest 'passwords' => sub {
            && index($nginx->error_log, $encoded) < 0,
            'not in the log';
 
-        finish($nginx);
+        $nginx->finish;
     }
 
     # wrong, missing, or for nobody
@@ -484,7 +476,7 @@ subtest 'passwords' => sub {
         is $nginx->log_count(qr/\[error\](?!.* ratelimit: )/), 1, 'once';
         ok !$nginx->log_like(qr/wr0ng/), 'without the password';
 
-        finish($nginx);
+        $nginx->finish;
     }
 
     # a password that the server does not want
@@ -500,7 +492,7 @@ subtest 'passwords' => sub {
     $open->cmd('CONFIG', 'SET', 'requirepass', 'some');
     ok works($nginx), 'set on the server: works';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -583,7 +575,7 @@ EOC
     fails($nginx, 'auth', 'no permission for the key');
 
     ok $nginx->old_workers_gone(10), 'old workers left';
-    finish($nginx);
+    $nginx->finish;
 
     # SELECT, where one is asked for, is needed
 
@@ -593,7 +585,7 @@ EOC
     fails($nginx, 'auth', 'SELECT is refused');
     ok $nginx->log_like(qr/\[error\].*redis refused SELECT: "NOPERM/), 'logged';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -622,7 +614,7 @@ subtest 'databases' => sub {
         is_deeply [$redis->cmd('INFO', 'keyspace') =~ /^db(\d+):/mg],
                   [$where{$http}], "database $where{$http}";
 
-        finish($nginx);
+        $nginx->finish;
     }
 
     my $nginx = start("ratelimit_shards redis://$addr/99;");
@@ -632,7 +624,7 @@ subtest 'databases' => sub {
        'logged';
     is $nginx->log_count(qr/\[error\](?!.* ratelimit: )/), 1, 'once';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -719,7 +711,7 @@ subtest 'a real replica, out of memory, busy, ...' => sub {
               ['fallback, failure: busy', 'distributed again'],
               'which is logged';
 
-    finish($_) for $nginx, $second;
+    $_->finish for $nginx, $second;
 };
 
 
@@ -780,7 +772,7 @@ subtest 'a real server that can not write: the circuit opens' => sub {
                   'all of that is told';
         is $nginx->log_count(qr/\[error\](?!.* ratelimit: )/), 1, 'the error once';
 
-        finish($nginx);
+        $nginx->finish;
         $redis->cmd('CONFIG', 'RESETSTAT');
     }
 };
@@ -800,7 +792,7 @@ subtest 'a real server that takes no more clients' => sub {
     $redis->cmd('CONFIG', 'SET', 'maxclients', 100);
     ok works($nginx), 'room again';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -813,7 +805,7 @@ subtest 'a real cluster node is no shard' => sub {
     ok $nginx->log_like(qr/\[error\].*is\ a\ node\ of\ a\ cluster:\ write
                            \ "ratelimit_shards\ cluster/x), 'logged';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -837,7 +829,7 @@ subtest 'a greeting that is refused' => sub {
         $fake->policy({ eval => ":7000000\r\n" });
         ok works($nginx), 'recovers';
 
-        finish($nginx);
+        $nginx->finish;
     }
 
     # commands that an old or a small server does not know
@@ -852,7 +844,7 @@ subtest 'a greeting that is refused' => sub {
     is ask($nginx, '/?k=a'), '200 redis 7', 'unknown commands do no harm';
     is $nginx->log_count(qr/\[error\]/), 0, 'no error';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -909,7 +901,7 @@ subtest 'a refused password makes no storm' => sub {
     is_deeply [splice @{ states($nginx, $fake->addr) }, 2],
               ['distributed again'], 'which is told';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -959,7 +951,7 @@ subtest 'SCRIPT FLUSH under load: nobody notices' => sub {
 
     is $taken, $load->count, 'and each request was charged once';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -1025,7 +1017,7 @@ subtest 'CLIENT KILL under load' => sub {
     cmp_ok $nginx->log_count(qr/\[error\]/), '<=', 21, 'a short log'
         or diag $nginx->error_log;
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 

@@ -11,7 +11,6 @@ use Time::HiRes qw(sleep time);
 
 use RateLimit::FakeRedis;
 use RateLimit::Fault;
-use RateLimit::Load;
 use RateLimit::Proxy;
 use RateLimit::Redis;
 use RateLimit::Util qw(wait_until);
@@ -475,7 +474,7 @@ subtest 'a wrong password, corrected by a reload' => sub {
          'the log says what is wrong';
 
     my $told = $nginx->error_log
-               . RateLimit::Load::get($nginx->port, '/metrics')->{body};
+               . $nginx->get('/metrics')->{body};
 
     unlike $told, qr/\Q$right\E|\Q$wrong\E/,
            'but no password, nor do the metrics';

@@ -255,7 +255,7 @@ EOC
         for my $i (0 .. $#redis) {
             $redis[$i]->cmd('FLUSHALL');
 
-            is RateLimit::Load::get($nginx->port, "/$i?k=a")->{status}, 200,
+            is $nginx->get("/$i?k=a")->{status}, 200,
                'passed' for 1 .. 20;
         }
 

@@ -512,8 +512,7 @@ EOC
               'the others were rejected';
     cmp_ok scalar keys %workers, '>', 1, 'by several workers';
 
-    ok $nginx->stop, 'nginx ends';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -710,9 +709,7 @@ subtest 'reload' => sub {
     $nginx->old_workers_gone(20);
     ok $fault->works(20), 'it works';
 
-    ok $nginx->stop, 'nginx ends';
-    $nginx->no_alerts('nothing else alarming in the log',
-                      except => qr/conf\/nothing"/);
+    $nginx->finish(except => qr/conf\/nothing"/);
 };
 
 
@@ -910,18 +907,17 @@ EOC
 EOS
 
     for my $path (qw(/a /b /c)) {
-        is(RateLimit::Load::get($nginx->port, $path)->{headers}{'x-source'},
+        is($nginx->get($path)->{headers}{'x-source'},
            'redis', $path);
     }
 
-    is(RateLimit::Load::get($nginx->port, '/d')->{headers}{'x-source'},
+    is($nginx->get('/d')->{headers}{'x-source'},
        'local', '/d, which trusts nobody of that name');
     ok $nginx->wait_log(qr/certificate is not for "other\.test"/, 10),
        'the log says so';
     is scalar(clients($redis)), 2, 'those that are the same share connections';
 
-    ok $nginx->stop, 'nginx ends';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 

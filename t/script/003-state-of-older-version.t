@@ -10,7 +10,6 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(slurp);
@@ -54,7 +53,7 @@ EOC
 sub ask {
     my ($path) = @_;
 
-    my $r = RateLimit::Load::get($nginx->port, $path);
+    my $r = $nginx->get($path);
 
     return "$r->{status} " . ($r->{headers}{'x-ratelimit-remaining'} // '-');
 }
@@ -120,7 +119,6 @@ subtest 'both versions, with a prefix each: both keep the limit' => sub {
 };
 
 
-ok $nginx->stop, 'nginx leaves';
-$nginx->no_alerts;
+$nginx->finish;
 
 done_testing;

@@ -16,7 +16,6 @@ use List::Util qw(min sum0);
 use POSIX qw(ceil floor);
 
 use RateLimit::FakeRedis;
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Script;
@@ -1047,7 +1046,7 @@ subtest 'EVALSHA by the SHA-1 of the file is the module\'s call' => sub {
         server  => 'location /t { ratelimit_key k; ratelimit_capacity 10;
                     ratelimit_rate 7r/m; ratelimit_cost 3; }');
 
-    is RateLimit::Load::get($nginx->port, '/t')->{headers}
+    is $nginx->get('/t')->{headers}
        {'x-ratelimit-remaining'}, 9, 'nginx got its answer';
 
     my ($load) = grep { uc $_->[1] eq 'LOAD' } $fake->commands('SCRIPT');
@@ -1056,8 +1055,7 @@ subtest 'EVALSHA by the SHA-1 of the file is the module\'s call' => sub {
               [['EVALSHA', $SHA1, 1, 'ratelimit:localhost/t:{k}', 10, 7, 60, 3,
                 86_714]], 'and calls it by its SHA-1';
 
-    $nginx->stop;
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 

@@ -527,17 +527,15 @@ EOC
         my $gold = 0;
 
         for (1 .. 40) {
-            $gold++ if RateLimit::Load::get($n->port,
-                                 "$place?k=$place&plan=gold")->{status} == 200;
-            RateLimit::Load::get($n->port, "$place?k=$place");
+            $gold++ if $n->get("$place?k=$place&plan=gold")->{status} == 200;
+            $n->get("$place?k=$place");
         }
 
         cmp_ok $gold, '<=', 20, "$place: $gold of 40 pass, not more than 20";
         cmp_ok $gold, '>=', 15, 'and not fewer than a small one leaves';
     }
 
-    ok $n->stop, 'nginx left';
-    $n->no_alerts;
+    $n->finish;
 };
 
 
@@ -950,7 +948,7 @@ EOC
         server => change('token_bucket'));
 
     my $requests = sub {
-        return [map { RateLimit::Load::get($n->port, '/?k=c')->{status} }
+        return [map { $n->get('/?k=c')->{status} }
                 1 .. 4];
     };
 
@@ -962,8 +960,7 @@ EOC
         is_deeply $requests->(), [200, 200, 200, 429], 'begins anew';
     }
 
-    ok $n->stop, 'nginx left';
-    $n->no_alerts;
+    $n->finish;
 };
 
 
@@ -977,8 +974,7 @@ EOC
 
 
 for my $n (@nginx) {
-    ok $n->stop, 'nginx left by itself';
-    $n->no_alerts;
+    $n->finish;
 }
 
 

@@ -75,7 +75,7 @@ sub verdict {
 sub ask {
     my ($nginx, $path) = @_;
 
-    return verdict(RateLimit::Load::get($nginx->port, $path));
+    return verdict($nginx->get($path));
 }
 
 
@@ -184,14 +184,6 @@ sub connections {
 }
 
 
-sub finish {
-    my ($nginx, @except) = @_;
-
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts(undef, @except);
-}
-
-
 subtest 'twenty reloads under load' => sub {
     my @redis = RateLimit::Redis->start_many(3);
     my $nginx = start(http(join ' ', map { $_->addr } @redis));
@@ -220,7 +212,7 @@ subtest 'twenty reloads under load' => sub {
     ok wait_until(sub { !grep { connections($_) != 2 } @redis }, 10),
        'with their connections: two workers, two connections a shard';
 
-    finish($nginx);
+    $nginx->finish;
     is sum0(map { connections($_) } @redis), 0, 'no connection is left';
 };
 
@@ -239,7 +231,7 @@ subtest 'limits go on' => sub {
     is ask($nginx, '/few?k=a'), '429 denied 0', 'none left';
 
     ok $nginx->old_workers_gone(10), 'old workers left';
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -261,7 +253,7 @@ subtest 'a lease is given back by a worker that leaves, and does not keep it'
     ok $nginx->old_workers_gone(20), 'the old worker left, before a minute';
     ok wait_until(sub { $tokens->() == 980 }, 10), 'what it held is back';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -332,7 +324,7 @@ subtest 'old workers leave, whatever Redis does' => sub {
     ok $nginx->old_workers_gone(10), 'old workers left';
     ok works($nginx), 'works';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -365,7 +357,7 @@ subtest 'requests that wait for Redis at the moment of reload' => sub {
     is_deeply [map { verdict($_->response(20)) } @clients],
               [map { "200 redis $_" } 1 .. 10], 'all get their answers';
     ok $nginx->old_workers_gone(10), 'then the old worker leaves';
-    finish($nginx);
+    $nginx->finish;
 
     # the server never answers
 
@@ -381,7 +373,7 @@ subtest 'requests that wait for Redis at the moment of reload' => sub {
     is_deeply [map { verdict($_->response(20)) } @clients],
               [('200 local timeout') x 10], 'the failure policy answers them';
     ok $nginx->old_workers_gone(10), 'then the old worker leaves';
-    finish($nginx);
+    $nginx->finish;
 
     # nor to the first of ten that ask the same
 
@@ -402,7 +394,7 @@ subtest 'requests that wait for Redis at the moment of reload' => sub {
     ok $nginx->old_workers_gone(10), 'then the old worker leaves';
     is scalar $fake->commands('EVALSHA'), 3,
        'nine went together, when the first had waited too long';
-    finish($nginx);
+    $nginx->finish;
 
     # the old worker has no connection yet
 
@@ -418,7 +410,7 @@ subtest 'requests that wait for Redis at the moment of reload' => sub {
     is_deeply [map { verdict($_->response(20)) } @clients],
               [('200 redis 7') x 10], 'all get their answers';
     ok $nginx->old_workers_gone(10), 'then the old worker leaves';
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -458,7 +450,7 @@ subtest 'a request that an old worker reads after it closed its connections'
     $client->close;
     ok $nginx->old_workers_gone(10), 'and leaves';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -499,7 +491,7 @@ subtest 'a reload that changes the shards' => sub {
     like ask($nginx, '/?k=a'), qr/^200 redis /, 'is used';
     ok $nginx->old_workers_gone(20), 'old workers left';
 
-    finish($nginx, except => qr/no-port:0/);
+    $nginx->finish(except => qr/no-port:0/);
 };
 
 
@@ -510,8 +502,7 @@ subtest 'quit under load' => sub {
                     path => sub { '/?k=' . key($_[0]) });
 
     ok wait_until(sub { taken(@redis) > 500 }, 20), 'load';
-    ok $nginx->stop, 'nginx left by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     my $total = $load->();
     my ($all) = values %{ $total->{statuses} };
@@ -563,7 +554,7 @@ subtest 'who connects to Redis' => sub {
        'and so are its connections';
     like ask($nginx, '/?k=a'), qr/^200 redis /, 'works';
 
-    finish($nginx, except => qr/exited on signal 9/);
+    $nginx->finish(except => qr/exited on signal 9/);
 };
 
 

@@ -80,7 +80,7 @@ subtest 'master_process off' => sub {
     # shards that go and come
 
     $redis[0]->kill9;
-    is(RateLimit::Load::get($nginx->port, "/?k=x$_")->{status}, 200,
+    is($nginx->get("/?k=x$_")->{status}, 200,
        'a dead shard: the failure policy') for 1 .. 10;
     $redis[0]->start;
     ok wait_until(sub { connections($redis[0]) == 1 }, 20), 'it comes back';
@@ -102,14 +102,13 @@ subtest 'master_process off, told to stop at once' => sub {
     my $nginx = RateLimit::Nginx->start(%CONFIG, master => 0);
     my $pid = $nginx->pid;
 
-    RateLimit::Load::get($nginx->port, '/?k=x');
+    $nginx->get('/?k=x');
     kill 'TERM', $pid;
 
     ok wait_until(sub { !alive($pid) }, 10), 'gone';
     is_deeply [map { connections($_) } @redis], [0, 0], 'connections closed';
 
-    $nginx->stop;
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -145,7 +144,7 @@ subtest 'daemon on' => sub {
 
         isnt $pid, $starter, 'another process';
         ok wait_until(sub {
-            RateLimit::Load::get($nginx->port, '/?k=y')->{status} == 200
+            $nginx->get('/?k=y')->{status} == 200
         }, 10), 'answers';
         is_exact($nginx->port, 'daemon on');
 

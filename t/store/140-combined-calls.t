@@ -111,7 +111,7 @@ sub client {
 
     my $c = RateLimit::Load::connection($nginx->port);
 
-    $c->write(RateLimit::Load::format_request({ path => '/free' }));
+    $c->send('/free');
     $c->response->{status} == 200 or die 'no answer from /free';
 
     return $c;
@@ -121,7 +121,7 @@ sub client {
 sub ask {
     my ($c, $path) = @_;
 
-    $c->write(RateLimit::Load::format_request({ path => $path }));
+    $c->send($path);
 
     return $c;
 }
@@ -132,7 +132,7 @@ sub ask {
 sub parked {
     my ($nginx) = @_;
 
-    my $r = RateLimit::Load::get($nginx->port, '/status');
+    my $r = $nginx->get('/status');
 
     return $r->{body} =~ /Writing: (\d+)/ ? $1 - 1 : -1;
 }
@@ -749,8 +749,7 @@ subtest 'who waits goes without the reply after a quarter of the timeout'
               ['200 8', '429 8', '200 7', '200 6'],
               'the others have theirs, in order';
 
-    ok $n->stop, 'nginx left';
-    $n->no_alerts;
+    $n->finish;
 };
 
 
@@ -779,8 +778,7 @@ subtest 'nobody waits longer than his timeout' => sub {
 
     cmp_ok max(@waited), '<', 1 + patience(1.5), 'in time';
 
-    ok $n->stop, 'nginx left';
-    $n->no_alerts;
+    $n->finish;
 };
 
 
@@ -998,8 +996,7 @@ subtest 'a short timeout of one place is not that of another' => sub {
 };
 
 
-ok $nginx->stop, 'nginx left by itself';
-$nginx->no_alerts;
+$nginx->finish;
 
 
 # ---- a real Redis
@@ -1017,7 +1014,7 @@ sub evalsha_calls {
 sub metric {
     my ($nginx, $name) = @_;
 
-    my $text = RateLimit::Load::get($nginx->port, '/metrics')->{body};
+    my $text = $nginx->get('/metrics')->{body};
 
     return sum0($text =~ /^nginx_ratelimit_\Q$name\E(?:\{.*\})? (\d+)$/mg);
 }
@@ -1088,8 +1085,7 @@ subtest 'a hot key under many connections needs few calls' => sub {
 
     cmp_ok $each, '<=', 0.3, 'at most 0.3 calls a request';
 
-    ok $n->stop, 'nginx left';
-    $n->no_alerts;
+    $n->finish;
 };
 
 
@@ -1126,8 +1122,7 @@ subtest '2 nginx x 2 workers: exactly so many pass, at any cost' => sub {
            "$place: costs 1, 2 and 5 add up to 100";
     }
 
-    ok $_->stop, 'nginx left' for @n;
-    $_->no_alerts for @n;
+    $_->finish for @n;
 };
 
 
@@ -1173,8 +1168,7 @@ subtest 'clients that go: the bucket and those who passed make the capacity'
         }
     }
 
-    ok $n->stop, 'nginx left';
-    $n->no_alerts;
+    $n->finish;
 };
 
 
@@ -1202,8 +1196,7 @@ subtest 'many clients of whom many go' => sub {
         cmp_ok left_in($place, 'aborted'), '<', 1, 'nothing is left';
     }
 
-    ok $n->stop, 'nginx left';
-    $n->no_alerts;
+    $n->finish;
 };
 
 
@@ -1227,8 +1220,7 @@ subtest 'scripts that are forgotten cost nobody anything' => sub {
                   'eight pass, in order';
     }
 
-    ok $n->stop, 'nginx left';
-    $n->no_alerts;
+    $n->finish;
 };
 
 
@@ -1249,8 +1241,7 @@ subtest 'a key of somebody else spoils no batch' => sub {
                                  0, -1), ['not ours'], 'the key is left alone';
     }
 
-    ok $n->stop, 'nginx left';
-    $n->no_alerts;
+    $n->finish;
 };
 
 

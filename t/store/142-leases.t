@@ -146,7 +146,7 @@ sub serial {
     my %seen;
 
     for (1 .. $n) {
-        $c->write(RateLimit::Load::format_request({ path => $path }));
+        $c->send($path);
 
         my $r = $c->response(20);
 
@@ -508,7 +508,7 @@ subtest 'a reply that takes longer than a lease' => sub {
     }), 'a key in use, of which nothing is held';
 
     $redis->pause;
-    $c->write(RateLimit::Load::format_request({ path => '/short?k=stall' }));
+    $c->send('/short?k=stall');
     sleep 1.6;
     $redis->resume;
 
@@ -832,8 +832,7 @@ subtest 'a worker that is killed costs tokens, and gives none for free' => sub {
     $passed += passed(serial($own, '/short?k=killed', 1200));
     cmp_ok $passed, '<=', 1000, "$passed in all, not more than the capacity";
 
-    ok $own->stop, 'nginx left';
-    $own->no_alerts(undef, except => qr/exited on signal 9/);
+    $own->finish(except => qr/exited on signal 9/);
 };
 
 
@@ -854,7 +853,7 @@ subtest 'Redis dies: what is held is spent, then the failure policy' => sub {
     my @seen;
 
     for (1 .. $held + 3) {
-        $c->write(RateLimit::Load::format_request({ path => '/long?k=a' }));
+        $c->send('/long?k=a');
 
         my $r = $c->response(20);
 
@@ -864,8 +863,7 @@ subtest 'Redis dies: what is held is spent, then the failure policy' => sub {
     is_deeply \@seen, [('200 lease') x $held, ('503 closed') x 3],
               'exactly those pass, and then nobody';
 
-    ok $own->stop(20), 'nginx left';
-    $own->no_alerts;
+    $own->finish(timeout => 20);
 };
 
 
@@ -897,7 +895,7 @@ subtest 'a zone that is too small: never more than the limit' => sub {
         }
     }
 
-    my $metrics = RateLimit::Load::get($own->port, '/metrics')->{body};
+    my $metrics = $own->get('/metrics')->{body};
 
     like $metrics, qr/^nginx_ratelimit_zone_evictions_total\{held="\w+"\} [1-9]/m,
          'keys had to make room';
@@ -911,14 +909,12 @@ subtest 'a zone that is too small: never more than the limit' => sub {
 
     is $wrong, 0, 'and the buckets know of all of them';
 
-    ok $own->stop(20), 'nginx left';
-    $own->no_alerts;
+    $own->finish(timeout => 20);
 };
 
 
 for my $nginx (@nginx) {
-    ok $nginx->stop(20), 'nginx left by itself';
-    $nginx->no_alerts;
+    $nginx->finish(timeout => 20);
 }
 
 

@@ -129,7 +129,7 @@ sub client {
 
     my $c = RateLimit::Load::connection($nginx->port);
 
-    $c->write(RateLimit::Load::format_request({ path => '/free' }));
+    $c->send('/free');
     $c->response->{status} == 200 or die 'no answer from /free';
 
     return $c;
@@ -141,7 +141,7 @@ sub client {
 sub parked {
     my ($nginx) = @_;
 
-    my $r = RateLimit::Load::get($nginx->port, '/status');
+    my $r = $nginx->get('/status');
 
     return $r->{body} =~ /Writing: (\d+)/ ? $1 - 1 : -1;
 }
@@ -160,7 +160,7 @@ sub one_turn {
     wait_until(sub { slurp("/proc/$worker/stat") =~ /^\d+ \(.*\) T /s })
         or die "the worker does not stop\n";
 
-    $clients[$_]->write(RateLimit::Load::format_request({ path => $paths[$_] }))
+    $clients[$_]->send($paths[$_])
         for 0 .. $#paths;
 
     kill 'CONT', $worker;
@@ -209,7 +209,7 @@ sub answer {
 sub metric {
     my ($nginx, $name) = @_;
 
-    my $text = RateLimit::Load::get($nginx->port, '/metrics')->{body};
+    my $text = $nginx->get('/metrics')->{body};
 
     return sum0($text =~ /^nginx_ratelimit_\Q$name\E(?:\{.*\})? (\d+)$/mg);
 }
@@ -895,8 +895,7 @@ subtest 'a script that is not known: once more, for those who are left' => sub {
 };
 
 
-ok $other->stop, 'nginx left by itself';
-$other->no_alerts;
+$other->finish;
 
 
 # ---- failures
@@ -1099,7 +1098,7 @@ subtest 'two shards, one denies: all comes back to the other' => sub {
         my $c = RateLimit::Load::connection($pair_ports[1]);
 
         for (1 .. 201 - $passed) {
-            $c->write(RateLimit::Load::format_request({ path => $path }));
+            $c->send($path);
             $passed++ if $c->response(20)->{status} == 200;
         }
 
@@ -1160,8 +1159,7 @@ subtest 'two shards: clients that go while one stands still' => sub {
 
 
 for my $nginx (@nginx, $single, @pair, $lone) {
-    ok $nginx->stop(20), 'nginx left by itself';
-    $nginx->no_alerts;
+    $nginx->finish(timeout => 20);
 }
 
 

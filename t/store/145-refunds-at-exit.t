@@ -12,7 +12,6 @@ use Test::More;
 
 use RateLimit::Cluster;
 use RateLimit::Flood;
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(wait_until);
@@ -56,7 +55,7 @@ EOC
 sub metric {
     my ($nginx, $name) = @_;
 
-    my $text = RateLimit::Load::get($nginx->port, '/metrics')->{body};
+    my $text = $nginx->get('/metrics')->{body};
     my $sum = 0;
 
     $sum += $1 while $text =~ /^nginx_ratelimit_$name(?:\{[^}]*\})? (\d+)$/mg;
@@ -158,7 +157,7 @@ subtest 'a cluster: to the node that has the key by then' => sub {
     $cluster->move_slot($slot, $leaves);
 
     my $nginx = start_nginx('cluster ' . $stays->addr);
-    my $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{status} };
+    my $get = sub { $nginx->get($_[0])->{status} };
 
     is $get->('/lease?k=left'), 200, 'passed' for 1 .. 2;
     is int $leaves->tokens('ratelimit:lease:{left}'), 99_997, 'one is held';
@@ -197,8 +196,7 @@ subtest 'what does not go back is counted and logged' => sub {
            qr/\[error\] .*: $held refunds of $held tokens were lost when /),
        1, 'with a line, for those who log errors alone';
     is metric($nginx, 'redis_refunds_lost_total'), $held, 'and a count';
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -212,8 +210,7 @@ subtest 'told to leave at once, a worker gives back as well' => sub {
     $nginx->kill_worker('TERM');
     ok wait_until(sub { !grep { $_ == $worker } $nginx->workers }), 'it leaves';
     is_back 'all tokens are back', $redis, 100, 'term';
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 

@@ -151,7 +151,7 @@ sub agrees {
 
     for my $key (@keys) {
         my $shard = $shards[$rule->($key, map { $_->{name} } @shards)];
-        my $r = RateLimit::Load::get($nginx->port, "/t?k=$key");
+        my $r = $nginx->get("/t?k=$key");
 
         $told++ if ($r->{headers}{'x-shard'} // '')
                    eq ($shard->{label} // $shard->{name});
@@ -250,7 +250,7 @@ subtest 'hash=modulo by the table of the README' => sub {
 
     while (my ($key, $hash, $shard) = splice @rows, 0, 3) {
         is sprintf('%08x', fnv1a_32($key)), $hash, "$key: the hash";
-        is RateLimit::Load::get($nginx->port, "/t?k=$key")
+        is $nginx->get("/t?k=$key")
                ->{headers}{'x-shard'}, $shards[$shard]{name}, 'the shard';
         $used{$shard} = 1;
     }
@@ -290,7 +290,7 @@ subtest 'a fourth shard takes its keys and moves no other' => sub {
 
     for my $n (1 .. 100) {
         my ($before, $after)
-            = map { RateLimit::Load::get($_->port, "/t?k=$n")->{headers} }
+            = map { $_->get("/t?k=$n")->{headers} }
               @nginx;
 
         if ($before->{'x-shard'} eq $after->{'x-shard'}) {
@@ -377,7 +377,7 @@ subtest 'any byte may be in a key' => sub {
 
         flush();
 
-        my $r = RateLimit::Load::get($nginx->port, $location, @headers);
+        my $r = $nginx->get($location, @headers);
         my $place = consistent($key, @names) . '/0';
 
         is $r->{status}, 200, "$what: passed";
@@ -416,13 +416,13 @@ subtest 'any byte may be in a key' => sub {
     flush();
 
     for my $last ('a', 'b') {
-        RateLimit::Load::get($nginx->port, '/h', 'X-Key' => 'k' x 500 . $last);
+        $nginx->get('/h', 'X-Key' => 'k' x 500 . $last);
     }
 
     is scalar keys %{ all_keys() }, 2, 'long keys keep apart';
 
     flush();
-    is RateLimit::Load::get($nginx->port, '/h')->{status}, 200,
+    is $nginx->get('/h')->{status}, 200,
        'an empty key is not limited';
     is_deeply all_keys(), {}, 'and leaves nothing';
 
@@ -544,7 +544,7 @@ EOC
 
     # a location without a limit of its own shares its parent's
 
-    RateLimit::Load::get($nginx->port, '/b/d', Host => 'one.example');
+    $nginx->get('/b/d', Host => 'one.example');
     like $redis[0]->tokens('ratelimit:one.example/b:{k}'),
          qr/^2(?:\.000|$)/, 'an inherited limit is the same bucket';
 

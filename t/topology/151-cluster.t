@@ -15,8 +15,9 @@ use Digest::SHA qw(sha1_hex);
 use List::Util qw(max sum0 uniq);
 use Time::HiRes qw(sleep time);
 
+use RateLimit::Answer;
 use RateLimit::Cluster;
-use RateLimit::Fault;
+use RateLimit::Limiter;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
@@ -28,50 +29,20 @@ my $cluster = RateLimit::Cluster->start;
 my ($red, $green, $blue) = $cluster->masters;
 my @nodes = ($red, $green, $blue);
 
-my @nginx = map { start_nginx() } 1 .. 2;
-my @ports = map { $_->port } @nginx;
+my $LIMITS = <<'EOC';
+    map $arg_uc $user_capacity { "" 1000; default $arg_uc; }
+    map $arg_ic $ip_capacity { "" 1000; default $arg_ic; }
+    map $arg_gc $global_capacity { "" 1000; default $arg_gc; }
 
-
-# All that a test asks for; one seed is enough, unless it is told otherwise.
-
-sub start_nginx {
-    my (%opt) = @_;
-
-    my $shards = delete $opt{shards} // 'cluster ' . $red->addr;
-    my $conf = delete $opt{conf} // '';
-
-    return RateLimit::Nginx->start(workers => $WORKERS, log => 'notice',
-                                   conf => <<"EOC", %opt);
-    ratelimit_shards $shards;
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout 20s;
-    ratelimit_on_error closed;
-    ratelimit_log_level info;
-    keepalive_requests 100000;
-    $conf
-
-    map \$arg_uc \$user_capacity { "" 1000; default \$arg_uc; }
-    map \$arg_ic \$ip_capacity { "" 1000; default \$arg_ic; }
-    map \$arg_gc \$global_capacity { "" 1000; default \$arg_gc; }
-
-    ratelimit_limit user   key=\$arg_u capacity=\$user_capacity rate=0r/s;
-    ratelimit_limit ip     key=\$arg_i capacity=\$ip_capacity window=1h
+    ratelimit_limit user   key=$arg_u capacity=$user_capacity rate=0r/s;
+    ratelimit_limit ip     key=$arg_i capacity=$ip_capacity window=1h
                            algorithm=sliding_window_log;
-    ratelimit_limit global key=\$arg_g capacity=\$global_capacity rate=1r/h
+    ratelimit_limit global key=$arg_g capacity=$global_capacity rate=1r/h
                            algorithm=gcra;
+EOC
 
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        server_name localhost;
-
-        add_header X-Worker \$pid always;
-        add_header X-Shard  \$ratelimit_shard always;
-        add_header X-Source \$ratelimit_source always;
-        add_header X-Name   \$ratelimit_name always;
-
-        ratelimit_key \$arg_k;
-
-        location = /metrics { ratelimit off; ratelimit_metrics; }
+my $SERVER = <<'EOC';
+        ratelimit_key $arg_k;
 
         location /t { ratelimit_capacity 100; ratelimit_rate 0r/s; empty_gif; }
         location /five { ratelimit_capacity 5; ratelimit_rate 0r/s; empty_gif; }
@@ -87,10 +58,10 @@ sub start_nginx {
         location /asks { ratelimit_capacity 100; ratelimit_rate 0r/s;
                          ratelimit_deny_cache off; empty_gif; }
 
-        location /h { ratelimit_key \$http_x_key; ratelimit_capacity 100;
+        location /h { ratelimit_key $http_x_key; ratelimit_capacity 100;
                       ratelimit_rate 0r/s; empty_gif; }
 
-        location ~ "^/r{1,2}\$" { ratelimit_capacity 100; ratelimit_rate 0r/s;
+        location ~ "^/r{1,2}$" { ratelimit_capacity 100; ratelimit_rate 0r/s;
                                  empty_gif; }
 
         location /all { ratelimit user ip global; empty_gif; }
@@ -105,14 +76,27 @@ sub start_nginx {
         location /local { ratelimit_capacity 100; ratelimit_rate 0r/s;
                           ratelimit_redis_timeout 300ms;
                           ratelimit_on_error local; empty_gif; }
-    }
 EOC
+
+my @nginx = map { start() } 1 .. 2;
+my @ports = map { $_->port } @nginx;
+
+
+# All that a test asks for; one seed is enough, unless it is told otherwise.
+
+sub start {
+    my (%opt) = @_;
+
+    my $shards = delete $opt{shards} // 'cluster ' . $red->addr;
+    my $conf = delete $opt{conf} // '';
+
+    return start_nginx($shards, workers => $WORKERS, reuseport => 1, %opt,
+                       conf => $LIMITS . $conf, server => $SERVER);
 }
 
 
 # ---- what all parts use
 
-sub get { return RateLimit::Load::get($ports[0], @_) }
 sub slot { return RateLimit::Cluster::slot($_[0]) }
 
 
@@ -138,47 +122,6 @@ sub places_of {
     my ($name) = @_;
 
     return grep { grep { $_ eq $name } @{ $_->cmd('KEYS', '*') } } @nodes;
-}
-
-
-sub remaining { return $_[0]{headers}{'x-ratelimit-remaining'} // '-' }
-
-
-# Status, source, and what is left: "200 redis 99".
-
-sub seen {
-    my ($r) = @_;
-
-    return join ' ', $r->{status}, $r->{headers}{'x-source'} // '-',
-                     remaining($r);
-}
-
-
-sub metric {
-    my ($nginx, $name, %labels) = @_;
-
-    return RateLimit::Fault::_sum(
-        RateLimit::Fault::metrics({ nginx => $nginx }), $name, %labels);
-}
-
-
-sub events {
-    my ($nginx, $event) = @_;
-
-    return metric($nginx, 'topology_events_total', event => $event);
-}
-
-
-# A request that is on its way: the connection, to be asked for its response.
-
-sub park {
-    my ($port, $path) = @_;
-
-    my $connection = RateLimit::Load::connection($port);
-
-    $connection->write(RateLimit::Load::format_request({ path => $path }));
-
-    return $connection;
 }
 
 
@@ -261,9 +204,9 @@ subtest 'each key is on the node of its slot' => sub {
     for my $n (1 .. 150) {
         my $key = "10.1.$n.7";
         my $node = $owners->[slot($key)];
-        my $r = RateLimit::Load::get($ports[$n % 2], "/t?k=$key");
+        my $r = $nginx[$n % 2]->get("/t?k=$key");
 
-        $wrong++ if seen($r) ne '200 redis 99';
+        $wrong++ if verdict($r) ne '200 redis 99';
         $lied++ if $r->{headers}{'x-shard'} ne $node->addr;
 
         $expected{ $node->addr }{"ratelimit:localhost/t:{$key}"} = 1;
@@ -341,19 +284,18 @@ subtest 'what the log and the metrics say' => sub {
                                \ 16384\ slots,\ says\ redis\ 127\.0\.0\.1:\d+/x),
            'the cluster is told';
 
-        my $nodes = RateLimit::Fault::metrics({ nginx => $nginx })
-                    ->{nginx_ratelimit_shard_node};
+        my $nodes = $nginx->metrics->{nginx_ratelimit_shard_node};
 
         is_deeply { map { $_->{node} => "$_->{role} $_->{shard} $_->{value}" }
                         grep { $_->{value} } @$nodes },
                   { map { $_->addr => 'node ' . $_->addr . ' 1' } @nodes },
                   'nodes are those of the cluster';
 
-        cmp_ok events($nginx, 'map_refresh'), '>=', 1, 'maps are counted';
-        is metric($nginx, 'redis_calls_in_flight'), 0, 'no call is under way';
+        cmp_ok $nginx->topology_events('map_refresh'), '>=', 1, 'maps are counted';
+        is $nginx->metric('redis_calls_in_flight'), 0, 'no call is under way';
     }
 
-    is metric($nginx[0], 'redis_connections'), 3 * $WORKERS, 'connections';
+    is $nginx[0]->metric('redis_connections'), 3 * $WORKERS, 'connections';
 };
 
 
@@ -371,9 +313,9 @@ subtest 'braces in a key do not steer' => sub {
     for my $key (@keys) {
         my $name = 'ratelimit:localhost/h:{sha1:' . sha1_hex($key) . '}';
         my $node = $cluster->node_of($name);
-        my $r = get('/h', 'X-Key' => $key);
+        my $r = $nginx[0]->get('/h', 'X-Key' => $key);
 
-        $wrong++ if seen($r) ne '200 redis 99'
+        $wrong++ if verdict($r) ne '200 redis 99'
                     || $r->{headers}{'x-shard'} ne $node->addr;
 
         $expected{$name} = 1;
@@ -383,12 +325,13 @@ subtest 'braces in a key do not steer' => sub {
     is $wrong, 0, 'all passed, each at the node of its SHA-1';
     is_deeply { map { $_ => 1 } $cluster->keys }, \%expected, 'their buckets';
     is scalar keys %nodes, 3, 'the same in braces is not the same slot';
-    is seen(get('/h', 'X-Key' => '{}')), '200 redis 98', 'and the same again';
+    is verdict($nginx[0]->get('/h', 'X-Key' => '{}')), '200 redis 98',
+       'and the same again';
 
     # as they come
 
     for my $key (':', "it's", "\xc3\xa9\xff", 'a b', 'k' x 256) {
-        my $r = get('/h', 'X-Key' => $key);
+        my $r = $nginx[0]->get('/h', 'X-Key' => $key);
 
         $wrong++ if $r->{headers}{'x-shard'} ne $cluster->node_of($key)->addr;
     }
@@ -402,8 +345,8 @@ subtest 'braces in the name of a location are none' => sub {
 
     my $key = key_on($green);
 
-    is seen(get("/r?k=$key")), '200 redis 99', 'passed';
-    is seen(get("/rr?k=$key")), '200 redis 98', 'and again';
+    is verdict($nginx[0]->get("/r?k=$key")), '200 redis 99', 'passed';
+    is verdict($nginx[0]->get("/rr?k=$key")), '200 redis 98', 'and again';
     is_deeply [$cluster->keys], ["ratelimit:localhost~^/r(1,2)\$:{$key}"],
               'its bucket';
     is scalar(@{ $green->cmd('KEYS', '*') }), 1, 'is where its key says';
@@ -413,27 +356,27 @@ subtest 'braces in the name of a location are none' => sub {
 # ---- slots that move
 
 subtest 'MOVED: a slot has moved behind our back' => sub {
-    my $nginx = start_nginx(workers => 1);
+    my $nginx = start(workers => 1);
     my $port = $nginx->port;
     my $key = key_on($red);
     my $path = "/t?k=$key";
 
-    is seen(RateLimit::Load::get($port, $path)), '200 redis 99', 'before';
-    RateLimit::Load::get($port, "/t?k=" . key_on($_)) for $green, $blue;
+    is verdict($nginx->get($path)), '200 redis 99', 'before';
+    $nginx->get("/t?k=" . key_on($_)) for $green, $blue;
 
     $cluster->move_slot(slot($key), $green);
     ok $cluster->wait_ok, 'the slot is at another node';
 
     my $moved = $red->errors('MOVED');
-    my $r = RateLimit::Load::get($port, $path);
+    my $r = $nginx->get($path);
 
-    is seen($r), '200 redis 98', 'the bucket came along, nobody noticed';
+    is verdict($r), '200 redis 98', 'the bucket came along, nobody noticed';
     is $red->errors('MOVED'), $moved + 1, 'the old one was asked';
-    is events($nginx, 'moved'), 1, 'metrics say so';
+    is $nginx->topology_events('moved'), 1, 'metrics say so';
 
     for my $left (reverse 88 .. 97) {
-        $r = RateLimit::Load::get($port, $path);
-        is seen($r), "200 redis $left", 'again';
+        $r = $nginx->get($path);
+        is verdict($r), "200 redis $left", 'again';
     }
 
     is $r->{headers}{'x-shard'}, $green->addr, 'at its new node';
@@ -441,14 +384,13 @@ subtest 'MOVED: a slot has moved behind our back' => sub {
 
     # the whole map is asked for, once
 
-    ok wait_until(sub { events($nginx, 'map_refresh') >= 2 }), 'a new map';
+    ok wait_until(sub { $nginx->topology_events('map_refresh') >= 2 }), 'a new map';
 
     $cluster->move_slot(slot($key), $red);
     ok $cluster->wait_ok, 'back';
-    is seen(RateLimit::Load::get($port, $path)), '200 redis 87', 'the same';
+    is verdict($nginx->get($path)), '200 redis 87', 'the same';
 
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -456,7 +398,7 @@ subtest 'many slots move at once: few maps are asked for' => sub {
     my @keys = map { key_on($red) } 1 .. 40;
     my @slots = uniq map { slot($_) } @keys;
 
-    get("/t?k=$_") for @keys;
+    $nginx[0]->get("/t?k=$_") for @keys;
 
     $cluster->move_slot($_, $green, $red) for @slots;
     ok $cluster->wait_ok, 'moved';
@@ -494,27 +436,27 @@ subtest 'many slots move at once: few maps are asked for' => sub {
 # Two locations have two buckets of one slot, as they have the same key.
 
 subtest 'ASK: a slot is in the middle of its move' => sub {
-    my $nginx = start_nginx(workers => 1);
+    my $nginx = start(workers => 1);
     my $port = $nginx->port;
     my $key = key_on($red);
     my $slot = slot($key);
     my ($old, $new) = map { "ratelimit:localhost/$_:{$key}" } 't', 'other';
-    my $ask = sub { seen(RateLimit::Load::get($port, "/$_[0]?k=$key")) };
+    my $ask = sub { verdict($nginx->get("/$_[0]?k=$key")) };
 
     is $ask->('t'), '200 redis 99', 'before';
 
     $cluster->begin_move($slot, $green);
 
     is $ask->('t'), '200 redis 98', 'what is there is there';
-    is events($nginx, 'ask'), 0, 'without a redirect';
+    is $nginx->topology_events('ask'), 0, 'without a redirect';
 
     is $ask->('other'), '200 redis 99', 'what is new is at the other end';
-    is events($nginx, 'ask'), 1, 'by a redirect';
+    is $nginx->topology_events('ask'), 1, 'by a redirect';
     is_deeply [places_of($new)], [$green], 'there it is';
     is_deeply [places_of($old)], [$red], 'the old one where it was';
     is $ask->('t'), '200 redis 97', 'a redirect changes no map';
     is $ask->('other'), '200 redis 98', 'and again';
-    is events($nginx, 'moved'), 0, 'nothing has moved yet';
+    is $nginx->topology_events('moved'), 0, 'nothing has moved yet';
 
     is $cluster->move_keys($slot), 1, 'the old one moves';
     is $ask->('t'), '200 redis 96', 'now it is found at the other end, too';
@@ -523,15 +465,15 @@ subtest 'ASK: a slot is in the middle of its move' => sub {
     # each of these redirects has asked for a map, which comes a second later at
     # most: one that came after the end of the move would be all that tells it
 
-    my $maps = events($nginx, 'map_refresh');
+    my $maps = $nginx->topology_events('map_refresh');
 
-    wait_until(sub { events($nginx, 'map_refresh') > $maps }, 2);
+    wait_until(sub { $nginx->topology_events('map_refresh') > $maps }, 2);
 
     $cluster->end_move($slot);
     ok $cluster->wait_ok, 'the move is over';
     is $ask->('t'), '200 redis 95', 'and all is there';
     is $ask->('other'), '200 redis 96', 'all';
-    is events($nginx, 'moved'), 1, 'which was told once';
+    is $nginx->topology_events('moved'), 1, 'which was told once';
 
     # many at a time, each with an ASKING of its own
 
@@ -547,29 +489,28 @@ subtest 'ASK: a slot is in the middle of its move' => sub {
     $cluster->move_keys($slot);
     $cluster->end_move($slot);
     ok $cluster->wait_ok, 'back';
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
 subtest 'TRYAGAIN: the keys of a call are at both ends' => sub {
-    my $nginx = start_nginx(workers => 1);
+    my $nginx = start(workers => 1);
     my $port = $nginx->port;
     my $key = key_on($blue);
     my $slot = slot($key);
     my $query = "u=$key&g=$key";
     my $user = "ratelimit:user:{$key}";
 
-    is RateLimit::Load::get($port, "/two?$query")->{status}, 200, 'before';
+    is $nginx->get("/two?$query")->{status}, 200, 'before';
 
     $cluster->begin_move($slot, $red);
     $cluster->move_keys($slot, $user);
 
     # somebody waits for the rest
 
-    my $connection = park($port, "/two?$query");
+    my $connection = $nginx->begin("/two?$query");
 
-    ok wait_until(sub { events($nginx, 'tryagain') >= 2 }), 'it is tried again';
+    ok wait_until(sub { $nginx->topology_events('tryagain') >= 2 }), 'it is tried again';
 
     $cluster->move_keys($slot);
     is $connection->response(20)->{status}, 200, 'and passes in the end';
@@ -583,12 +524,12 @@ subtest 'TRYAGAIN: the keys of a call are at both ends' => sub {
     $cluster->begin_move($slot, $blue);
     $cluster->move_keys($slot, $user);
 
-    my $before = events($nginx, 'tryagain');
-    my $r = RateLimit::Load::get($port, "/shorttwo?$query");
+    my $before = $nginx->topology_events('tryagain');
+    my $r = $nginx->get("/shorttwo?$query");
 
     is $r->{status}, 503, 'it ends with its time';
 
-    my $tried = events($nginx, 'tryagain') - $before;
+    my $tried = $nginx->topology_events('tryagain') - $before;
 
     cmp_ok $tried, '>=', 2, 'it was tried several times';
     cmp_ok $tried, '<=', 100, 'but not too often';
@@ -596,12 +537,11 @@ subtest 'TRYAGAIN: the keys of a call are at both ends' => sub {
     $cluster->move_keys($slot);
     $cluster->end_move($slot);
     ok $cluster->wait_ok, 'the rest moves';
-    is RateLimit::Load::get($port, "/two?$query")->{status}, 200, 'all is well';
+    is $nginx->get("/two?$query")->{status}, 200, 'all is well';
     is_spent 'nothing was taken in vain', [user => $key, 1000], 3,
              [global => $key, 1000], 3;
 
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -629,7 +569,8 @@ subtest 'several limits in several slots: all or nothing' => sub {
 
         # who was denied because of a token that came back may try again
 
-        $passed++ while get("/each?$query")->{status} == 200 && $passed < 100;
+        $passed++ while $nginx[0]->get("/each?$query")->{status} == 200
+                        && $passed < 100;
 
         is $passed, 40, 'one after the other: up to the limit';
         is_spent 'and so for each of them', [user => $u, $uc], 40,
@@ -644,7 +585,7 @@ subtest 'how many calls that takes' => sub {
         my ($query, $n) = @_;
 
         my $before = $calls->();
-        get("/all?$query") for 1 .. $n;
+        $nginx[0]->get("/all?$query") for 1 .. $n;
         my $after = $calls->();
 
         return join ' ', map { $after->[$_] - $before->[$_] } 0 .. $#nodes;
@@ -653,7 +594,7 @@ subtest 'how many calls that takes' => sub {
     my ($u, $i, $g) = map { key_on($_) } @nodes;
     my $same = key_on($green);
 
-    get("/all?u=$u&i=$i&g=$g");         # there is a connection to each
+    $nginx[0]->get("/all?u=$u&i=$i&g=$g");       # there is a connection to each
 
     is $count->("u=$u&i=$i&g=$g", 10), '10 10 10', 'three nodes';
     is $count->("u=$same&i=$same&g=$same", 10), '0 10 0',
@@ -672,8 +613,8 @@ subtest 'how many calls that takes' => sub {
 
     ($u, $i, $g) = map { key_on($_) } @nodes;
 
-    is get("/all?u=$u&uc=1&i=$i&g=$g")->{status}, 200, 'the only one';
-    is get("/all?u=$u&uc=1&i=$i&g=$g")->{status}, 429, 'one too many';
+    is $nginx[0]->get("/all?u=$u&uc=1&i=$i&g=$g")->{status}, 200, 'the only one';
+    is $nginx[0]->get("/all?u=$u&uc=1&i=$i&g=$g")->{status}, 429, 'one too many';
     is_spent 'the others got theirs back', [user => $u, 1], 1,
              [ip => $i, 1000], 1, [global => $g, 1000], 1;
 };
@@ -722,9 +663,9 @@ subtest 'combining, batches and denials' => sub {
 
     # requests that come in one turn of a worker
 
-    my $worker = start_nginx(workers => 1);
+    my $worker = start(workers => 1);
     my $pid = ($worker->workers)[0];
-    my @parked = map { park($worker->port, "/t?k=warm$_") } 1 .. 60;
+    my @parked = map { $worker->begin("/t?k=warm$_") } 1 .. 60;
 
     $_->response(20) for @parked;
 
@@ -734,11 +675,10 @@ subtest 'combining, batches and denials' => sub {
         my $calls = $cluster->calls('evalsha');
 
         kill 'STOP', $pid;
-        $parked[$_]->write(RateLimit::Load::format_request(
-            { path => $path->($_) })) for 0 .. $#parked;
+        $parked[$_]->send($path->($_)) for 0 .. $#parked;
         kill 'CONT', $pid;
 
-        my @seen = map { seen($_->response(20)) } @parked;
+        my @seen = map { verdict($_->response(20)) } @parked;
 
         return ($cluster->calls('evalsha') - $calls, @seen);
     };
@@ -752,12 +692,11 @@ subtest 'combining, batches and denials' => sub {
 
     is scalar(grep { /^200/ } @seen), 60, '60 requests for one key';
     cmp_ok $calls, '<', 10, 'need few calls';
-    ok $worker->stop, 'nginx leaves by itself';
-    $worker->no_alerts;
+    $worker->finish;
 
     # who was denied is denied without a call
 
-    is seen(get("/t?k=$key")), '200 redis 99', 'a fresh bucket';
+    is verdict($nginx[0]->get("/t?k=$key")), '200 redis 99', 'a fresh bucket';
     RateLimit::Load::run(port => $ports[0], requests => 110, connections => 5,
                          path => "/t?k=$key", timeout => 60);
 
@@ -765,7 +704,7 @@ subtest 'combining, batches and denials' => sub {
 
     $calls = $cluster->calls('evalsha');
 
-    $sources{ get("/t?k=$key")->{headers}{'x-source'} }++ for 1 .. 20;
+    $sources{ $nginx[0]->get("/t?k=$key")->{headers}{'x-source'} }++ for 1 .. 20;
 
     cmp_ok $sources{denied} // 0, '>=', 15, 'denials are remembered';
     cmp_ok $cluster->calls('evalsha') - $calls, '<=', 5, 'without calls';
@@ -819,7 +758,7 @@ subtest 'leases: taken where the key is, and given back there' => sub {
 
     my $key = key_on($red);
 
-    my $nginx = start_nginx(workers => 1);
+    my $nginx = start(workers => 1);
 
     RateLimit::Load::run(port => $nginx->port, requests => 100, timeout => 60,
                          connections => 5, path => "/lease?k=$key");
@@ -831,8 +770,7 @@ subtest 'leases: taken where the key is, and given back there' => sub {
 
     $cluster->move_slot(slot($key), $red);
     ok $cluster->wait_ok, 'back';
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -841,10 +779,10 @@ subtest 'leases: taken where the key is, and given back there' => sub {
 subtest 'a node has forgotten its scripts' => sub {
     my @keys = map { key_on($_) } @nodes;
 
-    get("/t?k=$_") for @keys;
+    $nginx[0]->get("/t?k=$_") for @keys;
     $green->cmd('SCRIPT', 'FLUSH');
 
-    is join(', ', map { seen(get("/t?k=$_")) } @keys),
+    is join(', ', map { verdict($nginx[0]->get("/t?k=$_")) } @keys),
        join(', ', ('200 redis 98') x 3), 'nobody notices';
 
     $_->cmd('SCRIPT', 'FLUSH') for @nodes;
@@ -862,25 +800,26 @@ subtest 'CLUSTERDOWN: a slot without a node' => sub {
     my ($key, $other) = (key_on($red), key_on($green));
     my $slot = slot($key);
 
-    is seen(get("/$_?k=$key")), '200 redis 99', 'before' for 't', 'short';
-    RateLimit::Load::get($ports[0], "/local?k=$key");
+    is verdict($nginx[0]->get("/$_?k=$key")), '200 redis 99', 'before'
+        for 't', 'short';
+    $nginx[0]->get("/local?k=$key");
 
     $cluster->drop_slot($slot);
     ok wait_until(sub {
         3 == grep { $_->cmd('CLUSTER', 'INFO') =~ /cluster_state:fail/ } @nodes
     }), 'the cluster is down';
 
-    is get("/short?k=$key")->{status}, 503, 'closed: none passes';
+    is $nginx[0]->get("/short?k=$key")->{status}, 503, 'closed: none passes';
 
-    my $r = get("/local?k=$key");
+    my $r = $nginx[0]->get("/local?k=$key");
 
     is $r->{status}, 200, 'local: this machine decides';
     is $r->{headers}{'x-ratelimit-degraded'}, 'true', 'and says so';
-    cmp_ok events($nginx[0], 'clusterdown'), '>=', 1, 'metrics, too';
+    cmp_ok $nginx[0]->topology_events('clusterdown'), '>=', 1, 'metrics, too';
 
     # who has the time waits until it is over
 
-    my @parked = map { park($ports[0], "/t?k=$_") } $key, $other;
+    my @parked = map { $nginx[0]->begin("/t?k=$_") } $key, $other;
 
     sleep 0.3;
     $cluster->give_slot($slot, $red);
@@ -890,7 +829,7 @@ subtest 'CLUSTERDOWN: a slot without a node' => sub {
 
     ok $cluster->wait_ok, 'the cluster is well';
     ok wait_until(sub {
-        RateLimit::Load::get($ports[0], "/local?k=$key")
+        $nginx[0]->get("/local?k=$key")
             ->{headers}{'x-source'} eq 'redis'
     }, 15), 'and decides again';
     is $nginx[0]->log_count(qr/\[(?:alert|crit)\]/), 0, 'nothing alarming';
@@ -902,7 +841,7 @@ subtest 'CLUSTERDOWN: a slot without a node' => sub {
 subtest 'a reload' => sub {
     my $key = key_on($blue);
 
-    is seen(get("/t?k=$key")), '200 redis 99', 'before';
+    is verdict($nginx[0]->get("/t?k=$key")), '200 redis 99', 'before';
     ok $nginx[0]->reload && $nginx[0]->old_workers_gone(20), 'reloaded';
 
     my $load = RateLimit::Load::run(
@@ -929,7 +868,7 @@ subtest 'seeds: any of them will do' => sub {
                   ['as an URL', 'redis://' . $blue->addr])
     {
         my ($name, $seeds) = @$case;
-        my $nginx = start_nginx(shards => "cluster $seeds");
+        my $nginx = start(shards => "cluster $seeds");
         my @keys = map { key_on($_) } @nodes;
 
         my $load = RateLimit::Load::run(
@@ -941,12 +880,10 @@ subtest 'seeds: any of them will do' => sub {
         ok wait_until(sub {
             3 == grep { $_->{role} eq 'node' && $_->{value}
                         && $cluster->node($_->{node}) }
-                 @{ RateLimit::Fault::metrics({ nginx => $nginx })
-                    ->{nginx_ratelimit_shard_node} }
+                 @{ $nginx->metrics->{nginx_ratelimit_shard_node} }
         }, 5), 'and knows the nodes';
 
-        ok $nginx->stop, 'nginx leaves by itself';
-        $nginx->no_alerts;
+        $nginx->finish;
     }
 };
 
@@ -954,9 +891,9 @@ subtest 'seeds: any of them will do' => sub {
 # ---- what is not as it was configured
 
 subtest 'a node of a cluster as a plain shard, and the other way round' => sub {
-    my $nginx = start_nginx(shards => $red->addr);
+    my $nginx = start(shards => $red->addr);
 
-    RateLimit::Load::get($nginx->port, "/local?k=$_") for 1 .. 20;
+    $nginx->get("/local?k=$_") for 1 .. 20;
 
     my $addr = $red->addr;
 
@@ -970,9 +907,9 @@ subtest 'a node of a cluster as a plain shard, and the other way round' => sub {
     my $plain = RateLimit::Redis->start;
 
     $addr = $plain->addr;
-    $nginx = start_nginx(shards => "cluster $addr");
+    $nginx = start(shards => "cluster $addr");
 
-    RateLimit::Load::get($nginx->port, "/local?k=$_") for 1 .. 20;
+    $nginx->get("/local?k=$_") for 1 .. 20;
 
     ok $nginx->wait_log(qr/\[error\] .*redis \Q$addr\E is not in cluster mode: write "ratelimit_shards" without "cluster"/, 10),
        'the other way round as well';
@@ -1043,33 +980,32 @@ subtest 'a password, and a user who may not ask for the map' => sub {
 
         for my $node ($one, $two) {
             my $key = $first->($node, "p$keys" . $name =~ s/\W//gr);
-            push @got, seen(RateLimit::Load::get($nginx->port, "/t?k=$key"));
+            push @got, verdict($nginx->get("/t?k=$key"));
         }
 
         is "@got", '200 redis 99 200 redis 99', "$name: at all nodes";
         unlike $nginx->error_log, qr/secret-sauce|limiter-pw|blind-pw/,
                'and nothing secret in the log';
 
-        ok $nginx->stop, 'nginx leaves by itself';
-        $nginx->no_alerts;
+        $nginx->finish;
     };
 
-    $check->('a directive', start_nginx(
+    $check->('a directive', start(
         shards => 'cluster ' . $one->addr,
         conf   => 'ratelimit_redis_password secret-sauce;'));
-    $check->('an URL', start_nginx(
+    $check->('an URL', start(
         shards => 'cluster redis://:secret-sauce@' . $two->addr));
-    $check->('a user', start_nginx(
+    $check->('a user', start(
         shards => 'cluster redis://limiter:limiter-pw@' . $one->addr));
 
     # it says what is missing, and limits go on, from here at least
 
-    my $nginx = start_nginx(
+    my $nginx = start(
         shards => 'cluster redis://blind:blind-pw@' . $one->addr);
     my %statuses;
 
     for my $n (1 .. 10) {
-        $statuses{ RateLimit::Load::get($nginx->port, "/local?k=$n")
+        $statuses{ $nginx->get("/local?k=$n")
                    ->{status} }++;
     }
 
@@ -1078,8 +1014,7 @@ subtest 'a password, and a user who may not ask for the map' => sub {
        'the log names the command that is missing'
         or diag $nginx->error_log;
     cmp_ok $nginx->log_count(qr/NOPERM/), '<=', 20, 'not for each request';
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1094,7 +1029,7 @@ subtest 'nodes that do not say where they are' => sub {
     plan skip_all => 'this server has no unknown-endpoint' unless $cluster;
 
     my ($one, $two) = $cluster->masters;
-    my $nginx = start_nginx(shards => 'cluster ' . $one->addr, workers => 1);
+    my $nginx = start(shards => 'cluster ' . $one->addr, workers => 1);
     my $port = $nginx->port;
 
     my $load = RateLimit::Load::run(
@@ -1112,14 +1047,13 @@ subtest 'nodes that do not say where they are' => sub {
     my $n = 0;
     $n++ while $owners->[slot("m$n")] != $one;
 
-    is seen(RateLimit::Load::get($port, "/t?k=m$n")), '200 redis 99', 'before';
+    is verdict($nginx->get("/t?k=m$n")), '200 redis 99', 'before';
     $cluster->move_slot(slot("m$n"), $two);
     $cluster->wait_ok;
     like $one->try('GET', "m$n") . '', qr/^MOVED \d+ :\d+$/, 'MOVED :port';
-    is seen(RateLimit::Load::get($port, "/t?k=m$n")), '200 redis 98', 'after';
+    is verdict($nginx->get("/t?k=m$n")), '200 redis 98', 'after';
 
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1132,7 +1066,7 @@ subtest 'IPv6' => sub {
     plan skip_all => 'no IPv6 here' unless $cluster;
 
     my ($one, $two) = $cluster->masters;
-    my $nginx = start_nginx(shards => 'cluster ' . $one->addr, workers => 1);
+    my $nginx = start(shards => 'cluster ' . $one->addr, workers => 1);
     my $port = $nginx->port;
 
     my $load = RateLimit::Load::run(
@@ -1152,15 +1086,14 @@ subtest 'IPv6' => sub {
     my $n = 0;
     $n++ while $owners->[slot("m$n")] != $one;
 
-    is seen(RateLimit::Load::get($port, "/t?k=m$n")), '200 redis 99', 'before';
+    is verdict($nginx->get("/t?k=m$n")), '200 redis 99', 'before';
     $cluster->move_slot(slot("m$n"), $two);
     $cluster->wait_ok;
     like $one->try('GET', "m$n") . '', qr/^MOVED \d+ ::1:\d+$/,
          'MOVED ::1:port';
-    is seen(RateLimit::Load::get($port, "/t?k=m$n")), '200 redis 98', 'after';
+    is verdict($nginx->get("/t?k=m$n")), '200 redis 98', 'after';
 
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 

@@ -18,7 +18,6 @@ use Time::HiRes qw(sleep time);
 
 use RateLimit::Cluster;
 use RateLimit::Fault;
-use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Util qw(wait_until);
 
@@ -264,7 +263,7 @@ subtest 'a node comes and takes slots, and goes' => sub {
     ok wait_until(sub {
         @left = grep { $_->{value} && $_->{node} eq $addr }
                 @{ $fault->metrics->{nginx_ratelimit_shard_node} };
-        RateLimit::Load::get($nginx->port, '/bucket?k=' . rand);
+        $nginx->get('/bucket?k=' . rand);
         !@left
     }, 20), 'and is forgotten';
 
@@ -281,8 +280,7 @@ subtest 'a node comes and takes slots, and goes' => sub {
 subtest 'what is left' => sub {
     is $fault->metric('redis_calls_in_flight'), 0, 'no call';
     cmp_ok max(map { $_->clients } @nodes), '<=', $WORKERS, 'connections';
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
     cmp_ok $nginx->log_count(qr/./), '<', 200, 'not many lines in the log'
         or diag substr $nginx->error_log, 0, 3000;
 };

@@ -13,68 +13,23 @@ use Test::More;
 use List::Util qw(max);
 use Time::HiRes qw(time);
 
+use RateLimit::Answer;
 use RateLimit::Cluster;
 use RateLimit::FakeRedis;
-use RateLimit::Fault;
-use RateLimit::Load;
-use RateLimit::Nginx;
+use RateLimit::Limiter;
+use RateLimit::Resp;
 use RateLimit::Util qw(dead_port free_port patience slurp wait_until);
 
 my $MAX = 2 ** 14 - 1;  # the last slot
 my $HOPS = 5;           # at most, after the first try
 my $PASSED = ":99000000\r\n";
 
+# no breaker is in the way for long, nothing is remembered
+my @EAGER = (breaker => 'failures=100 window=100ms probe=100ms',
+             deny_cache => 'off');
+
 
 # ---- what all parts use
-
-sub start_nginx {
-    my ($seeds, %opt) = @_;
-
-    return RateLimit::Nginx->start(workers => 1, log => 'notice',
-                                   conf => <<"EOC", %opt);
-    ratelimit_shards cluster $seeds;
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout 20s;
-    ratelimit_on_error closed;
-    ratelimit_log_level info;
-    ratelimit_breaker failures=100 window=100ms probe=100ms;
-    ratelimit_deny_cache off;
-
-    server {
-        listen 127.0.0.1:%%PORT%%;
-        server_name localhost;
-
-        add_header X-Source \$ratelimit_source always;
-        add_header X-Shard  \$ratelimit_shard always;
-
-        ratelimit_key \$arg_k;
-        ratelimit_capacity 100;
-        ratelimit_rate 120r/h;
-
-        location = /metrics { ratelimit off; ratelimit_metrics; }
-        location /short { ratelimit_redis_timeout 400ms; empty_gif; }
-        location / { empty_gif; }
-    }
-EOC
-}
-
-
-# The reply to CLUSTER SLOTS: [from, to, [host, port], ...], ...
-
-sub bulk { return '$' . length($_[0]) . "\r\n$_[0]\r\n" }
-
-sub map_of {
-    my (@ranges) = @_;
-
-    return '*' . @ranges . "\r\n" . join '', map {
-        my ($from, $to, @nodes) = @$_;
-
-        '*' . (2 + @nodes) . "\r\n:$from\r\n:$to\r\n"
-        . join '', map { "*3\r\n" . bulk($_->[0]) . ":$_->[1]\r\n"
-                         . bulk('e' x 40) } @nodes
-    } @ranges;
-}
-
 
 # Fakes that are all there is of a cluster: the first one has all slots.
 
@@ -86,11 +41,9 @@ sub start_fakes {
     return map {
         my $own = $_;
 
-        RateLimit::FakeRedis->start(port => $own, policy => {
-            handshake => { 'CLUSTER SLOTS' =>
-                               map_of([0, $MAX, ['127.0.0.1', $ports[0]]]) },
-            eval      => $policy{eval}->($own, @ports),
-        });
+        RateLimit::FakeRedis->start(port => $own, policy =>
+            cluster_policy(all_slots('127.0.0.1', $ports[0]),
+                           eval => $policy{eval}->($own, @ports)));
     } @ports;
 }
 
@@ -99,37 +52,6 @@ sub calls {
     my (@fakes) = @_;
 
     return map { $_->commands('EVALSHA'), $_->commands('EVAL') } @fakes;
-}
-
-
-sub get { return RateLimit::Load::get($_[0]->port, $_[1]) }
-
-
-sub seen {
-    my ($r) = @_;
-
-    return join ' ', $r->{status}, $r->{headers}{'x-source'} // '-';
-}
-
-
-sub events {
-    my ($nginx, $event) = @_;
-
-    return RateLimit::Fault::_sum(
-        RateLimit::Fault::metrics({ nginx => $nginx }),
-        'topology_events_total', event => $event);
-}
-
-
-sub finish {
-    my ($nginx, @workers) = @_;
-
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-    is_deeply [$nginx->workers], \@workers, 'the worker is the same';
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
-    unlike $nginx->error_log, qr/[^\x20-\x7e\n]/, 'nothing raw in the log';
 }
 
 
@@ -146,13 +68,13 @@ subtest 'a good one, to see that this works at all' => sub {
             return "-MOVED $slot 127.0.0.1:$second\r\n";
         };
     });
-    my $nginx = start_nginx($one->addr);
+    my $nginx = start_nginx('cluster ' . $one->addr, @EAGER);
 
-    is seen(get($nginx, '/?k=a')), '200 redis', 'passed';
+    is seen($nginx->get('/?k=a')), '200 redis', 'passed';
     is scalar(() = calls($one)), 1, 'the one that was asked';
     is scalar(() = calls($two)), 1, 'and the one that it named';
 
-    finish($nginx, $nginx->workers);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
@@ -180,29 +102,28 @@ for my $way ('MOVED', 'ASK') {
         for my $loop (@loops) {
             my ($name, $n, $eval) = @$loop;
             my @fakes = start_fakes($n, eval => $eval);
-            my $nginx = start_nginx($fakes[0]->addr);
-            my @workers = $nginx->workers;
+            my $nginx = start_nginx('cluster ' . $fakes[0]->addr, @EAGER);
 
             # by the number of hops, not by the time of 20 s
 
             my $start = time;
-            is seen(get($nginx, '/?k=a')), '503 closed', "$name: no answer";
+            is seen($nginx->get('/?k=a')), '503 closed', "$name: no answer";
             cmp_ok time - $start, '<', patience(10), 'which is found out soon';
 
             my $calls = () = calls(@fakes);
 
             cmp_ok $calls, '>', 1, 'it was followed';
             cmp_ok $calls, '<=', 1 + $HOPS, 'but not for ever';
-            cmp_ok events($nginx, lc $way), '>=', 1, 'metrics say so';
+            cmp_ok $nginx->topology_events(lc $way), '>=', 1, 'metrics say so';
 
-            get($nginx, "/?k=$_") for 1 .. 20;
+            $nginx->get("/?k=$_") for 1 .. 20;
 
             cmp_ok max(map { $_->connections->{peak} } @fakes), '<=', 1,
                    'by one connection to each';
             cmp_ok scalar(() = map { $_->commands('CLUSTER') } @fakes), '<=',
                    3 * @fakes + time - $start, 'and no storm of maps';
 
-            finish($nginx, @workers);
+            $nginx->finish(same_workers => 1, printable => 1);
         }
     };
 }
@@ -219,10 +140,10 @@ subtest 'ASK is followed with an ASKING before each call' => sub {
             return "-ASK $slot 127.0.0.1:$second\r\n";
         };
     });
-    my $nginx = start_nginx($one->addr);
+    my $nginx = start_nginx('cluster ' . $one->addr, @EAGER);
 
     for my $n (1 .. 5) {
-        is seen(get($nginx, "/?k=$n")), '200 redis', 'passed';
+        is seen($nginx->get("/?k=$n")), '200 redis', 'passed';
     }
 
     my @commands = map { uc $_->[0] } grep { uc $_->[0] =~ /^(?:ASKING|EVAL)/ }
@@ -235,31 +156,29 @@ subtest 'ASK is followed with an ASKING before each call' => sub {
 
     # it may be asked for the map meanwhile
 
-    $two->policy({ handshake => { 'CLUSTER SLOTS' =>
-                                  map_of([0, $MAX, ['127.0.0.1', $one->port]]) },
-                   evalsha   => "-NOSCRIPT No matching script.\r\n",
-                   eval      => $PASSED });
+    $two->policy(cluster_policy(all_slots('127.0.0.1', $one->port),
+                                evalsha => "-NOSCRIPT No matching script.\r\n",
+                                eval    => $PASSED));
     $two->clear;
-    is seen(get($nginx, '/?k=x')), '200 redis', 'passed';
+    is seen($nginx->get('/?k=x')), '200 redis', 'passed';
 
     @commands = map { uc $_->[0] } grep { uc $_->[0] =~ /^(?:ASKING|EVAL)/ }
                 $two->commands;
     is "@commands", 'ASKING EVALSHA ASKING EVAL', 'the script, too';
 
-    finish($nginx, $nginx->workers);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
 subtest 'redirects without sense' => sub {
     my ($fake) = start_fakes(1, eval => sub { $PASSED });
-    my $nginx = start_nginx($fake->addr);
-    my @workers = $nginx->workers;
-    my $good = map_of([0, $MAX, ['127.0.0.1', $fake->port]]);
+    my $nginx = start_nginx('cluster ' . $fake->addr, @EAGER);
+    my $good = all_slots('127.0.0.1', $fake->port);
     my $slot = RateLimit::Cluster::slot('a');
     my $dead = dead_port();
     my @wrong;
 
-    is seen(get($nginx, '/?k=a')), '200 redis', 'before';
+    is seen($nginx->get('/?k=a')), '200 redis', 'before';
 
     for my $way ('MOVED', 'ASK') {
         for my $rest ('', ' ', ' x', " $slot", " $slot ", " $slot :",
@@ -277,30 +196,27 @@ subtest 'redirects without sense' => sub {
                       " $slot no.such.host.invalid:$dead",
                       " $slot 127.0.0.1:$dead more", "\t$slot\t127.0.0.1:1")
         {
-            $fake->policy({ handshake => { 'CLUSTER SLOTS' => $good },
-                            eval      => "-$way$rest\r\n" });
+            $fake->policy(cluster_policy($good, eval => "-$way$rest\r\n"));
 
             # some may be tried until their time is over
 
-            my $got = seen(get($nginx, '/short?k=a'));
+            my $got = seen($nginx->get('/short?k=a'));
 
-            $fake->policy({ handshake => { 'CLUSTER SLOTS' => $good },
-                            eval      => $PASSED });
+            $fake->policy(cluster_policy($good, eval => $PASSED));
 
             push @wrong, substr "$way$rest: $got", 0, 80
                 if $got ne '503 closed';
 
             # a map may have to come first, at most one a second
 
-            wait_until(sub { seen(get($nginx, '/short?k=a')) eq '200 redis' },
-                       15)
+            works($nginx, 15, '/short?k=a')
                 or push @wrong, substr "$way$rest: does not recover", 0, 80;
         }
     }
 
     is_deeply \@wrong, [], 'no answer, and one afterwards';
     cmp_ok $fake->connections->{peak}, '<=', 1, 'one connection';
-    finish($nginx, @workers);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
@@ -334,17 +250,17 @@ subtest 'maps of all kinds' => sub {
          "*1\r\n*3\r\n:0\r\n:$MAX\r\n*2\r\n" . bulk('127.0.0.1') . bulk($port)],
         ['slots that are texts', 'any',
          "*1\r\n*3\r\n" . bulk('0') . bulk($MAX) . $node],
-        ['port 0', 'any', map_of([0, $MAX, ['127.0.0.1', 0]])],
-        ['port -1', 'any', map_of([0, $MAX, ['127.0.0.1', -1]])],
-        ['port 70000', 'any', map_of([0, $MAX, ['127.0.0.1', 70000]])],
-        ['slots below zero', 'any', map_of([-5, $MAX, \@me])],
-        ['slots that are too high', 'any', map_of([0, 99999, \@me])],
+        ['port 0', 'any', all_slots('127.0.0.1', 0)],
+        ['port -1', 'any', all_slots('127.0.0.1', -1)],
+        ['port 70000', 'any', all_slots('127.0.0.1', 70000)],
+        ['slots below zero', 'any', slots_reply([-5, $MAX, @me])],
+        ['slots that are too high', 'any', slots_reply([0, 99999, @me])],
         ['more than fits', 'any',
-         map_of([0, '9223372036854775807', \@me])],
-        ['backwards', 'any', map_of([$MAX, 0, \@me])],
-        ['the whole, three times', 200, map_of(([0, $MAX, \@me]) x 3)],
-        ['ranges of one', 200, map_of(map { [$_, $_, \@me] } 0 .. $MAX)],
-        ['an empty host', 200, map_of([0, $MAX, ['', $port]])],
+         slots_reply([0, '9223372036854775807', @me])],
+        ['backwards', 'any', slots_reply([$MAX, 0, @me])],
+        ['the whole, three times', 200, slots_reply(([0, $MAX, @me]) x 3)],
+        ['ranges of one', 200, slots_reply(map { [$_, $_, @me] } 0 .. $MAX)],
+        ['an empty host', 200, all_slots('', $port)],
         ['no host', 200, "*1\r\n*3\r\n:0\r\n:$MAX\r\n*3\r\n\$-1\r\n:$port\r\n"
                          . bulk('e' x 40)],
         ['more about nodes', 200,
@@ -352,36 +268,35 @@ subtest 'maps of all kinds' => sub {
          . ":$port\r\n" . bulk('e' x 40) . "*2\r\n" . bulk('hostname')
          . bulk('a.example')],
         ['many replicas', 200,
-         map_of([0, $MAX, \@me, map { ['127.0.0.1', $_] } 1 .. 50])],
-        ['a dead node', 503, map_of([0, $MAX, ['127.0.0.1', $dead]])],
+         all_slots(@me, map { ('127.0.0.1', $_) } 1 .. 50)],
+        ['a dead node', 503, all_slots('127.0.0.1', $dead)],
         ['a host with odd bytes', 'any',
-         map_of([0, $MAX, ["a\r\n\"\x01\xff b", $port]])],
-        ['a long host', 'any', map_of([0, $MAX, ['h' x 5000, $port]])],
+         all_slots("a\r\n\"\x01\xff b", $port)],
+        ['a long host', 'any', all_slots('h' x 5000, $port)],
         ['a host that nobody knows', 'any',
-         map_of([0, $MAX, ['no.such.host.invalid', $port]])],
+         all_slots('no.such.host.invalid', $port)],
         ['too many nodes', 'any',
-         map_of(map { [$_, $_, ['127.0.' . ($_ >> 8) . '.' . ($_ & 255), $dead]]
-                    } 0 .. $MAX)],
+         slots_reply(map { [$_, $_, join('.', 127, 0, $_ >> 8, $_ & 255), $dead]
+                         } 0 .. $MAX)],
         ['a giant', 'any', "*2147483647\r\n"],
         ['a giant string', 'any', "*1\r\n\$500000000\r\n"],
         ['deep', 'any', "*1\r\n" x 500 . ":1\r\n"],
         ['no reply', 'any', { }],
         ['a reply and the end', 'any',
-         { reply => map_of([0, $MAX, \@me]), then => 'close' }],
+         { reply => all_slots(@me), then => 'close' }],
         ['in pieces', 200,
-         { reply => map_of([0, $MAX, \@me]), split => 'every' }],
+         { reply => all_slots(@me), split => 'every' }],
     );
 
-    my $nginx = start_nginx($fake->addr);
+    my $nginx = start_nginx('cluster ' . $fake->addr, @EAGER);
     my ($worker) = $nginx->workers;
-    my $good = { handshake => { 'CLUSTER SLOTS' => map_of([0, $MAX, \@me]) },
-                 eval      => $PASSED };
+    my $good = cluster_policy(all_slots(@me), eval => $PASSED);
     my $memory = sub {
         slurp("/proc/$worker/status") =~ /^RssAnon:\s+(\d+) kB/m ? $1 : 0
     };
     my @wrong;
 
-    is seen(get($nginx, '/?k=a')), '200 redis', 'before';
+    is seen($nginx->get('/?k=a')), '200 redis', 'before';
 
     my $before = $memory->();
 
@@ -389,15 +304,14 @@ subtest 'maps of all kinds' => sub {
         my ($name, $status, $reply) = @$case;
         note $name;
 
-        $fake->policy({ handshake => { 'CLUSTER SLOTS' => $reply },
-                        eval      => $PASSED });
+        $fake->policy(cluster_policy($reply, eval => $PASSED));
         $fake->drop;
 
         # a connection may be on its way, the map of the last one in use
 
         my $got;
         my $ok = wait_until(sub {
-            $got = seen(get($nginx, '/short?k=a'));
+            $got = seen($nginx->get('/short?k=a'));
             return $status eq 'any' ? $got =~ /^(?:200 redis|503 closed)$/
                                     : $got =~ /^$status/;
         }, $status eq 'any' ? 0 : 15);
@@ -407,7 +321,7 @@ subtest 'maps of all kinds' => sub {
         $fake->policy($good);
         $fake->drop;
 
-        wait_until(sub { seen(get($nginx, '/short?k=a')) eq '200 redis' }, 15)
+        works($nginx, 15, '/short?k=a')
             or push @wrong, "$name: does not recover";
     }
 
@@ -415,7 +329,7 @@ subtest 'maps of all kinds' => sub {
 
     # what the metrics have of it
 
-    my $metrics = RateLimit::Load::get($nginx->port, '/metrics')->{body};
+    my $metrics = $nginx->get('/metrics')->{body};
 
     unlike $metrics, qr/[^\x20-\x7e\n]/, 'nothing raw in the metrics';
     cmp_ok length $metrics, '<', 5_000_000, 'nor too much';
@@ -432,7 +346,7 @@ subtest 'maps of all kinds' => sub {
     is $other->connections->{accepted}, 0,
        'who is in no map gets no connection';
 
-    finish($nginx, $worker);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
@@ -443,10 +357,10 @@ subtest 'nodes without slots cost no more than nodes with some' => sub {
     my ($fake) = start_fakes(1, eval => sub { $PASSED });
     my @me = ('127.0.0.1', $fake->port);
     my $dead = dead_port();
-    my @nodes = map { [$_, $_, ['127.1.' . ($_ >> 8) . '.' . ($_ & 255), $dead]]
-                    } 0 .. 999;
+    my @nodes = map { [$_, $_, join('.', 127, 1, $_ >> 8, $_ & 255), $dead] }
+                    0 .. 999;
 
-    my $nginx = start_nginx($fake->addr);
+    my $nginx = start_nginx('cluster ' . $fake->addr, @EAGER);
     my ($worker) = $nginx->workers;
 
     # until a map with them was read, by the worker's clock ticks
@@ -454,34 +368,33 @@ subtest 'nodes without slots cost no more than nodes with some' => sub {
     my $cost = sub {
         my ($reply) = @_;
 
-        my $maps = events($nginx, 'map_refresh');
+        my $maps = $nginx->topology_events('map_refresh');
         my $ticks = sub {
             my @stat = split ' ', slurp("/proc/$worker/stat") =~ s/.*\)//sr;
             return $stat[11] + $stat[12];
         };
         my $before = $ticks->();
 
-        $fake->policy({ handshake => { 'CLUSTER SLOTS' => $reply },
-                        eval      => $PASSED });
+        $fake->policy(cluster_policy($reply, eval => $PASSED));
         $fake->drop;
 
-        wait_until(sub { events($nginx, 'map_refresh') > $maps }, 30)
+        wait_until(sub { $nginx->topology_events('map_refresh') > $maps }, 30)
             or diag 'no map was read';
 
         return $ticks->() - $before;
     };
 
-    is seen(get($nginx, '/?k=a')), '200 redis', 'before';
+    is seen($nginx->get('/?k=a')), '200 redis', 'before';
 
-    my $with = $cost->(map_of([0, $MAX, \@me], @nodes));
-    my $without = $cost->(map_of(@nodes, [0, $MAX, \@me]));
+    my $with = $cost->(slots_reply([0, $MAX, @me], @nodes));
+    my $without = $cost->(slots_reply(@nodes, [0, $MAX, @me]));
 
     cmp_ok $without, '<', 10 * $with + 100,
            "a map of 1000 nodes: $with ticks, without slots $without";
-    ok wait_until(sub { seen(get($nginx, '/?k=a')) eq '200 redis' }, 15),
+    ok works($nginx, 15, '/?k=a'),
        'and it is used';
 
-    finish($nginx, $worker);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
@@ -489,29 +402,27 @@ subtest 'nodes without slots cost no more than nodes with some' => sub {
 
 subtest 'only a map may be large' => sub {
     my ($fake) = start_fakes(1, eval => sub { $PASSED });
-    my $nginx = start_nginx($fake->addr);
-    my ($worker) = $nginx->workers;
-    my $good = { handshake => { 'CLUSTER SLOTS' =>
-                     map_of(map { [$_, $_, ['127.0.0.1', $fake->port]]
-                                } 0 .. $MAX) } };
+    my $nginx = start_nginx('cluster ' . $fake->addr, @EAGER);
+    my $good = cluster_policy(
+        slots_reply(map { [$_, $_, '127.0.0.1', $fake->port] } 0 .. $MAX));
 
     $fake->policy({ %$good, eval => $PASSED });
     $fake->drop;
-    ok wait_until(sub { events($nginx, 'map_refresh') >= 2 }, 15),
+    ok wait_until(sub { $nginx->topology_events('map_refresh') >= 2 }, 15),
        'a map of a megabyte';
-    ok wait_until(sub { seen(get($nginx, '/?k=a')) eq '200 redis' }, 15),
+    ok works($nginx, 15, '/?k=a'),
        'passed';
 
     $fake->policy({ %$good, eval => "*100000\r\n" . ":1\r\n" x 100_000 });
-    is seen(get($nginx, '/short?k=a')), '503 closed', 'a call: no answer';
+    is seen($nginx->get('/short?k=a')), '503 closed', 'a call: no answer';
     ok $nginx->wait_log(qr/sent what is no reply, or a reply that is too large/,
                         15), 'and the log says why';
 
     $fake->policy({ %$good, eval => $PASSED });
-    ok wait_until(sub { seen(get($nginx, '/?k=a')) eq '200 redis' }, 15),
+    ok works($nginx, 15, '/?k=a'),
        'all is well when it is over';
 
-    finish($nginx, $worker);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
@@ -521,36 +432,32 @@ subtest 'a map with nodes that nobody needs: no connections to them' => sub {
 
     # all of the slots but one are of others
 
-    my $map = map_of(
-        ($slot > 0 ? [0, $slot - 1, ['127.0.0.1', $fakes[1]->port]] : ()),
-        [$slot, $slot, ['127.0.0.1', $fakes[2]->port],
-         ['127.0.0.1', $fakes[3]->port]],
-        ($slot < $MAX ? [$slot + 1, $MAX, ['127.0.0.1', $fakes[1]->port]]
+    my $map = slots_reply(
+        ($slot > 0 ? [0, $slot - 1, '127.0.0.1', $fakes[1]->port] : ()),
+        [$slot, $slot, map { ('127.0.0.1', $_->port) } @fakes[2, 3]],
+        ($slot < $MAX ? [$slot + 1, $MAX, '127.0.0.1', $fakes[1]->port]
                       : ()));
 
-    $_->policy({ handshake => { 'CLUSTER SLOTS' => $map }, eval => $PASSED })
-        for @fakes;
+    $_->policy(cluster_policy($map, eval => $PASSED)) for @fakes;
 
-    my $nginx = start_nginx($fakes[0]->addr);
+    my $nginx = start_nginx('cluster ' . $fakes[0]->addr, @EAGER);
 
-    ok wait_until(sub { seen(get($nginx, '/?k=a')) eq '200 redis'
+    ok wait_until(sub { seen($nginx->get('/?k=a')) eq '200 redis'
                         && calls($fakes[2]) }), 'the node of the slot is used';
     is scalar(() = calls($fakes[1])), 0, 'another one is not';
     is $fakes[3]->connections->{accepted}, 0, 'nor is a replica';
 
-    finish($nginx, $nginx->workers);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
 subtest 'CLUSTERDOWN and TRYAGAIN for ever' => sub {
     my ($fake) = start_fakes(1, eval => sub { $PASSED });
-    my $nginx = start_nginx($fake->addr);
-    my @workers = $nginx->workers;
-    my $good = { handshake => { 'CLUSTER SLOTS' =>
-                                map_of([0, $MAX, ['127.0.0.1', $fake->port]]) },
-                 eval      => $PASSED };
+    my $nginx = start_nginx('cluster ' . $fake->addr, @EAGER);
+    my $good = cluster_policy(all_slots('127.0.0.1', $fake->port),
+                              eval => $PASSED);
 
-    is seen(get($nginx, '/?k=a')), '200 redis', 'before';
+    is seen($nginx->get('/?k=a')), '200 redis', 'before';
 
     for my $error ('CLUSTERDOWN The cluster is down',
                    'CLUSTERDOWN Hash slot not served', 'CLUSTERDOWN',
@@ -559,7 +466,7 @@ subtest 'CLUSTERDOWN and TRYAGAIN for ever' => sub {
         $fake->clear;
         $fake->policy({ %$good, eval => "-$error\r\n" });
 
-        is seen(get($nginx, '/short?k=a')), '503 closed', $error;
+        is seen($nginx->get('/short?k=a')), '503 closed', $error;
 
         my $calls = () = calls($fake);
 
@@ -567,11 +474,10 @@ subtest 'CLUSTERDOWN and TRYAGAIN for ever' => sub {
         cmp_ok $calls, '<=', 100, 'which is not too often';
 
         $fake->policy($good);
-        ok wait_until(sub { seen(get($nginx, '/short?k=a')) eq '200 redis' },
-                      15), 'all is well when it is over';
+        ok works($nginx, 15, '/short?k=a'), 'all is well when it is over';
     }
 
-    finish($nginx, @workers);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 

@@ -15,11 +15,14 @@ use Test::More;
 use List::Util qw(sum0);
 use Time::HiRes qw(sleep time);
 
+use RateLimit::Answer;
 use RateLimit::FakeRedis;
 use RateLimit::Fault;
+use RateLimit::Limiter;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
+use RateLimit::Resp;
 use RateLimit::Sentinel;
 use RateLimit::Util qw(wait_until);
 
@@ -28,33 +31,9 @@ my $WORKERS = 2;
 my $all = RateLimit::Sentinel->start;
 
 
-sub start_nginx {
-    my ($shards, %opt) = @_;
+my $SERVER = <<'EOC';
+        ratelimit_key $arg_k;
 
-    my $conf = delete $opt{conf} // '';
-    my $connect = delete $opt{connect} // '20s';
-
-    return RateLimit::Nginx->start(workers => $WORKERS, log => 'notice',
-                                   conf => <<"EOC", %opt);
-    ratelimit_shards $shards;
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout $connect;
-    ratelimit_on_error closed;
-    ratelimit_log_level info;
-    keepalive_requests 100000;
-    $conf
-
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        server_name localhost;
-
-        add_header X-Worker \$pid always;
-        add_header X-Shard  \$ratelimit_shard always;
-        add_header X-Source \$ratelimit_source always;
-
-        ratelimit_key \$arg_k;
-
-        location = /metrics { ratelimit off; ratelimit_metrics; }
         location /t { ratelimit_capacity 100; ratelimit_rate 0r/s; empty_gif; }
         location /five { ratelimit_capacity 5; ratelimit_rate 0r/s; empty_gif; }
         location /lease { ratelimit_capacity 1000; ratelimit_rate 0r/s;
@@ -62,26 +41,12 @@ sub start_nginx {
         location /local { ratelimit_capacity 100; ratelimit_rate 0r/s;
                           ratelimit_redis_timeout 300ms;
                           ratelimit_on_error local; empty_gif; }
-    }
 EOC
-}
+
+my @OPTIONS = (workers => $WORKERS, reuseport => 1, server => $SERVER);
 
 
 # ---- what all parts use
-
-sub get { return RateLimit::Load::get($_[0]->port, $_[1]) }
-
-
-sub seen {
-    my ($r) = @_;
-
-    return join ' ', $r->{status}, $r->{headers}{'x-source'} // '-',
-                     $r->{headers}{'x-ratelimit-remaining'} // '-';
-}
-
-
-sub metrics { return RateLimit::Fault::metrics({ nginx => $_[0] }) }
-
 
 # { "role shard" => node }
 
@@ -90,7 +55,7 @@ sub nodes_of {
 
     return { map { ("$_->{role} $_->{shard}" => $_->{node}) }
              grep { $_->{value} }
-             @{ metrics($nginx)->{nginx_ratelimit_shard_node} } };
+             @{ $nginx->metrics->{nginx_ratelimit_shard_node} } };
 }
 
 
@@ -105,44 +70,12 @@ sub listeners {
     } $all->sentinels;
 }
 
-
-sub finish {
-    my ($nginx) = @_;
-
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
-}
-
-
-# A fake sentinel, that says what it is told about "mymaster"; what it has no
-# word for stays unanswered.
-
-my $SUBSCRIBED = "*3\r\n\$9\r\nsubscribe\r\n\$14\r\n+switch-master\r\n:1\r\n";
-
-sub bulk { return '$' . length($_[0]) . "\r\n$_[0]\r\n" }
-
-sub says {
-    my ($server) = @_;
-
-    my ($host, $port) = split /:/, $server->addr;
-
-    return { handshake => {
-        'SENTINEL GET-MASTER-ADDR-BY-NAME' =>
-            "*2\r\n" . bulk($host) . bulk($port),
-        SUBSCRIBE => $SUBSCRIBED,
-        PING      => "*2\r\n\$4\r\npong\r\n\$0\r\n\r\n",
-    } };
-}
-
-
 # ---- tests
 
 subtest 'the master is found' => sub {
     my $master = $all->master;
     my ($replica) = $all->replicas;
-    my $nginx = start_nginx('sentinel=mymaster ' . $all->addrs);
+    my $nginx = start_nginx('sentinel=mymaster ' . $all->addrs, @OPTIONS);
 
     # from the first request on
 
@@ -190,10 +123,10 @@ subtest 'the master is found' => sub {
     };
     my $before = $asked->();
 
-    get($nginx, "/t?k=$_") for 1 .. 100;
+    $nginx->get("/t?k=$_") for 1 .. 100;
     is $asked->(), $before, 'sentinels are asked once';
 
-    finish($nginx);
+    $nginx->finish;
     ok wait_until(sub { listeners($all) == 0 && $master->clients == 0 }),
        'nothing is left';
 };
@@ -219,11 +152,11 @@ subtest 'sentinels that are dead, silent or no sentinels' => sub {
         # the short one ends the wait for the silent one
 
         my $nginx = start_nginx("sentinel=mymaster $others $addr",
-                                connect => '1s');
+                                connect => '1s', @OPTIONS);
         my $r;
 
         ok wait_until(sub {
-            $r = get($nginx, '/t?k=' . $name =~ s/ /_/gr);
+            $r = $nginx->get('/t?k=' . $name =~ s/ /_/gr);
             $r->{status} == 200
         }, 20), "$name: the master is found";
         is $r->{headers}{'x-source'}, 'redis', 'and asked';
@@ -233,12 +166,12 @@ subtest 'sentinels that are dead, silent or no sentinels' => sub {
         my %workers;
 
         ok wait_until(sub {
-            my $r = get($nginx, '/t?k=' . rand);
+            my $r = $nginx->get('/t?k=' . rand);
             $workers{ $r->{headers}{'x-worker'} } = 1 if $r->{status} == 200;
             keys %workers == $WORKERS
         }, 20), 'by all workers';
 
-        finish($nginx);
+        $nginx->finish;
     }
 
     is_deeply $plain->cmd('KEYS', '*'), [], 'nothing is written to others';
@@ -248,19 +181,19 @@ subtest 'sentinels that are dead, silent or no sentinels' => sub {
 subtest 'several names: each is a shard' => sub {
     my $pair = RateLimit::Sentinel->start(names => ['one', 'two'],
                                           replicas => 0, sentinels => 1);
-    my @nginx = map { start_nginx("sentinel=$_ " . $pair->addrs) }
+    my @nginx = map { start_nginx("sentinel=$_ " . $pair->addrs, @OPTIONS) }
                 'one,two', 'two,one';
     my (%shards, %wrong);
 
     for my $n (1 .. 60) {
-        my ($first, $second) = map { get($_, "/t?k=$n") } @nginx;
+        my ($first, $second) = map { $_->get("/t?k=$n") } @nginx;
         my $shard = $first->{headers}{'x-shard'};
 
         $shards{$shard}++;
 
-        $wrong{$n} = seen($first) . ', ' . seen($second)
-            if seen($first) ne '200 redis 99'
-               || seen($second) ne '200 redis 98'
+        $wrong{$n} = verdict($first) . ', ' . verdict($second)
+            if verdict($first) ne '200 redis 99'
+               || verdict($second) ne '200 redis 98'
                || $second->{headers}{'x-shard'} ne $shard
                || !$pair->master($shard)
                         ->cmd('EXISTS', "ratelimit:localhost/t:{$n}");
@@ -278,9 +211,9 @@ subtest 'several names: each is a shard' => sub {
 
     # one of them is not known
 
-    my $half = start_nginx('sentinel=one,three ' . $pair->addrs);
+    my $half = start_nginx('sentinel=one,three ' . $pair->addrs, @OPTIONS);
 
-    get($half, "/local?k=$_") for 1 .. 20;
+    $half->get("/local?k=$_") for 1 .. 20;
 
     my ($addr) = $pair->addrs;
 
@@ -290,15 +223,15 @@ subtest 'several names: each is a shard' => sub {
            'not for each request';
     unlike $half->error_log, qr/no master "one"/, 'only that';
 
-    finish($_) for @nginx, $half;
+    $_->finish for @nginx, $half;
 };
 
 
 subtest 'a name that nobody knows' => sub {
-    my $nginx = start_nginx('sentinel=nosuch ' . $all->addrs);
+    my $nginx = start_nginx('sentinel=nosuch ' . $all->addrs, @OPTIONS);
     my %statuses;
 
-    $statuses{ get($nginx, "/local?k=$_")->{status} }++ for 1 .. 20;
+    $statuses{ $nginx->get("/local?k=$_")->{status} }++ for 1 .. 20;
 
     is_deeply \%statuses, { 200 => 20 }, 'limits go on here';
     ok $nginx->wait_log(qr/\[error\] .*knows no master "nosuch"/, 10),
@@ -306,23 +239,23 @@ subtest 'a name that nobody knows' => sub {
 
     sleep 1;
     cmp_ok $nginx->log_count(qr/./), '<', 60, 'in not many words';
-    finish($nginx);
+    $nginx->finish;
 };
 
 
 subtest 'a database' => sub {
     my $master = $all->master;
     my $nginx = start_nginx('sentinel=mymaster ' . $all->addrs,
-                            conf => 'ratelimit_redis_database 3;');
-    my $r = get($nginx, '/t?k=db');
+                            conf => 'ratelimit_redis_database 3;', @OPTIONS);
+    my $r = $nginx->get('/t?k=db');
 
-    is seen($r), '200 redis 99', 'passed';
+    is verdict($r), '200 redis 99', 'passed';
     is $r->{headers}{'x-shard'}, 'mymaster/3', 'it is part of the name';
 
     $master->cmd('SELECT', 3);
     is $master->cmd('EXISTS', 'ratelimit:localhost/t:{db}'), 1, 'the bucket';
     $master->cmd('SELECT', 0);
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -350,12 +283,12 @@ subtest 'credentials' => sub {
                               ratelimit_sentinel_password watcher-secret;'])
     {
         my ($name, $conf) = @$case;
-        my $nginx = start_nginx($shards, conf => "$server $conf");
+        my $nginx = start_nginx($shards, conf => "$server $conf", @OPTIONS);
 
-        is seen(get($nginx, '/t?k=' . $name =~ s/ /_/r)), '200 redis 99',
+        is verdict($nginx->get('/t?k=' . $name =~ s/ /_/r)), '200 redis 99',
            "$name: passed" or diag $nginx->error_log;
         unlike $nginx->error_log, qr/secret/, 'nothing secret in the log';
-        finish($nginx);
+        $nginx->finish;
     }
 
     # wrong ones, on either side
@@ -369,15 +302,15 @@ subtest 'credentials' => sub {
                     ratelimit_redis_password wrong-secret;', 'WRONGPASS'])
     {
         my ($name, $conf, $error) = @$case;
-        my $nginx = start_nginx($shards, conf => $conf);
+        my $nginx = start_nginx($shards, conf => $conf, @OPTIONS);
 
-        is get($nginx, '/local?k=a')->{headers}{'x-source'}, 'local',
+        is $nginx->get('/local?k=a')->{headers}{'x-source'}, 'local',
            "$name: limits go on here";
         ok $nginx->wait_log(qr/\[error\] .*$error/, 10), 'the log says why'
             or diag $nginx->error_log;
         unlike $nginx->error_log, qr/secret/, 'nothing secret in it';
         cmp_ok $nginx->log_count(qr/./), '<', 60, 'in not many words';
-        finish($nginx);
+        $nginx->finish;
     }
 };
 
@@ -436,10 +369,10 @@ subtest 'all sentinels are gone: the master is where it was' => sub {
 
 
 subtest 'one sentinel after the other goes' => sub {
-    my $nginx = start_nginx('sentinel=mymaster ' . $all->addrs);
+    my $nginx = start_nginx('sentinel=mymaster ' . $all->addrs, @OPTIONS);
     my @sentinels = $all->sentinels;
 
-    get($nginx, "/t?k=$_") for 1 .. 10;
+    $nginx->get("/t?k=$_") for 1 .. 10;
     ok wait_until(sub { listeners($all) == $WORKERS }), 'listening';
 
     $sentinels[0]->kill9;
@@ -455,12 +388,12 @@ subtest 'one sentinel after the other goes' => sub {
                     split /\n/, $last->cmd('CLIENT', 'LIST')
     }, 30), 'stopped: to the last one';
 
-    is get($nginx, '/t?k=x')->{headers}{'x-source'}, 'redis',
+    is $nginx->get('/t?k=x')->{headers}{'x-source'}, 'redis',
        'nobody was disturbed';
 
     $sentinels[1]->resume;
     $sentinels[0]->start;
-    finish($nginx);
+    $nginx->finish;
 };
 
 
@@ -469,13 +402,14 @@ subtest 'one sentinel after the other goes' => sub {
 subtest 'ROLE: a replica is no master, whoever says so' => sub {
     my $master = $all->master;
     my ($replica) = $all->replicas;
-    my $fake = RateLimit::FakeRedis->start(policy => says($replica));
+    my $fake = RateLimit::FakeRedis->start(
+        policy => sentinel_policy($replica->addr));
     my $addr = $replica->addr;
-    my $nginx = start_nginx('sentinel=mymaster ' . $fake->addr);
+    my $nginx = start_nginx('sentinel=mymaster ' . $fake->addr, @OPTIONS);
     my $calls = $replica->calls('evalsha');
 
     for my $n (1 .. 20) {
-        my $r = get($nginx, "/local?k=role$n");
+        my $r = $nginx->get("/local?k=role$n");
         is $r->{headers}{'x-source'}, 'local', 'limits go on here' if $n == 20;
     }
 
@@ -486,17 +420,18 @@ subtest 'ROLE: a replica is no master, whoever says so' => sub {
 
     # it is asked again and again, until it says the right one
 
-    $fake->policy(says($master));
-    ok wait_until(sub { seen(get($nginx, '/local?k=' . rand)) =~ /^200 redis/ },
+    $fake->policy(sentinel_policy($master->addr));
+    ok wait_until(sub { seen($nginx->get('/local?k=' . rand)) eq '200 redis' },
                   30), 'the right one is used when it is named';
 
-    finish($nginx);
+    $nginx->finish;
 };
 
 
 subtest 'READONLY: a master that is demoted by hand' => sub {
     my ($one, $two) = RateLimit::Sentinel::Server->start_many(2);
-    my $fake = RateLimit::FakeRedis->start(policy => says($one));
+    my $fake = RateLimit::FakeRedis->start(
+        policy => sentinel_policy($one->addr));
     my $fault = RateLimit::Fault->start(
         redis  => [$one, $two],
         shards => 'sentinel=mymaster ' . $fake->addr,
@@ -512,7 +447,7 @@ subtest 'READONLY: a master that is demoted by hand' => sub {
 
         # nobody tells: it is found out
 
-        $fake->policy(says($two));
+        $fake->policy(sentinel_policy($two->addr));
         $two->replicate(undef);
         $one->replicate($two);
         $demoted = time;
@@ -544,7 +479,7 @@ subtest 'READONLY: a master that is demoted by hand' => sub {
 
 
 subtest 'leases, denials and reloads' => sub {
-    my $nginx = start_nginx('sentinel=mymaster ' . $all->addrs);
+    my $nginx = start_nginx('sentinel=mymaster ' . $all->addrs, @OPTIONS);
     my $name = 'ratelimit:localhost/lease:{l}';
 
     my $load = RateLimit::Load::run(
@@ -556,19 +491,19 @@ subtest 'leases, denials and reloads' => sub {
         ($all->master->tokens($name) // 0) == 500
     }, 10), 'and what was not used is back';
 
-    get($nginx, '/five?k=d') for 1 .. 10;
+    $nginx->get('/five?k=d') for 1 .. 10;
     ok wait_until(sub {
-        get($nginx, '/five?k=d')->{headers}{'x-source'} eq 'denied'
+        $nginx->get('/five?k=d')->{headers}{'x-source'} eq 'denied'
     }), 'denials are remembered';
 
     for (1 .. 3) {
         ok $nginx->reload && $nginx->old_workers_gone(20), 'reloaded';
-        is get($nginx, '/t?k=r')->{headers}{'x-source'}, 'redis',
+        is $nginx->get('/t?k=r')->{headers}{'x-source'}, 'redis',
            'Redis decides at once';
     }
 
     ok wait_until(sub { listeners($all) == $WORKERS }), 'connections stay';
-    finish($nginx);
+    $nginx->finish;
 };
 
 

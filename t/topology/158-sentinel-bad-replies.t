@@ -13,12 +13,15 @@ use Test::More;
 use File::Path ();
 use Time::HiRes qw(sleep);
 
+use RateLimit::Answer;
 use RateLimit::FakeRedis;
-use RateLimit::Fault;
-use RateLimit::Load;
-use RateLimit::Nginx;
+use RateLimit::Limiter;
+use RateLimit::Resp;
 use RateLimit::Sentinel;
-use RateLimit::Util qw(dead_port free_port slurp temp_dir wait_until);
+use RateLimit::Util qw(dead_port slurp temp_dir wait_until);
+
+my @OPTIONS = (connect => '1s',
+               breaker => 'failures=100 window=100ms probe=100ms');
 
 my ($one, $two) = map {
     RateLimit::Sentinel::Server->start(bind => '127.0.0.1 -::1')
@@ -27,71 +30,7 @@ my ($one, $two) = map {
 
 # ---- what all parts use
 
-sub start_nginx {
-    my ($sentinels) = @_;
-
-    return RateLimit::Nginx->start(workers => 1, log => 'notice',
-                                   conf => <<"EOC");
-    ratelimit_shards sentinel=mymaster $sentinels;
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout 1s;
-    ratelimit_on_error closed;
-    ratelimit_log_level info;
-    ratelimit_breaker failures=100 window=100ms probe=100ms;
-
-    server {
-        listen 127.0.0.1:%%PORT%%;
-        server_name localhost;
-
-        add_header X-Source \$ratelimit_source always;
-
-        ratelimit_key \$arg_k;
-        ratelimit_capacity 100000;
-        ratelimit_rate 0r/s;
-
-        location = /metrics { ratelimit off; ratelimit_metrics; }
-        location /short { ratelimit_redis_timeout 300ms; empty_gif; }
-        location / { empty_gif; }
-    }
-EOC
-}
-
-
-sub bulk  { return '$' . length($_[0]) . "\r\n$_[0]\r\n" }
-sub array { return '*' . @_ . "\r\n" . join '', map { bulk($_) } @_ }
-
-
-# What a sentinel has to say: the reply about the master, and others if given.
-
-sub says {
-    my ($master, %others) = @_;
-
-    $master = array(split /:/, $master->addr) if ref $master eq ref $one;
-
-    return { handshake => {
-        'SENTINEL GET-MASTER-ADDR-BY-NAME' => $master,
-        SUBSCRIBE => "*3\r\n" . bulk('subscribe') . bulk('+switch-master')
-                     . ":1\r\n",
-        PING      => array('pong', ''),
-        %others,
-    } };
-}
-
-
-sub event {
-    my ($text) = @_;
-
-    return array('message', '+switch-master', $text);
-}
-
-
-sub seen {
-    my ($nginx, $path) = @_;
-
-    my $r = RateLimit::Load::get($nginx->port, $path // '/short?k=a');
-
-    return join ' ', $r->{status}, $r->{headers}{'x-source'} // '-';
-}
+sub start_sentinel { RateLimit::FakeRedis->start(policy => sentinel_policy(@_)) }
 
 
 # Where calls go.
@@ -101,20 +40,8 @@ sub used {
 
     my $calls = $server->calls('evalsha');
 
-    return 0 if seen($nginx) ne '200 redis';
+    return 0 if seen($nginx->get('/short?k=a')) ne '200 redis';
     return $server->calls('evalsha') > $calls;
-}
-
-
-sub finish {
-    my ($nginx, @workers) = @_;
-
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-    is_deeply [$nginx->workers], \@workers, 'the worker is the same';
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
-    unlike $nginx->error_log, qr/[^\x20-\x7e\n]/, 'nothing raw in the log';
 }
 
 
@@ -140,8 +67,8 @@ subtest 'no memory for a moment' => sub {
     local $ENV{RATELIMIT_NOMEM_SIZE} = 64;
     local $ENV{LD_PRELOAD} = "$dir/nomem.so";
 
-    my $fake = RateLimit::FakeRedis->start(policy => says($one));
-    my $nginx = start_nginx($fake->addr);
+    my $fake = start_sentinel($one->addr);
+    my $nginx = start_nginx('sentinel=mymaster ' . $fake->addr, @OPTIONS);
 
     delete local $ENV{LD_PRELOAD};
 
@@ -149,9 +76,8 @@ subtest 'no memory for a moment' => sub {
 
     open my $now, '>', "$dir/now" or die "$dir/now: $!\n";
 
-    $fake->policy(says($two));
-    $fake->push(event(join ' ', 'mymaster', split(/:/, $one->addr),
-                                split(/:/, $two->addr)));
+    $fake->policy(sentinel_policy($two->addr));
+    $fake->push(switch_event('mymaster', $one, $two));
 
     ok $nginx->wait_log(qr/no memory to follow the master to /
                         . '127\.0\.0\.1', 15), 'the log says so';
@@ -167,9 +93,8 @@ subtest 'no memory for a moment' => sub {
 
 
 subtest 'where the master is' => sub {
-    my $fake = RateLimit::FakeRedis->start(policy => says($one));
-    my $nginx = start_nginx($fake->addr);
-    my @workers = $nginx->workers;
+    my $fake = start_sentinel($one->addr);
+    my $nginx = start_nginx('sentinel=mymaster ' . $fake->addr, @OPTIONS);
     my $port = $one->port;
     my $dead = dead_port();
 
@@ -209,7 +134,7 @@ subtest 'where the master is' => sub {
 
         # whoever knows a master keeps it
 
-        $fake->policy(says($reply));
+        $fake->policy(sentinel_policy($reply));
         $fake->clear;
         $fake->drop;
         $fake->wait_commands('SENTINEL', 1, 10)
@@ -219,7 +144,7 @@ subtest 'where the master is' => sub {
         push @wrong, "$name: not where it was" unless used($nginx, $one);
 
         $fake->clear;
-        $fake->policy(says($one));
+        $fake->policy(sentinel_policy($one->addr));
         $fake->wait_commands('SUBSCRIBE', 1, 20)
             or push @wrong, "$name: is not asked again";
     }
@@ -228,10 +153,10 @@ subtest 'where the master is' => sub {
 
     # and this is no reason not to believe what is right
 
-    $fake->policy(says($two));
+    $fake->policy(sentinel_policy($two->addr));
     $fake->drop;
     ok wait_until(sub { used($nginx, $two) }, 20), 'another one is used';
-    $fake->policy(says($one));
+    $fake->policy(sentinel_policy($one->addr));
     $fake->drop;
 
     # who was the master a moment ago is not, unless an event says so
@@ -239,30 +164,27 @@ subtest 'where the master is' => sub {
     sleep 0.5;
     ok used($nginx, $two), 'an old one is not believed in for a while';
 
-    $fake->push(event(join ' ', 'mymaster', map { split /:/, $_->addr } $two,
-                                                                        $one));
+    $fake->push(switch_event('mymaster', $two, $one));
     ok wait_until(sub { used($nginx, $one) }, 20), 'but an event is';
 
-    finish($nginx, @workers);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
 subtest 'events' => sub {
-    my $fake = RateLimit::FakeRedis->start(policy => says($one));
-    my $nginx = start_nginx($fake->addr);
-    my @workers = $nginx->workers;
+    my $fake = start_sentinel($one->addr);
+    my $nginx = start_nginx('sentinel=mymaster ' . $fake->addr, @OPTIONS);
     my ($from, $to) = map { join ' ', split /:/, $_->addr } $one, $two;
 
     ok wait_until(sub { used($nginx, $one) }, 20), 'before';
 
     my @events = (
-        event(''), event(' '), event('mymaster'), event('mymaster ' x 5),
-        event("other $from $to"), event("mymaster2 $from $to"),
-        event("mymaste $from $to"), event("mymaster $from 127.0.0.1"),
-        event("mymaster $from 127.0.0.1 0"),
-        event("mymaster $from 127.0.0.1 70000"),
-        event("mymaster $from 127.0.0.1 x"), event("mymaster $from host 1"),
-        event("mymaster $from \x01\xff 1"), event('x' x 4000),
+        (map { switch_event($_) }
+             '', ' ', 'mymaster', 'mymaster ' x 5, "other $from $to",
+             "mymaster2 $from $to", "mymaste $from $to",
+             "mymaster $from 127.0.0.1", "mymaster $from 127.0.0.1 0",
+             "mymaster $from 127.0.0.1 70000", "mymaster $from 127.0.0.1 x",
+             "mymaster $from host 1", "mymaster $from \x01\xff 1", 'x' x 4000),
         array('message', '+sdown', "mymaster $from $to"),
         array('message', '+switch-master'), array('message'), array(),
         array('subscribe', '+switch-master', '1'), "+OK\r\n", ":1\r\n",
@@ -293,20 +215,20 @@ subtest 'events' => sub {
         && $fake->connections->{open} == 1 && used($nginx, $one)
     }, 20), 'nor of what is none at all';
 
-    $fake->push(event("mymaster $from $to"));
+    $fake->push(switch_event("mymaster $from $to"));
     ok wait_until(sub { used($nginx, $two) }, 20), 'a real one counts';
     is $one->clients, 0, 'and nothing is left of the old one';
 
     # many at once
 
-    my $many = join '', map { (event("mymaster $to $from"),
-                               event("mymaster $from $to")) } 1 .. 50;
+    my $many = join '', map { (switch_event("mymaster $to $from"),
+                               switch_event("mymaster $from $to")) } 1 .. 50;
 
     $fake->push($many);
     ok wait_until(sub { used($nginx, $two) && $one->clients == 0 }, 20),
        'the last of many counts';
 
-    finish($nginx, @workers);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
@@ -318,20 +240,18 @@ subtest 'IPv6' => sub {
 
     plan skip_all => 'no IPv6 here' unless $listens;
 
-    my $fake = RateLimit::FakeRedis->start(
-        policy => says(array('::1', $one->port)));
-    my $nginx = start_nginx($fake->addr);
+    my $fake = start_sentinel(array('::1', $one->port));
+    my $nginx = start_nginx('sentinel=mymaster ' . $fake->addr, @OPTIONS);
 
     ok wait_until(sub { used($nginx, $one) }, 20), 'the master is ::1';
 
     my ($node) = map { $_->{node} } grep { $_->{role} eq 'master' }
-                 @{ RateLimit::Fault::metrics({ nginx => $nginx })
-                    ->{nginx_ratelimit_shard_node} };
+                 @{ $nginx->metrics->{nginx_ratelimit_shard_node} };
 
     is $node, '[::1]:' . $one->port, 'as metrics say';
 
-    $fake->policy(says(array('::1', $two->port)));
-    $fake->push(event(join ' ', 'mymaster ::1', $one->port, '::1', $two->port));
+    $fake->policy(sentinel_policy(array('::1', $two->port)));
+    $fake->push(switch_event('mymaster ::1', $one->port, '::1', $two->port));
     ok wait_until(sub { used($nginx, $two) }, 20), 'and another one';
 
     # a new worker has it from the zone, in this form
@@ -343,22 +263,23 @@ subtest 'IPv6' => sub {
     ok $nginx->reload && $nginx->old_workers_gone(20), 'and another reload';
     ok wait_until(sub { used($nginx, $two) }, 20), 'without a sentinel, too';
 
-    finish($nginx, $nginx->workers);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
 subtest 'a subscription that is refused' => sub {
-    my $fake = RateLimit::FakeRedis->start(policy => says($one,
+    my $fake = start_sentinel($one->addr,
         SUBSCRIBE => "-NOPERM this user has no permissions to run the "
-                     . "'subscribe' command\r\n"));
-    my $nginx = start_nginx($fake->addr);
+                     . "'subscribe' command\r\n");
+    my $nginx = start_nginx('sentinel=mymaster ' . $fake->addr, @OPTIONS);
 
     # better than nothing
 
     my $got;
 
-    ok wait_until(sub { ($got = seen($nginx)) =~ /^(?:200 redis|503 closed)$/ },
-                  5), 'requests are answered';
+    ok wait_until(sub { $got = seen($nginx->get('/short?k=a'));
+                        $got =~ /^(?:200 redis|503 closed)$/ }, 5),
+       'requests are answered';
     ok $nginx->wait_log(qr/SUBSCRIBE.*NOPERM|NOPERM.*subscribe/i, 10),
        'the log names what is missing' or diag $nginx->error_log;
     sleep 1;
@@ -366,25 +287,25 @@ subtest 'a subscription that is refused' => sub {
     cmp_ok $fake->connections->{accepted}, '<', 30, 'without a storm';
     note $got;
 
-    finish($nginx, $nginx->workers);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
 subtest 'a sentinel that falls silent' => sub {
-    my $silent = RateLimit::FakeRedis->start(policy => says($one, PING => {}));
-    my $other = RateLimit::FakeRedis->start(policy => says($one));
-    my $nginx = start_nginx($silent->addr . ' ' . $other->addr);
+    my $silent = start_sentinel($one->addr, PING => {});
+    my $other = start_sentinel($one->addr);
+    my $nginx = start_nginx(join(' ', 'sentinel=mymaster', $silent->addr,
+                                 $other->addr), @OPTIONS);
 
     ok wait_until(sub { used($nginx, $one) }, 20), 'the master is known';
     ok wait_until(sub { $other->connections->{open} == 1
                         && $silent->connections->{open} == 0 }, 20),
        'the next one is listened to';
 
-    $other->push(event(join ' ', 'mymaster', map { split /:/, $_->addr } $one,
-                                                                         $two));
+    $other->push(switch_event('mymaster', $one, $two));
     ok wait_until(sub { used($nginx, $two) }, 20), 'and believed';
 
-    finish($nginx, $nginx->workers);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 

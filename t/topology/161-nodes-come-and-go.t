@@ -11,80 +11,50 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
+use RateLimit::Answer;
 use RateLimit::Cluster;
 use RateLimit::FakeRedis;
+use RateLimit::Limiter;
 use RateLimit::Load;
 use RateLimit::Nginx;
+use RateLimit::Resp;
 use RateLimit::Util qw(dead_port wait_until);
 
 my $MAX = 2 ** 14 - 1;
 my $PASSED = ":99000000\r\n";
 
+# no breaker is in the way for long, nothing is remembered
+my @EAGER = (breaker => 'failures=100 window=100ms probe=100ms',
+             deny_cache => 'off');
 
-sub bulk { return '$' . length($_[0]) . "\r\n$_[0]\r\n" }
 
-sub map_of {
-    my (@ranges) = @_;
-
-    return '*' . @ranges . "\r\n" . join '', map {
-        my ($from, $to, $host, $port) = @$_;
-
-        "*3\r\n:$from\r\n:$to\r\n*3\r\n" . bulk($host) . ":$port\r\n"
-        . bulk('e' x 40)
-    } @ranges;
-}
-
+# With so many limits besides, ten in a location.
 
 sub conf {
     my ($seed, %opt) = @_;
 
+    my $n = delete $opt{limits} // 0;
+    my $zone = delete $opt{zone} // '4m';
+
     my $limits = join '', map { "ratelimit_limit extra$_ key=\$arg_k "
-                                . "capacity=10 rate=1r/s;\n" }
-                          1 .. $opt{limits} // 0;
-    my $location = join '', map {
-        my $n = $_;
-        "location /extra$n { ratelimit "
-        . join(' ', map { "extra$_" } 10 * $n + 1 .. 10 * $n + 10)
+                                . "capacity=10 rate=1r/s;\n" } 1 .. $n;
+    my $locations = join '', map {
+        my $tens = 10 * $_;
+        "location /extra$_ { ratelimit "
+        . join(' ', map { "extra$_" } $tens + 1 .. $tens + 10)
         . "; empty_gif; }\n"
-    } 0 .. ($opt{limits} // 0) / 10 - 1;
-    my $zone = $opt{zone} // '4m';
-    my $breaker = $opt{breaker} // 'failures=100 window=100ms probe=100ms';
+    } 0 .. $n / 10 - 1;
 
-    return <<"EOC";
-    ratelimit_zone $zone;
-    ratelimit_shards cluster $seed;
-    ratelimit_redis_timeout 5s;
-    ratelimit_redis_connect_timeout 5s;
-    ratelimit_on_error closed;
-    ratelimit_deny_cache off;
-    ratelimit_breaker $breaker;
-    $limits
-
-    server {
-        listen 127.0.0.1:%%PORT%%;
-        server_name localhost;
-
-        add_header X-Source \$ratelimit_source always;
-
-        ratelimit_key \$arg_k;
+    return limiter_conf("cluster $seed", timeout => '5s', @EAGER, %opt,
+                        conf => "ratelimit_zone $zone;\n$limits",
+                        server => <<"EOC");
+        ratelimit_key      \$arg_k;
         ratelimit_capacity 100;
-        ratelimit_rate 120r/h;
+        ratelimit_rate     120r/h;
 
-        location = /metrics { ratelimit off; ratelimit_metrics; }
-        $location
+        $locations
         location / { empty_gif; }
-    }
 EOC
-}
-
-
-sub get { return RateLimit::Load::get($_[0]->port, $_[1]) }
-
-
-sub seen {
-    my ($r) = @_;
-
-    return join ' ', $r->{status}, $r->{headers}{'x-source'} // '-';
 }
 
 
@@ -94,7 +64,7 @@ sub nodes {
     my ($nginx) = @_;
 
     my %seen = map { $_ => 1 }
-               get($nginx, '/metrics')->{body} =~
+               $nginx->get('/metrics')->{body} =~
                    /^nginx_ratelimit_redis_calls_total\{shard="([^"]+)"/mg;
 
     return sort keys %seen;
@@ -116,28 +86,27 @@ sub new_map {
     my $slot = RateLimit::Cluster::slot('a');
     my @others = grep { $_ != $slot } 0 .. $n;
 
-    $fake->policy({
-        handshake => { 'CLUSTER SLOTS' =>
-            map_of([0, $MAX, '127.0.0.1', $fake->port],
-                   map { [$others[$_], $others[$_], $nodes[$_], $dead] }
-                       0 .. $#nodes) },
-        eval      => $PASSED });
+    $fake->policy(cluster_policy(
+        slots_reply([0, $MAX, '127.0.0.1', $fake->port],
+                    map { [$others[$_], $others[$_], $nodes[$_], $dead] }
+                        0 .. $#nodes),
+        eval => $PASSED));
     $fake->drop;
 
     my $expected = join ' ', sort $fake->addr, map { "$_:$dead" } @nodes;
 
     return wait_until(sub {
-        seen(get($nginx, '/?k=a')) eq '200 redis'
+        seen($nginx->get('/?k=a')) eq '200 redis'
         && join(' ', nodes($nginx)) eq $expected
     }, 30);
 }
 
 
 subtest 'more nodes than there is memory for, one after another' => sub {
-    my $fake = RateLimit::FakeRedis->start(policy => { eval => $PASSED,
-        handshake => { 'CLUSTER SLOTS' => "*0\r\n" } });
-    my $nginx = RateLimit::Nginx->start(workers => 1, log => 'warn',
-                                        conf => conf($fake->addr));
+    my $fake = RateLimit::FakeRedis->start(
+        policy => cluster_policy("*0\r\n", eval => $PASSED));
+    my $nginx = RateLimit::Nginx->start(
+        conf($fake->addr, workers => 1, log => 'warn'));
     my ($worker) = $nginx->workers;
     my $n = 0;
 
@@ -153,7 +122,8 @@ subtest 'more nodes than there is memory for, one after another' => sub {
     ok !$nginx->log_like(qr/no room for node|nodes at a time/),
        'there is always room for the next';
 
-    ok $nginx->reload(conf => conf($fake->addr, limits => 40)),
+    ok $nginx->reload(conf($fake->addr, limits => 40,
+                                  log => 'warn')),
        'and room for more limits';
     # those of a worker that was killed are free as well
 
@@ -162,16 +132,15 @@ subtest 'more nodes than there is memory for, one after another' => sub {
     ok new_map($nginx, $fake, 20), 'after a worker has died' for 1 .. 4;
 
     ok !$nginx->log_like(qr/no room for node/), 'still room';
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts('no alerts', except => qr/exited on signal 9/);
+    $nginx->finish(except => qr/exited on signal 9/);
 };
 
 
 subtest 'old and new workers have the same records' => sub {
-    my $fake = RateLimit::FakeRedis->start(policy => { eval => $PASSED,
-        handshake => { 'CLUSTER SLOTS' => "*0\r\n" } });
-    my $nginx = RateLimit::Nginx->start(workers => 2, log => 'warn',
-                                        conf => conf($fake->addr));
+    my $fake = RateLimit::FakeRedis->start(
+        policy => cluster_policy("*0\r\n", eval => $PASSED));
+    my $nginx = RateLimit::Nginx->start(
+        conf($fake->addr, workers => 2, log => 'warn'));
     my $n = 0;
 
     for (1 .. 6) {
@@ -181,8 +150,7 @@ subtest 'old and new workers have the same records' => sub {
 
     is $n, 12, 'reloads in between';
     ok !$nginx->log_like(qr/no room for node/), 'all have room';
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -195,30 +163,28 @@ subtest 'a node that is away takes no other one with it' => sub {
     my ($seed, $well) = @fakes;
     my $dead = dead_port();
     my ($a, $b) = map { RateLimit::Cluster::slot($_) } 'a', 'b';
-    my $map = map_of([0, $MAX, '127.0.0.1', $seed->port],
-                     (map { [$_, $_, "127.9.9.$_", $dead] } 1 .. 60),
-                     [$a, $a, '127.9.8.1', $dead],
-                     [$b, $b, '127.0.0.1', $well->port]);
+    my $map = slots_reply([0, $MAX, '127.0.0.1', $seed->port],
+                          (map { [$_, $_, "127.9.9.$_", $dead] } 1 .. 60),
+                          [$a, $a, '127.9.8.1', $dead],
+                          [$b, $b, '127.0.0.1', $well->port]);
 
-    $_->policy({ eval => $PASSED, handshake => { 'CLUSTER SLOTS' => $map } })
-        for @fakes;
+    $_->policy(cluster_policy($map, eval => $PASSED)) for @fakes;
 
-    my $nginx = RateLimit::Nginx->start(workers => 1, log => 'notice',
-                                        conf => conf($seed->addr,
-        zone => '200k', breaker => 'failures=3 window=600s probe=1h'));
+    my $nginx = RateLimit::Nginx->start(
+        conf($seed->addr, zone => '200k',
+             breaker => 'failures=3 window=600s probe=1h'));
 
-    ok wait_until(sub { seen(get($nginx, '/?k=b')) eq '200 redis' }, 15),
+    ok works($nginx, 15, '/?k=b'),
        'one node is well';
     is $nginx->log_count(qr/"ratelimit_zone" has no room for node/), 1,
        'the log says once that the zone is full';
 
-    is seen(get($nginx, '/?k=a')), '503 closed', 'the other one is away'
+    is seen($nginx->get('/?k=a')), '503 closed', 'the other one is away'
         for 1 .. 10;
-    is seen(get($nginx, '/?k=b')), '200 redis', 'the first one is well still'
+    is seen($nginx->get('/?k=b')), '200 redis', 'the first one is well still'
         for 1 .. 10;
 
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -229,38 +195,32 @@ subtest 'a node that has left is not connected to for good' => sub {
                           eval => $PASSED }) } 1 .. 2;
     my ($seed, $leaves) = @fakes;
     my $slot = RateLimit::Cluster::slot('a');
-    my $before = map_of([0, $MAX, '127.0.0.1', $seed->port],
-                        [$slot, $slot, '127.0.0.1', $leaves->port]);
-    my $after = map_of([0, $MAX, '127.0.0.1', $seed->port]);
+    my $before = slots_reply([0, $MAX, '127.0.0.1', $seed->port],
+                             [$slot, $slot, '127.0.0.1', $leaves->port]);
+    my $after = all_slots('127.0.0.1', $seed->port);
 
-    $_->policy({ eval => $PASSED, handshake => { 'CLUSTER SLOTS' => $before } })
-        for @fakes;
+    $_->policy(cluster_policy($before, eval => $PASSED)) for @fakes;
 
-    my $nginx = RateLimit::Nginx->start(workers => 1, log => 'notice',
-                                        conf => conf($seed->addr));
+    my $nginx = RateLimit::Nginx->start(conf($seed->addr));
     my ($worker) = $nginx->workers;
     my $client = RateLimit::Load::connection($nginx->port);
-    my $ask = sub {
-        $client->write("GET /?k=a HTTP/1.1\r\nHost: a\r\n\r\n");
-    };
 
-    ok wait_until(sub { seen(get($nginx, '/?k=a')) eq '200 redis'
+    ok wait_until(sub { seen($nginx->get('/?k=a')) eq '200 redis'
                         && $leaves->commands('EVALSHA') }, 15), 'it is there';
-    $ask->();
+    $client->send('/?k=a');
     is seen($client->response(10)), '200 redis', 'one client stays';
 
     # the request, then the map, are there when the worker goes on
 
-    $seed->policy({ eval => $PASSED, handshake => {
-        'CLUSTER SLOTS' => { reply => $after, delay => 1000 } } });
-    $leaves->policy({ eval => $PASSED, handshake => {
-        'CLUSTER SLOTS' => $after } });
+    $seed->policy(cluster_policy({ reply => $after, delay => 1000 },
+                                 eval => $PASSED));
+    $leaves->policy(cluster_policy($after, eval => $PASSED));
     $seed->clear;
     $seed->drop;
     ok $seed->wait_commands('CLUSTER', 1), 'the map is asked for';
 
     kill 'STOP', $worker;
-    $ask->();
+    $client->send('/?k=a');
     sleep 2;
     kill 'CONT', $worker;
 
@@ -268,8 +228,7 @@ subtest 'a node that has left is not connected to for good' => sub {
     ok wait_until(sub { $leaves->connections->{open} == 0 }, 30),
        'and the node is left alone';
 
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 

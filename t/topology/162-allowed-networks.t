@@ -7,88 +7,42 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
+use RateLimit::Answer;
 use RateLimit::Cluster;
 use RateLimit::Dns;
 use RateLimit::FakeRedis;
-use RateLimit::Fault;
-use RateLimit::Load;
+use RateLimit::Limiter;
 use RateLimit::Nginx;
-use RateLimit::Util qw(free_port wait_until);
+use RateLimit::Resp;
+use RateLimit::Util qw(wait_until);
 
-my $MAX = 2 ** 14 - 1;
 my $PASSED = ":99000000\r\n";
 
-
-sub bulk { return '$' . length($_[0]) . "\r\n$_[0]\r\n" }
-
-sub map_of {
-    my ($host, $port) = @_;
-
-    return "*1\r\n*3\r\n:0\r\n:$MAX\r\n*3\r\n" . bulk($host) . ":$port\r\n"
-           . bulk('e' x 40);
-}
+# no breaker is in the way for long, nothing is remembered
+my @EAGER = (breaker => 'failures=100 window=100ms probe=100ms',
+             deny_cache => 'off');
 
 
-sub start_nginx {
+# May be at these networks, all that there are if none is named.
+
+sub start {
     my ($shards, $networks, $http) = @_;
 
     $networks = $networks ? "ratelimit_redis_networks $networks;" : '';
-    $http //= '';
 
-    return RateLimit::Nginx->start(workers => 1, log => 'notice',
-                                   conf => <<"EOC");
-    $http
-    ratelimit_shards $shards;
-    $networks
-    ratelimit_redis_password secret;
-    ratelimit_redis_timeout 2s;
-    ratelimit_redis_connect_timeout 2s;
-    ratelimit_on_error closed;
-    ratelimit_breaker failures=100 window=100ms probe=100ms;
-    ratelimit_deny_cache off;
-
-    server {
-        listen 127.0.0.1:%%PORT%%;
-        server_name localhost;
-
-        add_header X-Source \$ratelimit_source always;
-
-        ratelimit_key \$arg_k;
-        ratelimit_capacity 100;
-        ratelimit_rate 120r/h;
-
-        location = /metrics { ratelimit off; ratelimit_metrics; }
-        location / { empty_gif; }
-    }
-EOC
+    return start_nginx($shards, timeout => '2s', @EAGER, capacity => 100,
+                       conf => "ratelimit_redis_password secret; $networks"
+                               . ($http // ''));
 }
 
 
-sub seen {
-    my ($nginx) = @_;
-
-    my $r = RateLimit::Load::get($nginx->port, '/?k=a');
-
-    return join ' ', $r->{status}, $r->{headers}{'x-source'} // '-';
-}
-
+# True: after a while something was.
 
 sub refused {
     my ($nginx) = @_;
 
-    return RateLimit::Fault::_sum(
-        RateLimit::Fault::metrics({ nginx => $nginx }),
-        'topology_events_total', event => 'refused');
-}
-
-
-sub finish {
-    my ($nginx) = @_;
-
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
+    return wait_until(sub { $nginx->get('/?k=a');
+                            $nginx->topology_events('refused') > 0 }, 15);
 }
 
 
@@ -102,11 +56,11 @@ sub start_fake {
 
 my $slot = RateLimit::Cluster::slot('a');
 
-for my $way (['a map', sub { handshake => { 'CLUSTER SLOTS' => map_of(@_) } }],
-             ['MOVED', sub { handshake => { 'CLUSTER SLOTS' => $_[2] },
-                             eval => "-MOVED $slot $_[0]:$_[1]\r\n" }],
-             ['ASK', sub { handshake => { 'CLUSTER SLOTS' => $_[2] },
-                           eval => "-ASK $slot $_[0]:$_[1]\r\n" }])
+for my $way (['a map', sub { cluster_policy(all_slots(@_[0, 1])) }],
+             ['MOVED', sub { cluster_policy($_[2],
+                                 eval => "-MOVED $slot $_[0]:$_[1]\r\n") }],
+             ['ASK', sub { cluster_policy($_[2],
+                               eval => "-ASK $slot $_[0]:$_[1]\r\n") }])
 {
     my ($name, $policy) = @$way;
 
@@ -127,24 +81,24 @@ for my $way (['a map', sub { handshake => { 'CLUSTER SLOTS' => map_of(@_) } }],
         {
             my ($networks, $host, $allowed) = @$case;
             my $what = sprintf '"%s" with "%s"', $host, $networks;
-            my $own = map_of('127.0.0.1', $seed->port);
+            my $own = all_slots('127.0.0.1', $seed->port);
 
-            $node->policy({ eval => $PASSED, handshake =>
-                { 'CLUSTER SLOTS' => map_of($host, $port) } });
-            $seed->policy({ $policy->($host, $port, $own) });
+            $node->policy(cluster_policy(all_slots($host, $port),
+                                         eval => $PASSED));
+            $seed->policy($policy->($host, $port, $own));
             $node->clear;
 
             my $before = $node->connections->{accepted};
-            my $nginx = start_nginx('cluster ' . $seed->addr, $networks);
+            my $nginx = start('cluster ' . $seed->addr, $networks);
 
             if ($allowed) {
-                ok wait_until(sub { seen($nginx) eq '200 redis' }, 15),
+                ok works($nginx, 15, '/?k=a'),
                    "$what: is followed";
-                is refused($nginx), 0, 'nothing is refused';
+                is $nginx->topology_events('refused'), 0, 'nothing is refused';
                 isnt scalar($node->commands('AUTH')), 0, 'and it is trusted';
 
             } else {
-                ok wait_until(sub { seen($nginx); refused($nginx) > 0 }, 15),
+                ok refused($nginx),
                    "$what: is refused";
                 is $node->connections->{accepted}, $before,
                    'no connection, so no password';
@@ -153,7 +107,7 @@ for my $way (['a map', sub { handshake => { 'CLUSTER SLOTS' => map_of(@_) } }],
                    'one line says why';
             }
 
-            finish($nginx);
+            $nginx->finish;
         }
     };
 }
@@ -162,16 +116,16 @@ for my $way (['a map', sub { handshake => { 'CLUSTER SLOTS' => map_of(@_) } }],
 subtest 'addresses that the configuration names are always right' => sub {
     my $node = start_fake();
     my $seed = start_fake();
-    my $map = { 'CLUSTER SLOTS' => map_of('127.0.0.1', $node->port) };
+    my $map = all_slots('127.0.0.1', $node->port);
 
-    $_->policy({ eval => $PASSED, handshake => $map }) for $node, $seed;
+    $_->policy(cluster_policy($map, eval => $PASSED)) for $node, $seed;
 
-    my $nginx = start_nginx('cluster ' . $seed->addr . ' ' . $node->addr,
+    my $nginx = start('cluster ' . $seed->addr . ' ' . $node->addr,
                             '10.0.0.0/8');
 
-    ok wait_until(sub { seen($nginx) eq '200 redis' }, 15), 'passed';
-    is refused($nginx), 0, 'nothing is refused';
-    finish($nginx);
+    ok works($nginx, 15, '/?k=a'), 'passed';
+    is $nginx->topology_events('refused'), 0, 'nothing is refused';
+    $nginx->finish;
 };
 
 
@@ -186,27 +140,25 @@ subtest 'a name is where DNS says' => sub {
 
     for my $case (['near.test', 1], ['both.test', 1], ['far.test', 0]) {
         my ($host, $allowed) = @$case;
-        my $map = map_of($host, $node->port);
+        my $map = all_slots($host, $node->port);
 
-        $_->policy({ eval => $PASSED,
-                     handshake => { 'CLUSTER SLOTS' => $map } })
-            for $node, $seed;
+        $_->policy(cluster_policy($map, eval => $PASSED)) for $node, $seed;
 
         my $before = $node->connections->{accepted};
-        my $nginx = start_nginx('cluster ' . $seed->addr, '127.0.0.3',
+        my $nginx = start('cluster ' . $seed->addr, '127.0.0.3',
                                 $resolver);
 
         if ($allowed) {
-            ok wait_until(sub { seen($nginx) eq '200 redis' }, 15),
+            ok works($nginx, 15, '/?k=a'),
                "$host: is followed";
 
         } else {
-            ok wait_until(sub { seen($nginx); refused($nginx) > 0 }, 15),
+            ok refused($nginx),
                "$host: is refused";
             is $node->connections->{accepted}, $before, 'no connection';
         }
 
-        finish($nginx);
+        $nginx->finish;
     }
 };
 
@@ -214,33 +166,27 @@ subtest 'a name is where DNS says' => sub {
 subtest 'a master by sentinels' => sub {
     my $master = start_fake(handshake => {
         ROLE => "*3\r\n" . bulk('master') . ":0\r\n*0\r\n" });
-    my $says = sub {
-        my ($host) = @_;
-
-        return { handshake => { 'SENTINEL GET-MASTER-ADDR-BY-NAME' =>
-                     "*2\r\n" . bulk($host) . bulk($master->port) } };
-    };
     my $sentinel = start_fake();
 
     for my $case (['', 1], ['127.0.0.0/8', 1], ['10.0.0.0/8', 0]) {
         my ($networks, $allowed) = @$case;
 
-        $sentinel->policy($says->('127.0.0.1'));
+        $sentinel->policy(sentinel_policy($master->addr));
 
         my $before = $master->connections->{accepted};
-        my $nginx = start_nginx('sentinel=m ' . $sentinel->addr, $networks);
+        my $nginx = start('sentinel=m ' . $sentinel->addr, $networks);
 
         if ($allowed) {
-            ok wait_until(sub { seen($nginx) eq '200 redis' }, 15),
+            ok works($nginx, 15, '/?k=a'),
                "with \"$networks\": is followed";
 
         } else {
-            ok wait_until(sub { seen($nginx); refused($nginx) > 0 }, 15),
+            ok refused($nginx),
                "with \"$networks\": is refused";
             is $master->connections->{accepted}, $before, 'no connection';
         }
 
-        finish($nginx);
+        $nginx->finish;
     }
 };
 

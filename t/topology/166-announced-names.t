@@ -7,97 +7,35 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
+use RateLimit::Answer;
 use RateLimit::Cluster;
 use RateLimit::Dns;
 use RateLimit::FakeRedis;
+use RateLimit::Limiter;
 use RateLimit::Load;
-use RateLimit::Nginx;
 use RateLimit::Redis;
+use RateLimit::Resp;
 use RateLimit::Sentinel;
 use RateLimit::Util qw(dead_port slurp wait_until);
 
 my $MAX = 2 ** 14 - 1;
 my $PASSED = ":99000000\r\n";
 
+# no breaker is in the way for long, nothing is remembered
+my @EAGER = (breaker => 'failures=100 window=100ms probe=100ms',
+             deny_cache => 'off', timeout => '5s', capacity => 5);
+
 my $dns = RateLimit::Dns->start;
 my $RESOLVER = 'resolver ' . $dns->addr . ' valid=1s ipv6=off;'
                . 'resolver_timeout 2s;';
 
 
-sub bulk  { return '$' . length($_[0]) . "\r\n$_[0]\r\n" }
-sub array { return '*' . @_ . "\r\n" . join '', map { bulk($_) } @_ }
-
-sub map_of {
-    my (@ranges) = @_;
-
-    return '*' . @ranges . "\r\n" . join '', map {
-        my ($from, $to, $host, $port) = @$_;
-
-        "*3\r\n:$from\r\n:$to\r\n*3\r\n" . bulk($host) . ":$port\r\n"
-        . bulk('e' x 40)
-    } @ranges;
-}
-
-
-sub start_nginx {
-    my ($shards, $resolver, %opt) = @_;
-
-    return RateLimit::Nginx->start(workers => 1, log => 'notice',
-                                   conf => <<"EOC", %opt);
-    $resolver
-    ratelimit_shards $shards;
-    ratelimit_redis_timeout 5s;
-    ratelimit_redis_connect_timeout 5s;
-    ratelimit_on_error closed;
-    ratelimit_breaker failures=100 window=100ms probe=100ms;
-    ratelimit_deny_cache off;
-
-    server {
-        listen 127.0.0.1:%%PORT%%;
-        server_name localhost;
-
-        add_header X-Source \$ratelimit_source always;
-
-        ratelimit_key \$arg_k;
-        ratelimit_capacity 5;
-        ratelimit_rate 0r/s;
-
-        location = /metrics { ratelimit off; ratelimit_metrics; }
-        location /short { ratelimit_redis_timeout 400ms; empty_gif; }
-        location / { empty_gif; }
-    }
-EOC
-}
-
-
-sub seen {
-    my ($nginx, $path) = @_;
-
-    my $r = RateLimit::Load::get($nginx->port, $path // '/short?k=a');
-
-    return join ' ', $r->{status}, $r->{headers}{'x-source'} // '-';
-}
-
-
 sub nodes {
     my ($nginx) = @_;
 
-    return { RateLimit::Load::get($nginx->port, '/metrics')->{body} =~
+    return { $nginx->get('/metrics')->{body} =~
                  /^nginx_ratelimit_shard_node\{shard="([^"]+)",node="([^"]+)"/mg
            };
-}
-
-
-sub finish {
-    my ($nginx, @workers) = @_;
-
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-    is_deeply [$nginx->workers], \@workers, 'the worker is the same'
-        if @workers;
-    ok $nginx->stop, 'nginx leaves by itself';
-    $nginx->no_alerts;
-    unlike $nginx->error_log, qr/[^\x20-\x7e\n]/, 'nothing raw in the log';
 }
 
 
@@ -133,12 +71,13 @@ subtest 'a real cluster' => sub {
         return $n == 2;
     }, 30), 'both know both names';
 
-    my $nginx = start_nginx('cluster ' . $one->addr, $RESOLVER);
+    my $nginx = start_nginx('cluster ' . $one->addr, @EAGER,
+                           conf => $RESOLVER);
 
     # one of them is the seed, which is where the configuration says
 
     ok wait_until(sub {
-        seen($nginx, "/?k=warm$_") for 1 .. 10;
+        seen($nginx->get("/?k=warm$_")) for 1 .. 10;
         return (nodes($nginx)->{'two.test:' . $two->port} // '')
                eq '127.0.0.2:' . $two->port;
     }, 30), 'a node has its name, and is where DNS says';
@@ -156,18 +95,18 @@ subtest 'a real cluster' => sub {
     my $n = 0;
     $n++ while $owners->[RateLimit::Cluster::slot("m$n")] != $one;
 
-    is seen($nginx, "/?k=m$n"), '200 redis', 'before';
+    is seen($nginx->get("/?k=m$n")), '200 redis', 'before';
     $cluster->move_slot(RateLimit::Cluster::slot("m$n"), $two);
     like $one->try('GET', "m$n") . '', qr/^MOVED \d+ two\.test:/, 'MOVED';
-    is seen($nginx, "/?k=m$n"), '200 redis', 'is followed';
-    finish($nginx);
+    is seen($nginx->get("/?k=m$n")), '200 redis', 'is followed';
+    $nginx->finish(printable => 1);
 
     # as before, addresses that come with names will do
 
-    $nginx = start_nginx('cluster ' . $one->addr, '');
-    ok wait_until(sub { seen($nginx, '/?k=other') eq '200 redis' }, 15),
+    $nginx = start_nginx('cluster ' . $one->addr, @EAGER);
+    ok works($nginx, 15, '/?k=other'),
        'without a resolver: by the addresses that come along';
-    finish($nginx);
+    $nginx->finish(printable => 1);
 };
 
 
@@ -176,45 +115,45 @@ subtest 'a name alone' => sub {
                           bind => ['127.0.0.1', '127.0.0.2']) } 1 .. 2;
     my ($seed, $node) = @fakes;
     my $slot = RateLimit::Cluster::slot('a');
-    my $own = map_of([0, $MAX, '127.0.0.1', $seed->port]);
-    my $map = map_of([0, $MAX, 'node.test', $node->port]);
+    my $own = all_slots('127.0.0.1', $seed->port);
+    my $map = all_slots('node.test', $node->port);
     my %ways = (
-        'in a map' => { handshake => { 'CLUSTER SLOTS' => $map } },
-        map { ("by $_" => { handshake => { 'CLUSTER SLOTS' => $own },
-                   eval => "-$_ $slot Node.TEST:" . $node->port . "\r\n" })
+        'in a map' => cluster_policy($map),
+        map { ("by $_" => cluster_policy($own,
+                   eval => "-$_ $slot Node.TEST:" . $node->port . "\r\n"))
             } 'MOVED', 'ASK');
 
     for my $way (sort keys %ways) {
         $seed->policy($ways{$way});
-        $node->policy({ eval => $PASSED,
-                        handshake => { 'CLUSTER SLOTS' =>
-                            $way =~ /map/ ? $map : $own } });
+        $node->policy(cluster_policy($way =~ /map/ ? $map : $own,
+                                     eval => $PASSED));
         $dns->name('node.test', a => ['127.0.0.1']);
 
-        my $nginx = start_nginx('cluster ' . $seed->addr, '');
+        my $nginx = start_nginx('cluster ' . $seed->addr, @EAGER);
 
         ok $nginx->wait_log(qr/names a node of its cluster "(?i:node\.test)", /,
-                            1) || (seen($nginx) && $nginx->wait_log(
+                            1) || (seen($nginx->get('/short?k=a')) && $nginx->wait_log(
                qr/and no address: set "resolver" in nginx, or have the cluster/,
                15)), "$way, and no resolver: the log says what to do";
-        is seen($nginx), '503 closed', 'and it is not used';
-        finish($nginx);
+        is seen($nginx->get('/short?k=a')), '503 closed', 'and it is not used';
+        $nginx->finish(printable => 1);
 
-        $nginx = start_nginx('cluster ' . $seed->addr, $RESOLVER);
-        ok wait_until(sub { seen($nginx) eq '200 redis' }, 15),
+        $nginx = start_nginx('cluster ' . $seed->addr, @EAGER,
+                           conf => $RESOLVER);
+        ok works($nginx, 15, '/short?k=a'),
            "$way, with a resolver: is followed";
 
         if ($way =~ /map/) {
             $dns->name('node.test', a => ['127.0.0.2']);
             ok wait_until(sub {
-                seen($nginx);
+                seen($nginx->get('/short?k=a'));
                 (nodes($nginx)->{'node.test:' . $node->port} // '')
                     eq '127.0.0.2:' . $node->port
             }, 15), 'and when it moves';
-            is seen($nginx), '200 redis', 'passed';
+            is seen($nginx->get('/short?k=a')), '200 redis', 'passed';
         }
 
-        finish($nginx);
+        $nginx->finish(printable => 1);
     }
 };
 
@@ -223,45 +162,43 @@ subtest 'names of all kinds, and many' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => { eval => $PASSED });
     my $port = $fake->port;
     my $dead = dead_port();
-    my $good = map_of([0, $MAX, '127.0.0.1', $port]);
+    my $good = all_slots('127.0.0.1', $port);
     my @maps = (
-        (map { [$_, map_of([0, $MAX, $_, $port])] }
+        (map { [$_, all_slots($_, $port)] }
              'no.such.test', 'a..b', '.', '.a', '-', 'a/b', 'unix:/tmp/x', '%s',
              'a' x 64, join('.', ('a' x 60) x 4), 'x' x 255, '1.2.3', '::zz',
              '_a.test'),
-        ['thousands', map_of(map { [$_, $_, "n$_.many.test", $dead] }
+        ['thousands', slots_reply(map { [$_, $_, "n$_.many.test", $dead] }
                                  0 .. $MAX)],
-        ['others', map_of(map { [$_, $_, "m$_.many.test", $dead] }
+        ['others', slots_reply(map { [$_, $_, "m$_.many.test", $dead] }
                               0 .. $MAX)],
     );
 
-    $fake->policy({ eval => $PASSED,
-                    handshake => { 'CLUSTER SLOTS' => $good } });
+    $fake->policy(cluster_policy($good, eval => $PASSED));
 
-    my $nginx = start_nginx('cluster ' . $fake->addr, $RESOLVER);
+    my $nginx = start_nginx('cluster ' . $fake->addr, @EAGER,
+                           conf => $RESOLVER);
     my ($worker) = $nginx->workers;
     my $memory = sub {
         slurp("/proc/$worker/status") =~ /^RssAnon:\s+(\d+) kB/m ? $1 : 0
     };
     my @wrong;
 
-    ok wait_until(sub { seen($nginx) eq '200 redis' }, 15), 'before';
+    ok works($nginx, 15, '/short?k=a'), 'before';
 
     my $before = $memory->();
 
     for my $case (@maps) {
         my ($name, $map) = @$case;
 
-        $fake->policy({ eval => $PASSED,
-                        handshake => { 'CLUSTER SLOTS' => $map } });
+        $fake->policy(cluster_policy($map, eval => $PASSED));
         $fake->drop;
-        seen($nginx) for 1 .. 3;
+        seen($nginx->get('/short?k=a')) for 1 .. 3;
 
-        $fake->policy({ eval => $PASSED,
-                        handshake => { 'CLUSTER SLOTS' => $good } });
+        $fake->policy(cluster_policy($good, eval => $PASSED));
         $fake->drop;
 
-        wait_until(sub { seen($nginx) eq '200 redis' }, 20)
+        works($nginx, 20, '/short?k=a')
             or push @wrong, $name;
     }
 
@@ -275,7 +212,7 @@ subtest 'names of all kinds, and many' => sub {
                'a worker has no more memory than it can use (kB)';
     }
 
-    finish($nginx, $worker);
+    $nginx->finish(same_workers => 1, printable => 1);
 };
 
 
@@ -315,18 +252,19 @@ subtest 'real sentinels' => sub {
 
     $dns->name('localhost', a => ['127.0.0.1']);
 
-    my $nginx = start_nginx('sentinel=mymaster ' . $sentinel->addr, '');
+    my $nginx = start_nginx('sentinel=mymaster ' . $sentinel->addr, @EAGER);
 
     ok $nginx->wait_log(qr/as "localhost", which is no address: set "resolver" /
                         . '', 15)
        || $nginx->wait_log(qr/set "resolver" in nginx/, 1),
        'no resolver: the log says what to do';
-    is seen($nginx), '503 closed', 'and it is not used';
-    finish($nginx);
+    is seen($nginx->get('/short?k=a')), '503 closed', 'and it is not used';
+    $nginx->finish(printable => 1);
 
-    $nginx = start_nginx('sentinel=mymaster ' . $sentinel->addr, $RESOLVER);
+    $nginx = start_nginx('sentinel=mymaster ' . $sentinel->addr, @EAGER,
+                           conf => $RESOLVER);
 
-    ok wait_until(sub { seen($nginx, '/short?k=s') eq '200 redis' }, 15),
+    ok works($nginx, 15, '/short?k=s'),
        'with one: it is followed';
     ok $nginx->log_like(qr/the master is localhost:\d+, says sentinel/),
        'the log has its name';
@@ -342,17 +280,17 @@ subtest 'real sentinels' => sub {
        'which is heard of';
 
     my $calls = $two->calls('evalsha');
-    ok wait_until(sub { seen($nginx, '/short?k=t' . rand) eq '200 redis'
+    ok wait_until(sub { seen($nginx->get('/short?k=t' . rand)) eq '200 redis'
                         && $two->calls('evalsha') > $calls }, 15),
        'the new one is used';
 
     # new workers begin with what was known last
 
     ok $nginx->reload, 'a reload';
-    ok wait_until(sub { seen($nginx, '/short?k=u' . rand) eq '200 redis' }, 15),
+    ok wait_until(sub { seen($nginx->get('/short?k=u' . rand)) eq '200 redis' }, 15),
        'and it is still used';
 
-    finish($nginx);
+    $nginx->finish(printable => 1);
 };
 
 
@@ -362,32 +300,30 @@ subtest 'a master whose name moves' => sub {
             eval => $PASSED, handshake => {
                 ROLE => "*3\r\n" . bulk('master') . ":0\r\n*0\r\n" } }) } 1 .. 2;
     my ($one, $two) = @servers;
-    my $sentinel = RateLimit::FakeRedis->start(policy => { handshake => {
-        'SENTINEL GET-MASTER-ADDR-BY-NAME' => array('Master.Test', $one->port),
-        SUBSCRIBE => "*3\r\n" . bulk('subscribe') . bulk('+switch-master')
-                     . ":1\r\n",
-        PING      => array('pong', '') } });
+    my $sentinel = RateLimit::FakeRedis->start(
+        policy => sentinel_policy(array('Master.Test', $one->port)));
 
     $dns->name('master.test', a => ['127.0.0.1']);
 
-    my $nginx = start_nginx('sentinel=m ' . $sentinel->addr, $RESOLVER);
+    my $nginx = start_nginx('sentinel=m ' . $sentinel->addr, @EAGER,
+                           conf => $RESOLVER);
 
-    ok wait_until(sub { seen($nginx) eq '200 redis' }, 15), 'before';
+    ok works($nginx, 15, '/short?k=a'), 'before';
     $dns->name('master.test', a => ['127.0.0.2']);
     ok $nginx->wait_log(qr/ratelimit shard m: addresses are 127\.0\.0\.2 now/,
                         15), 'DNS says that it is elsewhere';
-    ok wait_until(sub { seen($nginx) eq '200 redis' }, 15), 'after';
+    ok works($nginx, 15, '/short?k=a'), 'after';
 
     # a switch to another name: nothing more goes to the old one
 
     $dns->name('next.test', a => ['127.0.0.1'], delay => 300);
     $one->clear;
-    $sentinel->push(array('message', '+switch-master', join ' ', 'm',
-        'master.test', $one->port, 'next.test', $two->port));
+    $sentinel->push(switch_event('m', 'master.test', $one->port,
+                                 'next.test', $two->port));
     ok $nginx->wait_log(qr/the master is next\.test:\d+ now, and was master/,
                         15), 'a switch';
     my $calls = () = $one->commands('EVALSHA');
-    is seen($nginx, '/?k=b'), '200 redis', 'a request waits for the name';
+    is seen($nginx->get('/?k=b')), '200 redis', 'a request waits for the name';
     is scalar(() = $one->commands('EVALSHA')), $calls,
        'and does not go to the old one';
     cmp_ok scalar(() = $two->commands('EVALSHA')), '>', 0, 'but to the new one';
@@ -395,12 +331,11 @@ subtest 'a master whose name moves' => sub {
     # names without sense leave all as it is
 
     for my $name ('a b', 'a..b', "x\x01y", 'y' x 300, '') {
-        $sentinel->push(array('message', '+switch-master',
-            "m next.test 1 $name " . $two->port));
+        $sentinel->push(switch_event("m next.test 1 $name " . $two->port));
     }
 
-    is seen($nginx, '/?k=c'), '200 redis', 'others are not followed';
-    finish($nginx);
+    is seen($nginx->get('/?k=c')), '200 redis', 'others are not followed';
+    $nginx->finish(printable => 1);
 };
 
 

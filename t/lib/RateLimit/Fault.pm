@@ -72,8 +72,6 @@ package RateLimit::Fault;
 use strict;
 use warnings;
 
-use Carp ();
-use JSON::PP ();
 use List::Util qw(sum0);
 use POSIX ();
 use Storable ();
@@ -81,6 +79,7 @@ use Test::More ();
 use Time::HiRes qw(time);
 
 use RateLimit::Load;
+use RateLimit::Metrics;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(patience slurp wait_until);
@@ -179,38 +178,13 @@ sub reload {
 
 # ---- what nginx says about itself
 
-sub metrics {
-    my ($self) = @_;
-
-    my $response = RateLimit::Load::get($self->{nginx}->port,
-                                        '/metrics?format=json');
-
-    Carp::croak("no metrics: $response->{status}")
-        unless $response->{status} == 200;
-
-    return JSON::PP::decode_json($response->{body});
-}
+sub metrics { $_[0]{nginx}->metrics }
 
 
 sub metric {
-    my ($self, $name, %labels) = @_;
+    my ($self, @which) = @_;
 
-    return _sum($self->metrics, $name, %labels);
-}
-
-
-# A name that does not exist would be a test that can't fail.
-
-sub _sum {
-    my ($metrics, $name, %labels) = @_;
-
-    my $samples = $metrics->{"nginx_ratelimit_$name"}
-                  // Carp::croak("no metric \"$name\"");
-
-    return sum0 map { $_->{value} }
-           grep { my $sample = $_;
-                  !grep { ($sample->{$_} // '') ne $labels{$_} } keys %labels }
-           @$samples;
+    return $self->{nginx}->metric(@which);
 }
 
 
@@ -245,11 +219,11 @@ sub works {
         $self->ask('works' . $n++, 1) for 1 .. 4;
 
         my $metrics = $self->metrics;
-        my $shards = _sum($metrics, 'breaker_state');
+        my $sum = sub { RateLimit::Metrics::sum($metrics, @_) };
+        my $shards = $sum->('breaker_state');
 
-        return _sum($metrics, 'breaker_state', state => 'distributed')
-               == $shards
-               && _sum($metrics, 'redis_connections')
+        return $sum->('breaker_state', state => 'distributed') == $shards
+               && $sum->('redis_connections')
                   == $shards * $self->{nginx}->workers;
     }, $timeout // 10);
 }
@@ -585,9 +559,7 @@ sub finish {
 
     local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-    Test::More::ok($self->{nginx}->stop, 'nginx leaves by itself');
-    $self->{nginx}->no_alerts('nothing alarming in the log up to its end',
-                              except => $opt{alerts});
+    $self->{nginx}->finish(except => $opt{alerts});
 }
 
 
@@ -618,8 +590,8 @@ sub result { $_[0]{result} }
 sub metric {
     my ($self, @what) = @_;
 
-    return RateLimit::Fault::_sum($self->{after}{metrics}, @what)
-           - RateLimit::Fault::_sum($self->{before}{metrics}, @what);
+    return RateLimit::Metrics::sum($self->{after}{metrics}, @what)
+           - RateLimit::Metrics::sum($self->{before}{metrics}, @what);
 }
 
 

@@ -17,6 +17,7 @@ package RateLimit::Load;
 #   my @r = RateLimit::Load::pipeline($port, [$raw1, $raw2], timeout => 10);
 #   my $c = RateLimit::Load::connection($port);
 #   $c->write($bytes);  $c->response($timeout, $method);  $c->close;
+#   $c->send($path, %headers);            # writes a request; gives $c
 #
 #   my $res = RateLimit::Load::run(
 #       port        => $port,             # or: targets => [$port1, $port2],
@@ -342,6 +343,16 @@ sub write {
     }
 
     return 1;
+}
+
+
+sub send {
+    my ($self, $path, %headers) = @_;
+
+    $self->write(RateLimit::Load::format_request({ path => $path,
+                                                   headers => \%headers }));
+
+    return $self;
 }
 
 

@@ -13,6 +13,8 @@ package RateLimit::Nginx;
 #       log     => 'debug',                          # default info
 #       load    => ['other.so'],    # default: RATELIMIT_MODULE, if set
 #       warnings => 1,              # also about the long timeouts of tests
+#       reuseport => 1,             # a socket for each worker, so that all of
+#                                   # them get connections
 #   );
 #
 # Texts may hold %%PORT%% (the listening port; %%PORT2%%, %%PORT3%%, ... are
@@ -31,7 +33,20 @@ package RateLimit::Nginx;
 #                               # "notice fallback, failure: closed",
 #                               # "error circuit_open, failure: refused",
 #                               # "error distributed again", ...
+#   $nginx->get('/x', 'X-Api-Key' => 'a');      # a response of RateLimit::Load
+#   $nginx->begin('/x')->response;      # in two steps, on a connection
+#   $nginx->metrics;            # of RateLimit::Metrics, where "/metrics" is that
+#   $nginx->metric('redis_calls_total', shard => $addr);    # the sum of these
+#   $nginx->topology_events('moved');           # nginx_ratelimit_topology_...
+#   $nginx->descriptors;        # that all workers have open,
+#   $nginx->memory;             # and kB that are theirs alone
 #   $nginx->stop;               # QUIT, awaited; true if it left by itself
+#   $nginx->finish;             # tests: it leaves by itself, with nothing alarming
+#                               # in its log.  Options, and further tests:
+#       timeout   => 20,        # s, in which it leaves
+#       except    => qr/signal 9/,      # lines of this kind are fine
+#       same_workers => 1,      # as since its start, or the last reload
+#       printable => 1          # there is nothing else in the log
 #   $nginx->start;              # again, same ports and folder
 #   $nginx->alerts;             # lines that are [alert], [emerg], [crit], or
 #                               # come from a sanitizer or valgrind
@@ -58,9 +73,12 @@ use warnings;
 use File::Path ();
 use File::Spec ();
 use IO::Socket::INET ();
+use List::Util qw(sum0);
 use Scalar::Util ();
 use Test::Builder ();
 
+use RateLimit::Load ();
+use RateLimit::Metrics ();
 use RateLimit::Util qw(
     free_port wait_until slurp temp_dir spawn reap alive keep_files log_trouble
 );
@@ -118,7 +136,10 @@ sub start {
             return $self->_is_up;
         }, 15);
 
-        return $self if $ready && !defined $status;
+        if ($ready && !defined $status) {
+            $self->{first} = [$self->workers];
+            return $self;
+        }
 
         my $log = slurp("$self->{dir}/stderr")
                   . substr $self->error_log, $from;
@@ -160,6 +181,54 @@ sub url {
     my ($self, $path) = @_;
 
     return 'http://127.0.0.1:' . $self->port . ($path // '/');
+}
+
+
+sub get {
+    my ($self, @request) = @_;
+
+    return RateLimit::Load::get($self->port, @request);
+}
+
+
+sub begin {
+    my ($self, @request) = @_;
+
+    return RateLimit::Load::connection($self->port)->send(@request);
+}
+
+
+sub metrics { return RateLimit::Metrics::fetch($_[0]->port) }
+
+
+sub metric {
+    my ($self, @which) = @_;
+
+    return RateLimit::Metrics::sum($self->metrics, @which);
+}
+
+
+sub topology_events {
+    my ($self, $event) = @_;
+
+    return $self->metric('topology_events_total', event => $event);
+}
+
+
+sub descriptors {
+    my ($self) = @_;
+
+    return scalar(() = map { glob "/proc/$_/fd/*" } $self->workers);
+}
+
+
+# The zone, which is shared, is not among it.
+
+sub memory {
+    my ($self) = @_;
+
+    return sum0 map { slurp("/proc/$_/status") =~ /^RssAnon:\s+(\d+) kB/m }
+                $self->workers;
 }
 
 
@@ -220,6 +289,7 @@ sub reload {
     die "nginx did not reload:\n" . substr($self->error_log, $from) unless $up;
 
     $self->{old}{$_} = 1 for @old;
+    $self->{first} = [$self->workers];
 
     return 1;
 }
@@ -387,6 +457,31 @@ sub no_alerts {
 }
 
 
+sub finish {
+    my ($self, %opt) = @_;
+
+    local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+    my $test = Test::Builder->new;
+
+    if ($opt{same_workers}) {
+        my @workers = $self->workers;
+        $test->is_eq("@workers", "@{ $self->{first} }",
+                     'the workers are the same');
+    }
+
+    $test->ok($self->stop($opt{timeout}), 'nginx leaves by itself');
+    $self->no_alerts(undef, except => $opt{except});
+
+    if ($opt{printable}) {
+        $test->unlike($self->error_log, qr/[^\x20-\x7e\n]/,
+                      'nothing raw in the log');
+    }
+
+    return;
+}
+
+
 sub test_config {
     my ($class, %opt) = @_;
 
@@ -439,9 +534,10 @@ sub _write_config {
                         @{ $opt->{load} };
     my $user = $> == 0 ? 'user root;' : '';
     my $master = $opt->{master} ? 'on' : 'off';
+    my $reuseport = $opt->{reuseport} ? ' reuseport' : '';
     my $server = !defined $opt->{server} ? '' : <<"EOC";
     server {
-        listen 127.0.0.1:%%PORT%%;
+        listen 127.0.0.1:%%PORT%%$reuseport;
         server_name localhost;
 
 $opt->{server}
