@@ -14,7 +14,7 @@
 #include <ngx_http.h>
 
 #include "conf/ngx_rl_conf.h"
-#include "script/ngx_rl_script.h"
+#include "pure/ngx_rl_claim.h"
 
 
 typedef struct {

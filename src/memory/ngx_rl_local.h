@@ -14,7 +14,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "script/ngx_rl_script.h"
+#include "pure/ngx_rl_claim.h"
 #include "memory/ngx_rl_zone.h"
 
 

@@ -50,7 +50,6 @@ static long long ngx_rl_eval_take(char **command,
     ngx_rl_eval_t *eval, unsigned with_text);
 static int ngx_rl_eval_fits(const ngx_rl_eval_t *eval,
     const ngx_rl_call_t *call);
-static int ngx_rl_claim_same(const ngx_rl_claim_t *a, const ngx_rl_claim_t *b);
 static int ngx_rl_eval_alike(const ngx_rl_call_t *a, const ngx_rl_call_t *b);
 static int ngx_rl_eval_states(ngx_rl_call_t *call,
     ngx_rl_reply_t *const *element, size_t n);
@@ -211,14 +210,6 @@ ngx_rl_eval_number(ngx_rl_eval_t *eval, ngx_rl_call_t *call)
     eval->nnumbers = numbers;
 
     return 1;
-}
-
-
-static int
-ngx_rl_claim_same(const ngx_rl_claim_t *a, const ngx_rl_claim_t *b)
-{
-    return a->hash[0] == b->hash[0] && a->hash[1] == b->hash[1]
-           && a->len == b->len && memcmp(a->key, b->key, a->len) == 0;
 }
 
 

@@ -9,13 +9,10 @@
 #define _NGX_RL_SCRIPT_H_INCLUDED_
 
 
-#include "pure/ngx_rl_decision.h"
+#include "pure/ngx_rl_claim.h"
 #include "pure/ngx_rl_failure.h"
 #include "pure/ngx_rl_reply.h"
 
-
-/* limits that one request may meet */
-#define NGX_RL_CLAIMS   16
 
 /*
  * Time to live of a key, ms: if its bucket never refills, a year, which the
@@ -23,22 +20,6 @@
  */
 #define NGX_RL_TTL_NEVER  31536000000ULL        /* 365 days */
 #define NGX_RL_TTL_MAX    3155760000000ULL      /* 100 years */
-
-
-/* what a request wants of one limit, and what came of it */
-
-typedef struct {
-    const char        *key;       /* Redis's */
-    size_t             len;
-    uint64_t           hash[2];   /* of the key and its shard */
-    uint64_t           limit;     /* any number for it, in this
-                                     machine's memory */
-    ngx_rl_bucket_t    bucket;
-    unsigned           shadow:1;  /* denies nobody but itself */
-
-    int64_t            state[NGX_RL_STATES];
-    ngx_rl_decision_t  decision;
-} ngx_rl_claim_t;
 
 
 /* the claims of one request that go to one server together */

@@ -13,7 +13,7 @@
 
 #include "topology/ngx_rl_server.h"
 #include "memory/ngx_rl_local.h"
-#include "script/ngx_rl_script.h"
+#include "pure/ngx_rl_claim.h"
 
 
 void ngx_rl_lease_init(ngx_cycle_t *cycle,

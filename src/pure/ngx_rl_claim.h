@@ -1,0 +1,44 @@
+
+/*
+ * A claim: what one request wants of one limit, and what came of it.  Pure.
+ */
+
+
+#ifndef _NGX_RL_CLAIM_H_INCLUDED_
+#define _NGX_RL_CLAIM_H_INCLUDED_
+
+
+#include <string.h>
+
+#include "pure/ngx_rl_decision.h"
+
+
+/* limits that one request may meet */
+#define NGX_RL_CLAIMS  16
+
+
+typedef struct {
+    const char        *key;       /* in Redis */
+    size_t             len;
+    uint64_t           hash[2];   /* of the key and its shard */
+    uint64_t           limit;     /* any number for it, in this
+                                     machine's memory */
+    ngx_rl_bucket_t    bucket;
+    unsigned           shadow:1;  /* denies nobody but itself */
+
+    int64_t            state[NGX_RL_STATES];
+    ngx_rl_decision_t  decision;
+} ngx_rl_claim_t;
+
+
+/* whether two claims are for the same key */
+
+static inline int
+ngx_rl_claim_same(const ngx_rl_claim_t *a, const ngx_rl_claim_t *b)
+{
+    return a->hash[0] == b->hash[0] && a->hash[1] == b->hash[1]
+           && a->len == b->len && memcmp(a->key, b->key, a->len) == 0;
+}
+
+
+#endif /* _NGX_RL_CLAIM_H_INCLUDED_ */
