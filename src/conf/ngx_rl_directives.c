@@ -9,6 +9,7 @@
 
 
 #include "conf/ngx_rl_directives.h"
+#include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_address.h"
 
 
@@ -76,9 +77,7 @@ ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     for (i = 1; i < cf->args->nelts; i++) {
 
         for (j = 1; j < i; j++) {
-            if (value[i].len == value[j].len
-                && ngx_strcmp(value[i].data, value[j].data) == 0)
-            {
+            if (ngx_rl_str_equal(&value[i], &value[j])) {
                 ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                    "duplicate limit \"%V\" in \"%V\"",
                                    &value[i], &cmd->name);

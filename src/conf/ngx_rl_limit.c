@@ -1,5 +1,6 @@
 
 #include "conf/ngx_rl_limit.h"
+#include "core/ngx_rl_core.h"
 
 
 #define NGX_RL_LIMIT_NAME_MAX    64
@@ -307,9 +308,7 @@ ngx_rl_limit_find(ngx_array_t *limits, ngx_str_t *name)
     limit = limits->elts;
 
     for (i = 0; i < limits->nelts; i++) {
-        if (limit[i]->name.len == name->len
-            && ngx_memcmp(limit[i]->name.data, name->data, name->len) == 0)
-        {
+        if (ngx_rl_str_equal(&limit[i]->name, name)) {
             return limit[i];
         }
     }
@@ -479,9 +478,7 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
 
         for (e = ngx_rl_algorithms; e->name.len; e++) {
 
-            if (e->name.len == text.len
-                && ngx_strncmp(e->name.data, text.data, text.len) == 0)
-            {
+            if (ngx_rl_str_equal(&e->name, &text)) {
                 limit->terms.algorithm = e->value;
                 return NGX_OK;
             }
@@ -496,11 +493,7 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
 
     for (i = 0; ngx_rl_limit_params[i].name.len; i++) {
 
-        if (ngx_rl_limit_params[i].name.len != name.len
-            || ngx_strncmp(ngx_rl_limit_params[i].name.data,
-                           name.data, name.len)
-            != 0)
-        {
+        if (!ngx_rl_str_equal(&ngx_rl_limit_params[i].name, &name)) {
             continue;
         }
 

@@ -1,5 +1,6 @@
 
 #include "conf/ngx_rl_statement.h"
+#include "core/ngx_rl_core.h"
 
 
 #define NGX_RL_STATEMENT_NAME  64
@@ -59,9 +60,7 @@ ngx_rl_statement_lookup(ngx_conf_t *cf, ngx_rl_main_conf_t *rmcf)
         for (s = next; s; s = ngx_rl_statement_next(s)) {
 
             if (s->line == conf[i]->line
-                && s->file.len == conf[i]->file.len
-                && ngx_memcmp(s->file.data, conf[i]->file.data, s->file.len)
-                == 0
+                && ngx_rl_str_equal(&s->file, &conf[i]->file)
                 && ngx_rl_statement_block(s))
             {
                 conf[i]->block = s;

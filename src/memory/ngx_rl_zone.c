@@ -18,6 +18,7 @@
 
 
 #include "memory/ngx_rl_zone.h"
+#include "core/ngx_rl_core.h"
 #include "pure/ngx_rl_hash.h"
 
 
@@ -531,10 +532,7 @@ ngx_rl_zone_named(ngx_rl_zone_t *zone,
             continue;
         }
 
-        if (record->name.len == ask->name->len
-            && ngx_memcmp(record->name.data, ask->name->data, ask->name->len)
-            == 0)
-        {
+        if (ngx_rl_str_equal(&record->name, ask->name)) {
             return record;
         }
 

@@ -21,6 +21,7 @@
 
 
 #include "redis/ngx_rl_connection.h"
+#include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_pipeline.h"
 #include "redis/ngx_rl_connection_internal.h"
 
@@ -61,7 +62,6 @@ ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
     connection->addrs = conf->addrs;
     connection->naddrs = conf->naddrs;
     connection->gauges = ngx_rl_stats_gauges(owner->stats);
-    connection->ident = (ngx_socket_t) -1;
     connection->cycle_log = log;
     connection->failure = NGX_RL_REFUSED;
     connection->created = ngx_current_msec;
@@ -75,13 +75,13 @@ ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
     ngx_queue_init(&connection->waiting);
     ngx_queue_init(&connection->sent);
 
-    connection->flush.handler = ngx_rl_pipeline_flush_handler;
-    connection->flush.data = connection;
-    connection->flush.log = &connection->log;
+    ngx_rl_event_init(&connection->flush, ngx_rl_connection_t,
+                      ngx_rl_pipeline_flush_handler, connection,
+                      &connection->log);
 
-    connection->timer.handler = ngx_rl_connection_timer_handler;
-    connection->timer.data = connection;
-    connection->timer.log = &connection->log;
+    ngx_rl_event_init(&connection->timer, ngx_rl_connection_t,
+                      ngx_rl_connection_timer_handler, connection,
+                      &connection->log);
     connection->timer.cancelable = 1;
 
     ngx_queue_insert_tail(&ngx_rl_connection_all, &connection->queue);

@@ -38,9 +38,7 @@ typedef enum {
 struct ngx_rl_pending_s {
     ngx_queue_t           queue;
     ngx_rl_connection_t  *connection;
-
-    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t          ident;
+    ngx_socket_t          ident;  /* see ngx_rl_event_init() */
 
     ngx_rl_pending_pt     handler;   /* NULL: an orphan */
     void                 *data;
@@ -63,9 +61,7 @@ struct ngx_rl_connection_s {
     ngx_connection_t          *c;
     ngx_rl_connection_conf_t  *conf;
     ngx_rl_events_t           *owner;
-
-    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t               ident;
+    ngx_socket_t               ident;  /* see ngx_rl_event_init() */
 
     ngx_queue_t                queue;     /* of all, or retired ones */
     ngx_addr_t                *addrs;

@@ -37,6 +37,7 @@
 
 
 #include "redis/ngx_rl_pipeline.h"
+#include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_handshake.h"
 #include "redis/ngx_rl_connection_internal.h"
 
@@ -133,10 +134,9 @@ ngx_rl_pipeline_pending(ngx_rl_connection_t *connection)
             return NULL;
         }
 
-        pending->ident = (ngx_socket_t) -1;
-        pending->timer.handler = ngx_rl_pipeline_pending_handler;
-        pending->timer.data = pending;
-        pending->timer.log = ngx_cycle->log;
+        ngx_rl_event_init(&pending->timer, ngx_rl_pending_t,
+                          ngx_rl_pipeline_pending_handler, pending,
+                          ngx_cycle->log);
     }
 
     pending->connection = connection;

@@ -21,10 +21,10 @@
 
 
 #include "redis/ngx_rl_tls.h"
+#include "core/ngx_rl_core.h"
 
 
 static void ngx_rl_tls_merge_str(ngx_str_t *prev, ngx_str_t *conf, char *value);
-static ngx_uint_t ngx_rl_tls_str_equal(ngx_str_t *a, ngx_str_t *b);
 
 
 void
@@ -129,13 +129,13 @@ ngx_rl_tls_conf_equal(ngx_rl_tls_conf_t *a, ngx_rl_tls_conf_t *b)
         || a->server_name != b->server_name
         || a->verify_depth != b->verify_depth
         || a->protocols != b->protocols
-        || !ngx_rl_tls_str_equal(&a->ciphers, &b->ciphers)
-        || !ngx_rl_tls_str_equal(&a->name, &b->name)
-        || !ngx_rl_tls_str_equal(&a->trusted_certificate,
-                                 &b->trusted_certificate)
-        || !ngx_rl_tls_str_equal(&a->crl, &b->crl)
-        || !ngx_rl_tls_str_equal(&a->certificate, &b->certificate)
-        || !ngx_rl_tls_str_equal(&a->certificate_key, &b->certificate_key))
+        || !ngx_rl_str_equal(&a->ciphers, &b->ciphers)
+        || !ngx_rl_str_equal(&a->name, &b->name)
+        || !ngx_rl_str_equal(&a->trusted_certificate,
+                             &b->trusted_certificate)
+        || !ngx_rl_str_equal(&a->crl, &b->crl)
+        || !ngx_rl_str_equal(&a->certificate, &b->certificate)
+        || !ngx_rl_str_equal(&a->certificate_key, &b->certificate_key))
     {
         return 0;
     }
@@ -154,19 +154,12 @@ ngx_rl_tls_conf_equal(ngx_rl_tls_conf_t *a, ngx_rl_tls_conf_t *b)
     s2 = b->passwords->elts;
 
     for (i = 0; i < a->passwords->nelts; i++) {
-        if (!ngx_rl_tls_str_equal(&s1[i], &s2[i])) {
+        if (!ngx_rl_str_equal(&s1[i], &s2[i])) {
             return 0;
         }
     }
 
     return 1;
-}
-
-
-static ngx_uint_t
-ngx_rl_tls_str_equal(ngx_str_t *a, ngx_str_t *b)
-{
-    return a->len == b->len && ngx_memcmp(a->data, b->data, a->len) == 0;
 }
 
 

@@ -23,6 +23,7 @@
 
 
 #include "store/ngx_rl_combine.h"
+#include "core/ngx_rl_core.h"
 #include "store/ngx_rl_lease.h"
 #include "store/ngx_rl_refund.h"
 
@@ -33,10 +34,8 @@
 
 struct ngx_rl_combiner_s {
     ngx_queue_t              queue;     /* of its chain, or free */
-
-    /* -1, as in ngx_connection_t, at the same place: timers log it */
     void                    *unused;
-    ngx_socket_t             ident;
+    ngx_socket_t             ident;  /* see ngx_rl_event_init() */
 
     ngx_rl_server_t         *server;
     uint64_t                 hash[2];
@@ -300,10 +299,8 @@ ngx_rl_combiner_create(ngx_rl_take_t *take, ngx_rl_server_t *server)
             return NULL;
         }
 
-        combiner->ident = (ngx_socket_t) -1;
-        combiner->timer.handler = ngx_rl_combiner_timer;
-        combiner->timer.data = combiner;
-        combiner->timer.log = ngx_cycle->log;
+        ngx_rl_event_init(&combiner->timer, ngx_rl_combiner_t,
+                          ngx_rl_combiner_timer, combiner, ngx_cycle->log);
 
         ngx_queue_init(&combiner->waiting);
     }
@@ -460,8 +457,7 @@ ngx_rl_combined_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
     ngx_rl_combiner_t       *combiner;
     ngx_rl_combined_call_t  *combined;
 
-    combined = (ngx_rl_combined_call_t *)
-               ((u_char *) entry - offsetof(ngx_rl_combined_call_t, entry));
+    combined = ngx_rl_container(entry, ngx_rl_combined_call_t, entry);
     combiner = combined->combiner;
     combiner->combined--;
 

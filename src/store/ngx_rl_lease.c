@@ -21,6 +21,7 @@
 
 
 #include "store/ngx_rl_lease.h"
+#include "core/ngx_rl_core.h"
 #include "store/ngx_rl_refund.h"
 
 
@@ -53,9 +54,7 @@ typedef struct {
 typedef struct {
     ngx_queue_t   queue;
     ngx_msec_t    ttl;
-
-    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t  ident;
+    ngx_socket_t  ident;  /* see ngx_rl_event_init() */
 
     ngx_queue_t   notes;  /* the first to end first */
     ngx_queue_t  *look;   /* the next to be looked at;
@@ -247,10 +246,8 @@ ngx_rl_lease_queue(ngx_msec_t ttl)
     }
 
     lq->ttl = ttl;
-    lq->ident = (ngx_socket_t) -1;
-    lq->timer.handler = ngx_rl_lease_timer;
-    lq->timer.data = lq;
-    lq->timer.log = ngx_cycle->log;
+    ngx_rl_event_init(&lq->timer, ngx_rl_lease_queue_t,
+                      ngx_rl_lease_timer, lq, ngx_cycle->log);
     lq->timer.cancelable = 1;
 
     ngx_queue_init(&lq->notes);

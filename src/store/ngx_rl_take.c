@@ -18,6 +18,7 @@
 
 
 #include "store/ngx_rl_take.h"
+#include "core/ngx_rl_core.h"
 #include "store/ngx_rl_combine.h"
 #include "store/ngx_rl_lease.h"
 #include "store/ngx_rl_refund.h"
@@ -419,8 +420,7 @@ ngx_rl_take_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
     ngx_rl_take_t       *take;
     ngx_rl_take_call_t  *call;
 
-    call = (ngx_rl_take_call_t *)
-               ((u_char *) entry - offsetof(ngx_rl_take_call_t, entry));
+    call = ngx_rl_container(entry, ngx_rl_take_call_t, entry);
     take = call->take;
 
     call->under_way = 0;

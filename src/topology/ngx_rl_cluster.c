@@ -30,6 +30,7 @@
 
 
 #include "topology/ngx_rl_cluster.h"
+#include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_address.h"
 #include "pure/ngx_rl_hash.h"
 #include "topology/ngx_rl_resolve.h"
@@ -79,9 +80,7 @@ struct ngx_rl_cluster_s {
     ngx_rl_server_conf_t  *peer;     /* what nodes have in common */
     ngx_rl_zone_t         *zone;
     ngx_pool_t            *pool;
-
-    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t           ident;
+    ngx_socket_t           ident;  /* see ngx_rl_event_init() */
 
     ngx_rl_stats_t        *stats;
     ngx_log_t             *log;
@@ -213,7 +212,6 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
     cluster->stats = stats;
     cluster->pool = cycle->pool;
     cluster->log = cycle->log;
-    cluster->ident = (ngx_socket_t) -1;
 
     cluster->guide.data = cluster;
     cluster->guide.greeted = ngx_rl_cluster_step;
@@ -221,18 +219,15 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
     cluster->guide.trouble = ngx_rl_cluster_failed;
     cluster->guide.find = ngx_rl_cluster_now;
 
-    cluster->refresh.handler = ngx_rl_cluster_refresh;
-    cluster->refresh.data = cluster;
-    cluster->refresh.log = cycle->log;
+    ngx_rl_event_init(&cluster->refresh, ngx_rl_cluster_t,
+                      ngx_rl_cluster_refresh, cluster, cycle->log);
     cluster->refresh.cancelable = 1;
 
-    cluster->again.handler = ngx_rl_cluster_again;
-    cluster->again.data = cluster;
-    cluster->again.log = cycle->log;
+    ngx_rl_event_init(&cluster->again, ngx_rl_cluster_t,
+                      ngx_rl_cluster_again, cluster, cycle->log);
 
-    cluster->tidy.handler = ngx_rl_cluster_tidy;
-    cluster->tidy.data = cluster;
-    cluster->tidy.log = cycle->log;
+    ngx_rl_event_init(&cluster->tidy, ngx_rl_cluster_t,
+                      ngx_rl_cluster_tidy, cluster, cycle->log);
     cluster->tidy.cancelable = 1;
 
     ngx_queue_init(&cluster->parked);
@@ -1175,8 +1170,7 @@ ngx_rl_cluster_failed(void *data, ngx_rl_server_t *server,
 
     ngx_rl_cluster_want(cluster);
 
-    node = (ngx_rl_node_t *)
-           ((u_char *) server->conf - offsetof(ngx_rl_node_t, peer));
+    node = ngx_rl_container(server->conf, ngx_rl_node_t, peer);
 
     if (node->name) {
         ngx_rl_resolve_again(node->name);

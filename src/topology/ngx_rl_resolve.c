@@ -18,6 +18,7 @@
 
 
 #include "topology/ngx_rl_resolve.h"
+#include "core/ngx_rl_core.h"
 #include "pure/ngx_rl_backoff.h"
 
 
@@ -48,9 +49,7 @@ struct ngx_rl_resolve_s {
     ngx_resolver_t       *resolver;
     ngx_resolver_ctx_t   *ctx;        /* of a lookup under way */
     ngx_log_t            *log;
-
-    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t          ident;
+    ngx_socket_t          ident;  /* see ngx_rl_event_init() */
 
     ngx_event_t           timer;
     ngx_msec_t            timeout;
@@ -180,15 +179,13 @@ ngx_rl_resolve_watch(ngx_log_t *log, ngx_resolver_t *resolver,
 
     resolve->resolver = resolver;
     resolve->log = log;
-    resolve->ident = (ngx_socket_t) -1;
     resolve->timeout = timeout;
     resolve->port = port;
     resolve->handler = handler;
     resolve->data = data;
 
-    resolve->timer.handler = ngx_rl_resolve_timer;
-    resolve->timer.data = resolve;
-    resolve->timer.log = log;
+    ngx_rl_event_init(&resolve->timer, ngx_rl_resolve_t,
+                      ngx_rl_resolve_timer, resolve, log);
     resolve->timer.cancelable = 1;
 
     for (i = 0; i < n; i++) {

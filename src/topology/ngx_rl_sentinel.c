@@ -22,6 +22,7 @@
 
 
 #include "topology/ngx_rl_sentinel.h"
+#include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_address.h"
 #include "pure/ngx_rl_backoff.h"
 #include "pure/ngx_rl_escape.h"
@@ -72,9 +73,7 @@ struct ngx_rl_sentinels_s {
     ngx_rl_sentinel_t     *post;     /* that is asked */
     ngx_rl_server_conf_t  *peer;     /* what they share */
     ngx_rl_zone_t         *zone;
-
-    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t           ident;
+    ngx_socket_t           ident;  /* see ngx_rl_event_init() */
 
     ngx_log_t             *log;
     ngx_rl_route_events_t  guide;    /* of the masters' links */
@@ -119,8 +118,6 @@ static ngx_int_t ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
 static ngx_int_t ngx_rl_sentinel_place(
     ngx_rl_master_t *master, ngx_rl_master_address_t *place,
     ngx_str_t *host, ngx_int_t port, ngx_rl_address_t *address);
-static ngx_uint_t ngx_rl_sentinel_same(
-    ngx_rl_master_address_t *a, ngx_rl_master_address_t *b);
 static ngx_int_t ngx_rl_sentinel_move(
     ngx_rl_master_t *master, ngx_rl_master_address_t *place, ngx_addr_t *addr);
 static void ngx_rl_sentinel_copy(ngx_rl_master_address_t *to,
@@ -157,21 +154,17 @@ ngx_rl_sentinels_create(ngx_cycle_t *cycle,
     sentinel->peer = sentinels->peer;
     sentinel->zone = zone;
     sentinel->log = cycle->log;
-    sentinel->ident = (ngx_socket_t) -1;
 
-    sentinel->next.handler = ngx_rl_sentinel_next;
-    sentinel->next.data = sentinel;
-    sentinel->next.log = cycle->log;
+    ngx_rl_event_init(&sentinel->next, ngx_rl_sentinels_t,
+                      ngx_rl_sentinel_next, sentinel, cycle->log);
     sentinel->next.cancelable = 1;
 
-    sentinel->ask.handler = ngx_rl_sentinel_ask;
-    sentinel->ask.data = sentinel;
-    sentinel->ask.log = cycle->log;
+    ngx_rl_event_init(&sentinel->ask, ngx_rl_sentinels_t,
+                      ngx_rl_sentinel_ask, sentinel, cycle->log);
     sentinel->ask.cancelable = 1;
 
-    sentinel->ping.handler = ngx_rl_sentinel_ping;
-    sentinel->ping.data = sentinel;
-    sentinel->ping.log = cycle->log;
+    ngx_rl_event_init(&sentinel->ping, ngx_rl_sentinels_t,
+                      ngx_rl_sentinel_ping, sentinel, cycle->log);
     sentinel->ping.cancelable = 1;
 
     sentinel->guide.data = sentinel;
@@ -630,9 +623,7 @@ ngx_rl_sentinel_switch(ngx_rl_sentinels_t *sentinels, ngx_str_t *word)
     for (i = 0; i < sentinels->n; i++) {
         name = &sentinels->masters[i].peer.redis.name;
 
-        if (name->len == word[0].len
-            && ngx_memcmp(name->data, word[0].data, name->len) == 0)
-        {
+        if (ngx_rl_str_equal(name, &word[0])) {
             (void) ngx_rl_sentinel_learn(sentinels, &sentinels->masters[i],
                                          &word[3], &word[4], 1);
             return;
@@ -676,7 +667,7 @@ ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
 
     known = (master->place.text.len != 0);
 
-    if (known && ngx_rl_sentinel_same(&master->place, &place)) {
+    if (known && ngx_rl_str_equal(&master->place.text, &place.text)) {
 
         /* others may have heard of a switch already: nothing is written */
 
@@ -688,7 +679,7 @@ ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
     if (!switched && master->old.text.len
         && ngx_current_msec - master->switched
         < NGX_RL_SENTINEL_STALE
-        && ngx_rl_sentinel_same(&master->old, &place))
+        && ngx_rl_str_equal(&master->old.text, &place.text))
     {
         ngx_rl_sentinel_again(sentinels);
 
@@ -763,14 +754,6 @@ ngx_rl_sentinel_place(ngx_rl_master_t *master,
     place->text.len = p - place->data;
 
     return NGX_DECLINED;
-}
-
-
-static ngx_uint_t
-ngx_rl_sentinel_same(ngx_rl_master_address_t *a, ngx_rl_master_address_t *b)
-{
-    return a->text.len == b->text.len
-           && ngx_memcmp(a->text.data, b->text.data, a->text.len) == 0;
 }
 
 
@@ -950,8 +933,7 @@ ngx_rl_sentinels_failed(void *data,
         return;
     }
 
-    master = (ngx_rl_master_t *)
-             ((u_char *) server->conf - offsetof(ngx_rl_master_t, peer));
+    master = ngx_rl_container(server->conf, ngx_rl_master_t, peer);
 
     if (master->name) {
         ngx_rl_resolve_again(master->name);

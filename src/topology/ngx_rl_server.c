@@ -28,6 +28,7 @@
 
 
 #include "topology/ngx_rl_server.h"
+#include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_address.h"
 #include "pure/ngx_rl_backoff.h"
 #include "pure/ngx_rl_escape.h"
@@ -95,17 +96,14 @@ ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
     server->stats = all;
     server->who = (uint64_t) ngx_pid << 16 | conf->index;
     server->log = log;
-    server->ident = (ngx_socket_t) -1;
 
     ngx_queue_init(&server->queue.entries);
     ngx_queue_init(&server->queue.refunds);
 
-    server->queue.flush.data = server;
-    server->queue.flush.log = log;
+    ngx_rl_event_init(&server->queue.flush, ngx_rl_server_t, NULL, server, log);
 
-    server->probe.handler = ngx_rl_server_probe_handler;
-    server->probe.data = server;
-    server->probe.log = log;
+    ngx_rl_event_init(&server->probe, ngx_rl_server_t,
+                      ngx_rl_server_probe_handler, server, log);
     server->probe.cancelable = 1;
 
     server->owner.data = server;

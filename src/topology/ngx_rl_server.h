@@ -62,9 +62,7 @@ struct ngx_rl_server_s {
     ngx_rl_server_conf_t  *conf;
     ngx_rl_connection_t   *connection;   /* changes when it has moved */
     ngx_rl_zone_t         *zone;
-
-    /* -1, here as in ngx_connection_t: timers log it as a descriptor */
-    ngx_socket_t           ident;
+    ngx_socket_t           ident;  /* see ngx_rl_event_init() */
 
     ngx_rl_events_t        owner;
     ngx_rl_route_events_t  guide;

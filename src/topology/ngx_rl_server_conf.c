@@ -1,5 +1,6 @@
 
 #include "topology/ngx_rl_server_conf.h"
+#include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_address.h"
 #include "pure/ngx_rl_hash.h"
 #include "script/ngx_rl_script.h"
@@ -25,7 +26,6 @@ static ngx_int_t ngx_rl_server_conf_step(ngx_conf_t *cf,
     ngx_rl_server_conf_t *conf, char *name, ngx_uint_t required,
     char *command, long long len);
 static void ngx_rl_server_conf_tag(ngx_rl_server_conf_t *conf, ngx_uint_t tell);
-static ngx_uint_t ngx_rl_str_equal(ngx_str_t *a, ngx_str_t *b);
 
 
 const char  ngx_rl_server_conf_unused[] = "no limits live there";
@@ -686,11 +686,4 @@ ngx_rl_server_conf_tag(ngx_rl_server_conf_t *conf, ngx_uint_t tell)
 
     step = conf->redis.greeting.elts;
     step[conf->redis.greeting.nelts - 1].tell = tell;
-}
-
-
-static ngx_uint_t
-ngx_rl_str_equal(ngx_str_t *a, ngx_str_t *b)
-{
-    return a->len == b->len && ngx_memcmp(a->data, b->data, a->len) == 0;
 }

@@ -1,5 +1,6 @@
 
 #include "topology/ngx_rl_shards.h"
+#include "core/ngx_rl_core.h"
 #include "pure/ngx_rl_hash.h"
 
 
@@ -131,10 +132,7 @@ ngx_rl_shards_parse(ngx_conf_t *cf)
 
         for (j = 0; j + 1 < shards_conf->addresses.nelts; j++) {
 
-            if (other[j].name.len == url->name.len
-                && ngx_memcmp(other[j].name.data, url->name.data, url->name.len)
-                == 0)
-            {
+            if (ngx_rl_str_equal(&other[j].name, &url->name)) {
                 ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                    "duplicate shard \"%V\" in \"%V\"",
                                    &url->name, &value[0]);
@@ -247,9 +245,7 @@ ngx_rl_shards_masters(ngx_conf_t *cf, ngx_array_t *masters, ngx_str_t *word)
 
         for (i = 0; i + 1 < masters->nelts; i++) {
 
-            if (other[i].len == name->len
-                && ngx_memcmp(other[i].data, name->data, name->len) == 0)
-            {
+            if (ngx_rl_str_equal(&other[i], name)) {
                 ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                    "duplicate master \"%V\" in \"%V\" of "
                                    "\"ratelimit_shards\"", name, word);
@@ -758,12 +754,9 @@ ngx_rl_shards_cluster(ngx_conf_t *cf,
             all.password = seed[i].password;
 
         } else if (seed[i].password.data
-                   && (seed[i].user.len != all.user.len
-                       || seed[i].password.len != all.password.len
-                       || ngx_memcmp(seed[i].user.data, all.user.data,
-                                     all.user.len)
-                       || ngx_memcmp(seed[i].password.data, all.password.data,
-                                     all.password.len)))
+                   && (!ngx_rl_str_equal(&seed[i].user, &all.user)
+                       || !ngx_rl_str_equal(&seed[i].password,
+                                            &all.password)))
         {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "\"%V\" in \"ratelimit_shards cluster\" has "
