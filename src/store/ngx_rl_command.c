@@ -391,8 +391,15 @@ ngx_rl_command_reply(void *data, ngx_rl_reply_t *reply,
 static ngx_rl_failure_e
 ngx_rl_command_again(ngx_rl_command_t *command)
 {
-    ngx_uint_t       i, n;
-    ngx_rl_entry_t  *entry;
+    ngx_uint_t        i, n;
+    ngx_rl_entry_t   *entry;
+    ngx_rl_failure_e  failure;
+
+    failure = ngx_rl_server_check(command->server);
+
+    if (failure != NGX_RL_OK) {
+        return failure;
+    }
 
     n = command->bundle.n;
 

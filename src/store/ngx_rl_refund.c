@@ -283,6 +283,12 @@ ngx_rl_refund_command_send(ngx_rl_refund_command_t *parcel)
     ngx_rl_pending_t  *pending;
     ngx_rl_failure_e   failure;
 
+    failure = ngx_rl_server_check(parcel->server);
+
+    if (failure != NGX_RL_OK) {
+        return failure;
+    }
+
     n = 0;
     timeout = 0;
 

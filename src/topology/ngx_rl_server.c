@@ -323,12 +323,8 @@ ngx_rl_server_send(ngx_rl_server_t *server,
 {
     ngx_rl_failure_e  failure;
 
-    failure = ngx_rl_server_check(server);
-
-    if (failure == NGX_RL_OK) {
-        failure = ngx_rl_connection_send(server->connection, command, timeout,
-                                         handler, data, pending);
-    }
+    failure = ngx_rl_connection_send(server->connection, command, timeout,
+                                     handler, data, pending);
 
     if (failure == NGX_RL_OK) {
         ngx_rl_count(server->record->calls);

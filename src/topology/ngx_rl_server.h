@@ -127,12 +127,15 @@ ngx_uint_t ngx_rl_server_may_log(ngx_rl_server_t *server,
 /* counts what becomes of the topology */
 void ngx_rl_server_event(ngx_rl_server_t *server, ngx_rl_event_e event);
 
-/* whether a call could be sent now */
+/*
+ * Whether a call could be sent now: the breaker is closed, and there is, or
+ * soon may be, a connection.  Sees to it that the server is tried again.
+ */
 ngx_rl_failure_e ngx_rl_server_check(ngx_rl_server_t *server);
 
 /*
- * As ngx_rl_connection_send(), but sends nothing while the breaker is
- * open.  Of every call that was to be sent the caller says what came of it.
+ * As ngx_rl_connection_send().  The caller has checked the server when the call
+ * was queued, and says of every call that was to be sent what came of it.
  */
 ngx_rl_failure_e ngx_rl_server_send(
     ngx_rl_server_t *server, ngx_str_t *command, ngx_msec_t timeout,
