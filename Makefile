@@ -122,6 +122,10 @@ else
 goals   := modules
 endif
 
+# put together, as Redis gets them, for tests and other programs: next to this
+# header, which embeds them
+scripts := build/lua/ngx_rl_lua.h
+
 configure = --with-cc-opt='$(cc_opt)' --with-ld-opt='$(ld_opt)' $(flags) $(add)
 
 nginx_make = $(MAKE) $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)) \
@@ -130,7 +134,7 @@ nginx_make = $(MAKE) $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)
 
 .PHONY: all unit install clean lint test run bench asan valgrind help force
 
-all: $(product) ## build the module for the installed nginx or for NGINX_SRC=DIR
+all: $(product) $(scripts) ## build the module for the installed nginx or for NGINX_SRC=DIR
 
 
 # --- nginx and the module ----------------------------------------------------
@@ -193,7 +197,7 @@ pure_objs  := $(patsubst src/%.c,build/unit/%.o, \
                   $(wildcard src/pure/*.c src/script/*.c))
 unit_tests := $(patsubst t/unit/%.c,build/unit/%,$(wildcard t/unit/*/*.c))
 
-unit_cc     = $(CC) $$(cat build/unit/flags) -MMD -MP -I src -I t/unit -I build/unit
+unit_cc     = $(CC) $$(cat build/unit/flags) -MMD -MP -I src -I t/unit -I build/lua
 
 unit: $(unit_tests) ## build the unit tests of the parts that need no nginx
 
@@ -206,11 +210,11 @@ build/unit/flags: Makefile
 	 echo "-O1 -g -fno-omit-frame-pointer" \
 	      "$(WARNINGS) $$flags $$(pkg-config --cflags hiredis)" > $@
 
-build/unit/ngx_rl_lua.h: tools/embed-lua.sh $(wildcard lua/*.lua)
+$(scripts): tools/embed-lua.sh $(wildcard lua/*.lua lua/lib/*.lua)
 	@mkdir -p $(@D)
 	@tools/embed-lua.sh $@ $(wildcard lua/*.lua)
 
-build/unit/%.o: src/%.c build/unit/flags build/unit/ngx_rl_lua.h
+build/unit/%.o: src/%.c build/unit/flags $(scripts)
 	@mkdir -p $(@D)
 	@$(unit_cc) -c -o $@ $<
 
@@ -242,7 +246,7 @@ valgrind: ## the core tests under valgrind, with a source build of nginx
 
 
 .PHONY: prove
-prove: $(product) $(unit_tests)
+prove: $(product) $(scripts) $(unit_tests)
 	@TEST_NGINX_BINARY=$(nginx) RATELIMIT_MODULE=$(if $(so),$(CURDIR)/$(so)) \
 	 tools/test.sh $(FLAVOUR) $(TESTS)
 

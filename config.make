@@ -6,7 +6,7 @@ mkdir -p $NGX_OBJS/addon/ratelimit
 cat << END                                                    >> $NGX_MAKEFILE
 
 $ngx_rl_lua_h:	$ngx_addon_dir/tools/embed-lua.sh \\
-	$ngx_rl_lua
+	$ngx_rl_lua $ngx_rl_lua_lib
 	sh $ngx_addon_dir/tools/embed-lua.sh \$@ $ngx_rl_lua
 
 $NGX_OBJS/addon/src/ngx_http_ratelimit_module.o: CFLAGS +=$ngx_rl_cflags

@@ -16,10 +16,16 @@
 
 local LATEST = 1000
 
+local call, pcall = redis.call, redis.pcall
+local max, min, format = math.max, math.min, string.format
+
 local given = 0
 
+--@ include tokens
+--@ include entry
+
 local function refund_bucket(key, capacity, cost)
-    local bucket = redis.pcall('HGET', key, 'tokens')
+    local bucket = pcall('HGET', key, 'tokens')
     local tokens = type(bucket) == 'string' and tonumber(bucket)
 
     -- no more than it may have: neither is "inf" nor "nan"
@@ -27,15 +33,10 @@ local function refund_bucket(key, capacity, cost)
         return
     end
 
-    tokens = math.max(0, math.floor(tokens * 1000000 + 0.5))
-    tokens = math.max(tokens, math.min(capacity * 1000000,
-                                       tokens + cost * 1000000))
+    tokens = max(0, math.floor(tokens * 1000000 + 0.5))
+    tokens = max(tokens, min(capacity * 1000000, tokens + cost * 1000000))
 
-    local part = tokens % 1000000
-
-    redis.call('HSET', key, 'tokens',
-               string.format(part == 0 and '%d' or '%d.%06d',
-                             (tokens - part) / 1000000, part))
+    call('HSET', key, 'tokens', tokens_text(tokens))
     given = given + 1
 end
 
@@ -46,8 +47,8 @@ local function refund_window(key, id, amount)
         -- it is among the very last, as a rule: a few first, then more
         if i > #later then
             local from = #later / 2
-            local more = redis.pcall('ZREVRANGE', key, from,
-                                     2 * from + 7, 'WITHSCORES')
+            local more = pcall('ZREVRANGE', key, from, 2 * from + 7,
+                               'WITHSCORES')
 
             if not more[1] then
                 return
@@ -58,8 +59,7 @@ local function refund_window(key, id, amount)
             end
         end
 
-        local total, cost, seen, owner =
-            string.match(later[i], '^(%d+):(%d+):(%d+):(.*)$')
+        local total, cost, seen, owner = entry_parse(later[i])
 
         if owner == id then
             local rest = cost - amount
@@ -67,21 +67,20 @@ local function refund_window(key, id, amount)
             -- new ones come before old ones go: a key without any entry would
             -- be gone, and with it its time to live
             if rest > 0 then
-                redis.call('ZADD', key, later[i + 1],
-                           string.format('%016.0f:%.0f:%s:%s', total - amount,
-                                         rest, seen, id))
+                call('ZADD', key, later[i + 1],
+                     entry_text(total - amount, rest, seen, id))
             end
 
             -- the totals of all later ones hold what is given back
             for j = i - 2, 1, -2 do
-                local sum, tail = string.match(later[j], '^(%d+)(:.*)$')
+                local sum, own, at, by = entry_parse(later[j])
 
-                redis.call('ZADD', key, later[j + 1],
-                           string.format('%016.0f%s', sum - amount, tail))
-                redis.call('ZREM', key, later[j])
+                call('ZADD', key, later[j + 1],
+                     entry_text(sum - amount, own, at, by))
+                call('ZREM', key, later[j])
             end
 
-            redis.call('ZREM', key, later[i])
+            call('ZREM', key, later[i])
 
             given = given + 1
             return
@@ -90,10 +89,10 @@ local function refund_window(key, id, amount)
 end
 
 local function refund_gcra(key, ticks)
-    local state = redis.pcall('GET', key)
+    local state = pcall('GET', key)
 
     if type(state) == 'string' and string.match(state, '^%d+$') then
-        redis.call('DECRBY', key, ticks)
+        call('DECRBY', key, ticks)
         given = given + 1
     end
 end

@@ -63,20 +63,25 @@
 -- which are many, wait for the one that is ahead. A leap forward is told from
 -- mere idleness by the other clock, and counts for an hour at most.
 
-local HOUR = 3600000000
 local BEHIND = 60000000
-local EPOCH = 160000000    -- ticks, as gcra.lua has it
 local PORTION = 200        -- entries of a window that one call clears away
+
+local CLOCK = 'CLOCK nginx is more than a minute behind'
 
 local take = ARGV[1] == 'take'
 local nginx = ARGV[2] == 'nginx'
 
 local call, pcall = redis.call, redis.pcall
 local tonumber, floor, max, min = tonumber, math.floor, math.max, math.min
-local format, sub = string.format, string.sub
+local format = string.format
 
-local time = call('TIME')
-local now = time[1] * 1000000 + time[2]
+--@ include clock
+--@ include leap
+--@ include integer
+--@ include tokens
+--@ include entry
+--@ include leftover
+
 local ms = floor(now / 1000)
 local seen = tonumber(ARGV[3])
 
@@ -84,56 +89,7 @@ if nginx then
     now, seen = seen, now
 end
 
-local CLOCK = { err = 'CLOCK nginx is more than a minute behind' }
-local WRONGTYPE = { err = 'WRONGTYPE key does not hold the state of a limit' }
-
--- in two halves, as a "%d" may have but 32 bits, and "%.0f" takes its time
-local function integer(n)
-    if n < 100000000 then
-        return format('%.0f', n)
-    end
-
-    return format('%d%08d', floor(n / 100000000), n % 100000000)
-end
-
--- how much of the time since a moment was a leap, and does not count; a clock
--- that was further ahead at that moment than it is now can't tell
-local function leap(elapsed, by_other)
-    if by_other > -HOUR then
-        return max(0, elapsed - max(0, by_other) - HOUR)
-    end
-
-    return 0
-end
-
--- a key without state of its algorithm: what another algorithm has left, or
--- version 0.4, counts as gone, so that a limit whose algorithm was changed
--- neither fails nor stops the others; "failed" is why one of its own kind could
--- not be read
-local function stranger(key, own, failed)
-    local kind = call('TYPE', key).ok
-
-    if kind == 'none' or (kind == own and failed) then
-        return failed
-    end
-
-    if kind == 'string' then
-        local state = call('GET', key)
-
-        if not tonumber(state) and sub(state, 1, 7) ~= 'tokens ' then
-            return WRONGTYPE
-        end
-    elseif kind ~= 'zset'
-           and (kind ~= 'hash' or (call('HEXISTS', key, 'tokens') == 0
-                                   and call('HEXISTS', key, 'lastRefill') == 0))
-    then
-        return WRONGTYPE
-    end
-
-    if take then
-        call('DEL', key)
-    end
-end
+--@ include ticks
 
 local function look_at_bucket(i, a)
     local ttl = tonumber(ARGV[a + 7])
@@ -144,7 +100,8 @@ local function look_at_bucket(i, a)
     local expires = max(0, tonumber(state[3]) or 0)
 
     if not (tokens and last) then
-        local failed = stranger(KEYS[i], 'hash', state.err and state)
+        local failed = clear_leftover(KEYS[i], 'hash', state.err and state,
+                                      not take)
 
         if failed then
             return failed
@@ -170,7 +127,7 @@ local function look_at_bucket(i, a)
                 last = now
                 set_back = true
             elseif elapsed < -BEHIND then
-                return CLOCK
+                return { err = CLOCK }
             end
 
             elapsed = 0
@@ -237,16 +194,13 @@ local function renew_bucket(key, b)
 end
 
 -- as written last: the same for all buckets that were full
-local tokens_text, left_was, last_text, last_was, seen_text
+local left_text, left_was, last_text, last_was, seen_text
 
 local function write_bucket(key, _, b)
     local left, last = b.left, b.last
 
     if left ~= left_was then
-        local part = left % 1000000
-
-        tokens_text = part == 0 and integer(left / 1000000)
-                      or format('%d.%06d', (left - part) / 1000000, part)
+        left_text = tokens_text(left)
         left_was = left
     end
 
@@ -257,10 +211,10 @@ local function write_bucket(key, _, b)
     end
 
     if b.slow then
-        call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text,
+        call('HSET', key, 'tokens', left_text, 'lastRefill', last_text,
              'seen', seen_text)
     else
-        call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text)
+        call('HSET', key, 'tokens', left_text, 'lastRefill', last_text)
     end
 
     if b.expires < ms + b.ttl then
@@ -270,13 +224,14 @@ end
 
 local function look_at_gcra(i, a)
     local burst, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
-    local ticks = (now - 1700000000000000) * 16
     local state = pcall('GET', KEYS[i])
     local full_at = tonumber(state or nil)
 
     if not full_at then
-        local failed = state and stranger(KEYS[i], 'string',
-                                          type(state) == 'table' and state)
+        local failed = state
+                       and clear_leftover(KEYS[i], 'string',
+                                          type(state) == 'table' and state,
+                                          not take)
 
         if failed then
             return failed
@@ -290,7 +245,7 @@ local function look_at_gcra(i, a)
     -- set right as gcra.lua does it; but of nginx's clocks one may be behind,
     -- and the one that is ahead would get more than it should
     return { taken = 0, left = burst - lacks, cost = cost, burst = burst,
-             ticks = ticks, needed = 0, kind = 'gcra', shadow = false,
+             needed = 0, kind = 'gcra', shadow = false,
              set_back = not nginx and ARGV[a + 6] == '0'
                         and full_at - ticks > burst }
 end
@@ -298,15 +253,15 @@ end
 -- of nginx's clocks one may be far ahead, which nobody sets right: what it has
 -- written goes as soon as it can
 local function write_gcra(key, _, g)
-    local full_at = g.ticks + g.burst - g.left
+    local full_at = ticks + g.burst - g.left
     local goes_at = nginx and full_at + 16000000
                     or (floor(full_at / EPOCH) + 2) * EPOCH
 
     call('SET', key, integer(full_at),
-         'PX', integer(math.ceil((goes_at - g.ticks) / 16000)))
+         'PX', integer(math.ceil((goes_at - ticks) / 16000)))
 end
 
-local function entry(key, rank)
+local function entry_at(key, rank)
     local e = pcall('ZRANGE', key, rank, rank, 'WITHSCORES')
 
     if e.err then
@@ -314,7 +269,8 @@ local function entry(key, rank)
     end
 
     if e[1] then
-        local total, cost, at = string.match(e[1], '^(%d+):(%d+):(%d+):')
+        local total, cost, at = entry_parse(e[1])
+
         return tonumber(total), tonumber(cost), tonumber(e[2]), tonumber(at)
     end
 end
@@ -332,13 +288,13 @@ local function look_at_window(i, a)
     local key = KEYS[i]
     local limit, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
     local length = tonumber(ARGV[a + 4])
-    local total, _, score, at = entry(key, -1)
+    local total, _, score, at = entry_at(key, -1)
     local w = { taken = 0, cost = cost, now = now, total = 0, used = 0,
                 oldest = 0, wait = 0, needed = 0, left = limit,
                 length = length, clear = 0, kind = 'window', shadow = false }
 
     if type(total) == 'table' then
-        return stranger(key, 'zset', total) or w
+        return clear_leftover(key, 'zset', total, not take) or w
     end
 
     if not total then
@@ -351,7 +307,7 @@ local function look_at_window(i, a)
         if not nginx then
             delta = now - score
         elseif score - now > BEHIND then
-            return CLOCK
+            return { err = CLOCK }
         else
             w.now = score
         end
@@ -379,7 +335,7 @@ local function look_at_window(i, a)
     end
 
     if gone < n then
-        local first, first_cost, first_score = entry(key, gone)
+        local first, first_cost, first_score = entry_at(key, gone)
 
         w.used = total - first + first_cost
         w.oldest = first_score - cut
@@ -396,14 +352,14 @@ local function look_at_window(i, a)
         while low < high do
             local mid = floor((low + high) / 2)
 
-            if entry(key, mid) >= enough then
+            if entry_at(key, mid) >= enough then
                 high = mid
             else
                 low = mid + 1
             end
         end
 
-        local _, _, leaves = entry(key, low)
+        local _, _, leaves = entry_at(key, low)
 
         w.wait = leaves - cut
     end
@@ -417,8 +373,7 @@ local function write_window(key, a, w)
     end
 
     call('ZADD', key, integer(w.now),
-               format('%016.0f:%.0f:%.0f:%s', w.total + w.taken,
-                             w.taken, seen, ARGV[4]))
+         entry_text(w.total + w.taken, w.taken, integer(seen), ARGV[4]))
     call('PEXPIRE', key, ARGV[a + 7])
 end
 

@@ -26,22 +26,15 @@
 --
 -- All numbers are whole microtokens and microseconds, exact below 2^53. As a
 -- token has as many microtokens as a second has microseconds, the refill
--- fraction also counts microtokens a microsecond. They are written as two
--- integers, which Lua formats in half the time that it takes for one float.
+-- fraction also counts microtokens a microsecond.
 --
 -- A key that is used again gets twice its time to live, so that few calls have
 -- to renew it. "x - x % 1" is the floor of x and "x + -x % 1" its ceiling, both
 -- without a call.
 
-local HOUR = 3600000000
-
 local call, pcall, tonumber = redis.call, redis.pcall, tonumber
-local max, min = math.max, math.min
-local format, sub = string.format, string.sub
+local max, min, format = math.max, math.min, string.format
 
-local time = call('TIME')
-
-local now = time[1] * 1000000 + time[2]
 local full = ARGV[1] * 1000000
 local cost = ARGV[4] * 1000000
 local lifetime = tonumber(ARGV[5])
@@ -55,25 +48,11 @@ local times = ARGV[7]
 -- one that never becomes full is kept for at least half of its time to live
 local never = num == 0 and lifetime * 500
 
-local WRONGTYPE = { err = 'WRONGTYPE key does not hold the state of a limit' }
-
--- a key that has no fields: what another algorithm has kept, or version 0.4,
--- counts as gone; what is somebody else's stays. It may be that it could not be
--- read, and "failed" is why.
-local function stranger(key, failed)
-    local kind = call('TYPE', key).ok
-    local state = kind == 'string' and call('GET', key)
-
-    if kind == 'zset'
-       or (state and (tonumber(state) or sub(state, 1, 7) == 'tokens '))
-    then
-        call('DEL', key)
-    elseif kind == 'none' then
-        return failed
-    else
-        return failed and kind == 'hash' and failed or WRONGTYPE
-    end
-end
+--@ include clock
+--@ include leap
+--@ include integer
+--@ include tokens
+--@ include leftover
 
 -- when a key goes; one that could not be told has to be told by the next call
 local function expire(key, ttl)
@@ -83,31 +62,11 @@ local function expire(key, ttl)
     end
 end
 
--- how much of the time since the last refill was a leap of the clock: what the
--- caller's clock knows nothing of, beyond an hour; one that was further ahead
--- then than it is now can't tell
-local function leap(key, elapsed)
-    local then_seen = tonumber(call('HGET', key, 'seen'))
-    local by_other = then_seen and seen - then_seen
-
-    if by_other and by_other > -HOUR then
-        return max(0, elapsed - max(0, by_other) - HOUR)
-    end
-
-    return 0
-end
-
-local function integer(n)
-    local part = n % 1000000
-
-    return format('%d%06d', (n - part) / 1000000, part)
-end
-
 local reply = {}
-local n = 0
+local length = 0
 
 -- as written last: the same for all buckets that were full
-local tokens_text, tokens_were, last_text, last_was, seen_text
+local left_text, left_was, last_text, last_was, seen_text
 local expires_text, ttl_text, ttl_was
 
 for i = 1, #KEYS do
@@ -133,7 +92,9 @@ for i = 1, #KEYS do
         expires = expires >= 0 and expires or 0
 
         if elapsed > HOUR and seen > 0 then
-            elapsed = elapsed - leap(key, elapsed)
+            local then_seen = tonumber(call('HGET', key, 'seen'))
+
+            elapsed = elapsed - leap(elapsed, then_seen and seen - then_seen)
             last = now - elapsed
         end
 
@@ -162,7 +123,7 @@ for i = 1, #KEYS do
         if bucket.err
            or (not (bucket[1] or bucket[2]) and call('EXISTS', key) == 1)
         then
-            failed = stranger(key, bucket.err and bucket)
+            failed = clear_leftover(key, 'hash', bucket.err and bucket)
         end
 
         tokens = full
@@ -193,12 +154,9 @@ for i = 1, #KEYS do
                       < now + (never or (full - tokens) * den / num)
 
     if write then
-        if tokens ~= tokens_were then
-            local part = tokens % 1000000
-
-            tokens_text = part == 0 and format('%d', tokens / 1000000)
-                          or format('%d.%06d', (tokens - part) / 1000000, part)
-            tokens_were = tokens
+        if tokens ~= left_was then
+            left_text = tokens_text(tokens)
+            left_was = tokens
         end
 
         if last ~= last_was then
@@ -206,7 +164,6 @@ for i = 1, #KEYS do
             seen_text = seen > 0 and integer(seen - (now - last))
             last_was = last
         end
-
     end
 
     if renew then
@@ -219,42 +176,24 @@ for i = 1, #KEYS do
         if not write then
             call('HSET', key, 'expires', expires_text)
         elseif seen_text then
-            call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text,
+            call('HSET', key, 'tokens', left_text, 'lastRefill', last_text,
                  'expires', expires_text, 'seen', seen_text)
         else
-            call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text,
+            call('HSET', key, 'tokens', left_text, 'lastRefill', last_text,
                  'expires', expires_text)
         end
 
         expire(key, ttl_text)
     elseif write and seen_text then
-        call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text,
+        call('HSET', key, 'tokens', left_text, 'lastRefill', last_text,
              'seen', seen_text)
     elseif write then
-        call('HSET', key, 'tokens', tokens_text, 'lastRefill', last_text)
+        call('HSET', key, 'tokens', left_text, 'lastRefill', last_text)
     end
 
-    if failed then
-        if #KEYS == 1 then
-            return failed
-        end
+    local left = tokens
 
-        tokens = failed
-    elseif passed == 0 then
-        tokens = -1 - tokens
-    end
-
-    if times then
-        n = n + 1
-        reply[n] = passed
-    end
-
-    n = n + 1
-    reply[n] = tokens
+    --@ include answer
 end
 
-if n == 1 then
-    return reply[1]
-end
-
-return reply
+return length == 1 and reply[1] or reply

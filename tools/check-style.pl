@@ -503,7 +503,7 @@ my @files = @ARGV;
 
 if (!@files) {
     my @sources = (glob('src/*.[ch]'), glob('src/*/*.[ch]'));
-    my @scripts = glob 'lua/*.lua';
+    my @scripts = (glob('lua/*.lua'), glob('lua/lib/*.lua'));
     my $layer = layers_of();
 
     check_layers($layer, $_, lines_of($_)) for @sources;

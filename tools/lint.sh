@@ -131,14 +131,14 @@ analyzer()
 }
 
 
-# the scripts see what Redis gives them, and nothing else
+# the scripts, put together, see what Redis gives them, and nothing else
 
 lua_check()
 {
     luacheck --quiet --no-color --no-config --std lua51 \
              --read-globals redis KEYS ARGV cjson cmsgpack bit struct \
                             table.unpack \
-             --max-line-length 80 -- lua > "$dir/luacheck.log" \
+             --max-line-length 80 -- build/lua > "$dir/luacheck.log" \
     || { cat "$dir/luacheck.log"; return 1; }
 }
 

@@ -25,7 +25,7 @@ use RateLimit::Util qw(free_port slurp wait_until);
 
 my $readme = slurp('README.md');
 my $all = all_sources();
-my %lua = map { s{.*/}{}r => slurp($_) } glob 'lua/*.lua';
+my %lua = map { s{.*/}{}r => slurp($_) } glob 'build/lua/*.lua';
 
 # certificates, and files that configurations name
 my $certs = RateLimit::Certs->new;

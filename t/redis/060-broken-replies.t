@@ -431,7 +431,7 @@ subtest 'a wrong reply among good ones' => sub {
 
 
 subtest 'NOSCRIPT' => sub {
-    my $lua = slurp('lua/token_bucket.lua');
+    my $lua = slurp('build/lua/token_bucket.lua');
     my $fake = RateLimit::FakeRedis->start(policy => {
         evalsha => [{ reply => $REPLY{noscript}, split => 'every' },
                     $REPLY{noscript}],
@@ -450,7 +450,7 @@ subtest 'NOSCRIPT' => sub {
     is $text[0][1], $lua, 'with the script';
     is $sha[0][1], sha1_hex($lua), 'of that SHA-1';
     is_deeply [sort @load],
-              [sort map { slurp($_) } grep { !/probe/ } glob 'lua/*.lua'],
+              [sort map { slurp($_) } grep { !/probe/ } glob 'build/lua/*.lua'],
               'which was loaded on connect as well, with all others';
     is_deeply [@{ $text[0] }[2 .. $#{ $text[0] }]],
               [@{ $sha[0] }[2 .. $#{ $sha[0] }]], 'with the same arguments';

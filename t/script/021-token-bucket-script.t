@@ -21,7 +21,7 @@ use RateLimit::Redis;
 use RateLimit::Script;
 use RateLimit::Util qw(slurp wait_until);
 
-my $SCRIPT = slurp('lua/token_bucket.lua');
+my $SCRIPT = slurp('build/lua/token_bucket.lua');
 my $SHA1 = sha1_hex($SCRIPT);
 
 my $CLOCKED = 'local us, s = table.remove(ARGV), table.remove(ARGV); '

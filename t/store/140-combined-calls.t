@@ -24,7 +24,7 @@ use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(slurp wait_until patience alive);
 
-my %SHA = map { $_ => sha1_hex(slurp("lua/$_.lua")) }
+my %SHA = map { $_ => sha1_hex(slurp("build/lua/$_.lua")) }
           qw(token_bucket gcra take refund);
 my %NAME = reverse %SHA;
 

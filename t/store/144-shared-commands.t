@@ -28,7 +28,7 @@ use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(slurp wait_until reap);
 
-my $TAKE = sha1_hex(slurp('lua/take.lua'));
+my $TAKE = sha1_hex(slurp('build/lua/take.lua'));
 
 my @shards = RateLimit::Redis->start_many(2);
 my $redis = $shards[0];

@@ -106,7 +106,8 @@ sub new {
     my $self = bless { redis => $redis, keys => 0, ids => 0 }, $class;
 
     for my $name (qw(take refund token_bucket gcra)) {
-        my $text = slurp("lua/$name.lua") || die "no lua/$name.lua here\n";
+        my $file = "build/lua/$name.lua";
+        my $text = slurp($file) || die "no $file here\n";
 
         $self->{plain}{$name} = $redis->cmd('SCRIPT', 'LOAD', $text);
         $self->{clocked}{$name} = $redis->cmd('SCRIPT', 'LOAD',

@@ -2399,11 +2399,11 @@ test_embedded(void)
         const char  *text;
         const char  *sha1;
     } scripts[] = {
-        { "lua/token_bucket.lua", TEXT, SHA1 },
-        { "lua/gcra.lua", GCRA_TEXT, GCRA_SHA1 },
-        { "lua/take.lua", TAKE_TEXT, TAKE_SHA1 },
-        { "lua/refund.lua", REFUND_TEXT, REFUND_SHA1 },
-        { "lua/probe.lua", PROBE_TEXT, PROBE_SHA1 }
+        { "build/lua/token_bucket.lua", TEXT, SHA1 },
+        { "build/lua/gcra.lua", GCRA_TEXT, GCRA_SHA1 },
+        { "build/lua/take.lua", TAKE_TEXT, TAKE_SHA1 },
+        { "build/lua/refund.lua", REFUND_TEXT, REFUND_SHA1 },
+        { "build/lua/probe.lua", PROBE_TEXT, PROBE_SHA1 }
     };
 
     sha1_of((const unsigned char *) bytes_of("abc"), hex);
