@@ -2453,7 +2453,7 @@ EOC
 
     my ($format) = $section{Metrics} =~ /text format (\S+)/;
 
-    like source('metrics.c'), qr/version=\Q$format\E;/, 'the format';
+    like source('exposition.c'), qr/version=\Q$format\E;/, 'the format';
 
     ok $nginx->stop, 'stopped';
     $nginx->no_alerts;
