@@ -1,6 +1,6 @@
 
 #include "http/ngx_rl_body.h"
-#include "pure/ngx_rl_escape.h"
+#include "pure/ngx_rl_text.h"
 
 
 static ngx_int_t ngx_rl_body_json(ngx_http_request_t *r,

@@ -1,7 +1,7 @@
 
 #include "http/ngx_rl_evaluate.h"
 #include "core/ngx_rl_digest.h"
-#include "pure/ngx_rl_escape.h"
+#include "pure/ngx_rl_text.h"
 
 
 #define NGX_RL_KEY_MAX    256       /* longer: a digest of it */

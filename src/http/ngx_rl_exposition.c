@@ -1,6 +1,6 @@
 
 #include "http/ngx_rl_exposition.h"
-#include "pure/ngx_rl_escape.h"
+#include "pure/ngx_rl_text.h"
 
 
 #define NGX_RL_EXPOSITION_BLOCK   16384

@@ -35,7 +35,7 @@
 #include "http/ngx_rl_handler.h"
 #include "http/ngx_rl_body.h"
 #include "core/ngx_rl_digest.h"
-#include "pure/ngx_rl_escape.h"
+#include "pure/ngx_rl_text.h"
 #include "memory/ngx_rl_local.h"
 
 

@@ -13,9 +13,8 @@
 
 
 #include "http/ngx_rl_headers.h"
-#include "pure/ngx_rl_escape.h"
+#include "pure/ngx_rl_text.h"
 #include "http/ngx_rl_handler.h"
-#include "pure/ngx_rl_number.h"
 
 
 typedef enum {

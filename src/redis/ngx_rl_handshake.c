@@ -10,7 +10,7 @@
 
 
 #include "redis/ngx_rl_handshake.h"
-#include "pure/ngx_rl_escape.h"
+#include "pure/ngx_rl_text.h"
 #include "redis/ngx_rl_pipeline.h"
 #include "redis/ngx_rl_connection_internal.h"
 

@@ -12,7 +12,7 @@
 
 #include "script/ngx_rl_script.h"
 #include "ngx_rl_lua.h"
-#include "pure/ngx_rl_number.h"
+#include "pure/ngx_rl_text.h"
 
 
 #define NGX_RL_HOUR        3600000               /* ms */

@@ -25,7 +25,7 @@
 #include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_address.h"
 #include "pure/ngx_rl_backoff.h"
-#include "pure/ngx_rl_escape.h"
+#include "pure/ngx_rl_text.h"
 #include "pure/ngx_rl_hash.h"
 #include "topology/ngx_rl_resolve.h"
 

@@ -31,7 +31,7 @@
 #include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_address.h"
 #include "pure/ngx_rl_backoff.h"
-#include "pure/ngx_rl_escape.h"
+#include "pure/ngx_rl_text.h"
 
 
 #define NGX_RL_SERVER_TEXT     160        /* of an error, logged */

@@ -76,10 +76,10 @@ subtest 'a warning' => sub {
     print $out "#warning a compiler that knows more\n";
     close $out or die "$dir/warning.h: $!\n";
 
-    my $source = Cwd::getcwd() . '/src/pure/ngx_rl_number.c';
+    my $source = Cwd::getcwd() . '/src/pure/ngx_rl_text.c';
     my ($code, $compile) = run("make -n -C $objs -f objs/Makefile "
         . "--no-print-directory -W $source "
-        . 'objs/addon/pure/ngx_rl_number.o');
+        . 'objs/addon/pure/ngx_rl_text.o');
 
     $compile =~ s/\\\n/ /g;
     ($compile) = grep { /-o objs\/\S+number\.o/ } split /\n/, $compile;
@@ -98,7 +98,7 @@ subtest 'a warning' => sub {
     ok -f "$dir/number.o", 'and has its object';
 
     my $lint = "tools/lint.sh $nginx $objs warnings "
-               . 'src/pure/ngx_rl_number.c';
+               . 'src/pure/ngx_rl_text.c';
 
     ($rc, $output) = run("WARNINGS='-Wall -include $dir/warning.h' $lint");
 

@@ -1,5 +1,5 @@
 
-#include "pure/ngx_rl_escape.h"
+#include "pure/ngx_rl_text.h"
 
 
 static const char  ngx_rl_hex[] = "0123456789ABCDEF";
@@ -61,4 +61,16 @@ ngx_rl_quote(unsigned char *dst, const void *src, size_t len)
     *dst++ = '"';
 
     return dst;
+}
+
+
+char *
+ngx_rl_number(char *last, uint64_t n)
+{
+    do {
+        *--last = (char) ('0' + n % 10);
+        n /= 10;
+    } while (n);
+
+    return last;
 }
