@@ -16,7 +16,7 @@
 #include "conf/ngx_rl_limit.h"
 #include "conf/ngx_rl_scan.h"
 #include "pure/ngx_rl_claim.h"
-#include "topology/ngx_rl_shards.h"
+#include "conf/ngx_rl_shards_conf.h"
 #include "memory/ngx_rl_stats.h"
 #include "memory/ngx_rl_zone.h"
 

@@ -32,7 +32,7 @@ ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    rlcf->where = ngx_rl_shards_parse(cf);
+    rlcf->where = ngx_rl_shards_conf_parse(cf);
 
     return rlcf->where ? NGX_CONF_OK : NGX_CONF_ERROR;
 }

@@ -21,8 +21,6 @@
 #define NGX_RL_HASH_CONSISTENT  0
 #define NGX_RL_HASH_MODULO      1
 
-#define NGX_RL_REDIS_DATABASES  65535       /* the last one */
-
 
 /* "ratelimit_shards", as written */
 
@@ -42,9 +40,6 @@ typedef struct {
     ngx_rl_topology_e       kind;
 } ngx_rl_shards_t;
 
-
-/* parses the words of the directive; NULL: an error was logged */
-ngx_rl_shards_conf_t *ngx_rl_shards_parse(ngx_conf_t *cf);
 
 /*
  * Makes a set; "peers" is the array of all peers (pointers) of the

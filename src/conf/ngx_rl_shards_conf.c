@@ -1,0 +1,655 @@
+
+#include "conf/ngx_rl_shards_conf.h"
+#include "core/ngx_rl_core.h"
+
+
+#define NGX_RL_REDIS_PORT     6379
+#define NGX_RL_SENTINEL_PORT  26379
+
+
+static ngx_int_t ngx_rl_url_parse(ngx_conf_t *cf,
+    ngx_str_t *word, ngx_rl_url_t *url, in_port_t port);
+static ngx_int_t ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word,
+    ngx_rl_url_t *url);
+static ngx_int_t ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url);
+static ngx_int_t ngx_rl_url_single(ngx_conf_t *cf, u_char *p, u_char *last);
+static ngx_int_t ngx_rl_url_no_password(ngx_conf_t *cf,
+    u_char *p, u_char *last);
+static ngx_uint_t ngx_rl_url_plain(u_char *p, u_char *last);
+static ngx_int_t ngx_rl_url_decode(ngx_conf_t *cf,
+    ngx_str_t *text, u_char *start, u_char *end);
+static ngx_int_t ngx_rl_shards_conf_param(ngx_conf_t *cf, ngx_str_t *word);
+static ngx_int_t ngx_rl_shards_conf_masters(ngx_conf_t *cf,
+    ngx_array_t *masters, ngx_str_t *word);
+static ngx_int_t ngx_rl_shards_conf_fit(ngx_conf_t *cf,
+    ngx_rl_shards_conf_t *shards_conf, ngx_rl_url_t *url);
+
+
+ngx_rl_shards_conf_t *
+ngx_rl_shards_conf_parse(ngx_conf_t *cf)
+{
+    ngx_str_t             *value;
+    ngx_uint_t             i, j;
+    ngx_rl_url_t          *url, *other;
+    ngx_rl_shards_conf_t  *shards_conf;
+
+    value = cf->args->elts;
+
+    shards_conf = ngx_pcalloc(cf->pool, sizeof(ngx_rl_shards_conf_t));
+    if (shards_conf == NULL) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&shards_conf->addresses, cf->pool, cf->args->nelts,
+                       sizeof(ngx_rl_url_t))
+        != NGX_OK
+        || ngx_array_init(&shards_conf->masters, cf->pool, 1, sizeof(ngx_str_t))
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    shards_conf->hash = NGX_RL_HASH_CONSISTENT;
+
+    i = 1;
+
+    if (ngx_strcmp(value[1].data, "cluster") == 0) {
+        shards_conf->kind = NGX_RL_CLUSTER;
+        i = 2;
+
+    } else if (ngx_strncmp(value[1].data, "sentinel=", 9) == 0
+               || ngx_strcmp(value[1].data, "sentinel") == 0)
+    {
+        shards_conf->kind = NGX_RL_SENTINEL;
+        i = 2;
+
+        if (ngx_rl_shards_conf_masters(cf, &shards_conf->masters, &value[1])
+            != NGX_OK)
+        {
+            return NULL;
+        }
+    }
+
+    for ( /* void */ ; i < cf->args->nelts; i++) {
+
+        if (ngx_strncmp(value[i].data, "hash=", 5) == 0) {
+
+            if (ngx_strcmp(&value[i].data[5], "consistent") == 0) {
+                shards_conf->hash = NGX_RL_HASH_CONSISTENT;
+
+            } else if (ngx_strcmp(&value[i].data[5], "modulo") == 0) {
+                shards_conf->hash = NGX_RL_HASH_MODULO;
+
+            } else {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "invalid value \"%V\" in \"%V\": it must "
+                                   "be \"hash=consistent\" or "
+                                   "\"hash=modulo\"", &value[i], &value[0]);
+                return NULL;
+            }
+
+            if (shards_conf->kind == NGX_RL_CLUSTER) {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "\"%V\" in \"%V\": a cluster has a rule "
+                                   "of its own", &value[i], &value[0]);
+                return NULL;
+            }
+
+            continue;
+        }
+
+        if (ngx_rl_shards_conf_param(cf, &value[i]) != NGX_OK) {
+            return NULL;
+        }
+
+        url = ngx_array_push(&shards_conf->addresses);
+        if (url == NULL) {
+            return NULL;
+        }
+
+        if (ngx_rl_url_parse(cf, &value[i], url,
+                             shards_conf->kind == NGX_RL_SENTINEL
+                             ? NGX_RL_SENTINEL_PORT
+                             : NGX_RL_REDIS_PORT)
+            != NGX_OK
+            || ngx_rl_shards_conf_fit(cf, shards_conf, url) != NGX_OK)
+        {
+            return NULL;
+        }
+
+        other = shards_conf->addresses.elts;
+
+        for (j = 0; j + 1 < shards_conf->addresses.nelts; j++) {
+
+            if (ngx_rl_str_equal(&other[j].name, &url->name)) {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate shard \"%V\" in \"%V\"",
+                                   &url->name, &value[0]);
+                return NULL;
+            }
+        }
+    }
+
+    if (shards_conf->addresses.nelts == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "no address in \"%V\"",
+                           &value[0]);
+        return NULL;
+    }
+
+    return shards_conf;
+}
+
+
+/*
+ * A parameter that does not exist, and no address: a host has no "=".  Its
+ * value may be a password, and is not shown.
+ */
+
+static ngx_int_t
+ngx_rl_shards_conf_param(ngx_conf_t *cf, ngx_str_t *word)
+{
+    u_char  *p, *last;
+
+    last = word->data + word->len;
+
+    for (p = word->data; p < last && *p != '='; p++) {
+        if (!(*p >= 'a' && *p <= 'z') && *p != '_' && *p != '-') {
+            return NGX_OK;
+        }
+    }
+
+    if (p == last || p == word->data) {
+        return NGX_OK;
+    }
+
+    p++;
+
+    if (p - word->data == 9 && ngx_strncmp(word->data, "sentinel=", 9) == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" must be the first parameter of "
+                           "\"ratelimit_shards\"", word);
+        return NGX_ERROR;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid parameter \"%*s\" in \"ratelimit_shards\": "
+                       "%sthere are addresses, \"hash=consistent\" and "
+                       "\"hash=modulo\"", (size_t) (p - word->data), word->data,
+                       ngx_strncmp(word->data, "weight=", 7) == 0
+                       ? "shards have no weights, each gets as many keys as "
+                       "any other; " : "");
+
+    return NGX_ERROR;
+}
+
+
+/* sentinel=NAME[,NAME...] */
+
+static ngx_int_t
+ngx_rl_shards_conf_masters(ngx_conf_t *cf, ngx_array_t *masters,
+    ngx_str_t *word)
+{
+    u_char     *p, *last;
+    ngx_str_t  *name, *other;
+    ngx_uint_t  i;
+
+    p = word->data + ngx_min(word->len, sizeof("sentinel=") - 1);
+    last = word->data + word->len;
+
+    for ( ;; ) {
+        name = ngx_array_push(masters);
+        if (name == NULL) {
+            return NGX_ERROR;
+        }
+
+        name->len = 0;
+
+        while (p + name->len < last && p[name->len] != ',') {
+
+            if (p[name->len] <= ' ' || p[name->len] >= 0x7f) {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "invalid name of a master in \"%V\" of "
+                                   "\"ratelimit_shards\"", word);
+                return NGX_ERROR;
+            }
+
+            name->len++;
+        }
+
+        if (name->len == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "no master in \"%V\" of \"ratelimit_shards\": "
+                               "write sentinel=NAME, the name that the "
+                               "sentinels know it by", word);
+            return NGX_ERROR;
+        }
+
+        name->data = ngx_pnalloc(cf->pool, name->len + 1);
+        if (name->data == NULL) {
+            return NGX_ERROR;
+        }
+
+        *ngx_cpymem(name->data, p, name->len) = '\0';
+
+        other = masters->elts;
+
+        for (i = 0; i + 1 < masters->nelts; i++) {
+
+            if (ngx_rl_str_equal(&other[i], name)) {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate master \"%V\" in \"%V\" of "
+                                   "\"ratelimit_shards\"", name, word);
+                return NGX_ERROR;
+            }
+        }
+
+        p += name->len;
+
+        if (p == last) {
+            return NGX_OK;
+        }
+
+        p++;
+    }
+}
+
+
+/* not every address is one of a cluster, or of a sentinel */
+
+static ngx_int_t
+ngx_rl_shards_conf_fit(ngx_conf_t *cf,
+    ngx_rl_shards_conf_t *shards_conf, ngx_rl_url_t *url)
+{
+    const char  *err;
+
+    if (shards_conf->kind == NGX_RL_SHARDS) {
+        return NGX_OK;
+    }
+
+    err = NULL;
+
+    if (url->port == 0) {
+        err = "a unix socket can't be a node of a cluster, or a sentinel: "
+              "write host:port";
+
+    } else if (shards_conf->kind == NGX_RL_CLUSTER) {
+
+        if (url->database > 0) {
+            err = "a cluster has no databases: write it without \"/\" "
+                  "and a number";
+        }
+
+    } else if (url->password.data) {
+        err = "the password of a sentinel is that of "
+              "\"ratelimit_sentinel_password\", the one of a master that of "
+              "\"ratelimit_redis_password\"";
+
+    } else if (url->database != NGX_CONF_UNSET) {
+        err = "a sentinel has no databases: write "
+              "\"ratelimit_redis_database\" for the masters";
+    }
+
+    if (err == NULL) {
+        return NGX_OK;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid address \"%V\" in \"ratelimit_shards\": %s",
+                       &url->name, err);
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_rl_url_parse(ngx_conf_t *cf, ngx_str_t *word,
+    ngx_rl_url_t *url, in_port_t port)
+{
+    u_char    *p;
+    ngx_url_t  u;
+
+    ngx_memzero(url, sizeof(ngx_rl_url_t));
+
+    url->url = *word;
+    url->database = NGX_CONF_UNSET;
+
+    if (ngx_rl_url_split(cf, word, url) != NGX_OK
+        || ngx_rl_url_host(cf, &url->url) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(&u, sizeof(ngx_url_t));
+
+    u.url = url->url;
+    u.default_port = port;
+
+    if (ngx_parse_url(cf->pool, &u) != NGX_OK) {
+
+        /* the part without credentials */
+
+        if (u.err) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "%s in \"%V\" of \"ratelimit_shards\"",
+                               u.err, &u.url);
+        }
+
+        return NGX_ERROR;
+    }
+
+    url->addrs = u.addrs;
+    url->naddrs = u.naddrs;
+
+    if (u.family == AF_UNIX) {
+        url->name = url->url;
+        return NGX_OK;
+    }
+
+    url->host = u.host;
+    url->port = u.port;
+
+    p = ngx_pnalloc(cf->pool, u.host.len + sizeof(":65535/65535"));
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    url->name.data = p;
+
+    p = ngx_sprintf(p, "%V:%ui", &u.host, (ngx_uint_t) u.port);
+
+    if (url->database > 0) {
+        p = ngx_sprintf(p, "/%i", url->database);
+    }
+
+    url->name.len = p - url->name.data;
+
+    ngx_strlow(url->name.data, url->name.data, url->name.len);
+
+    return NGX_OK;
+}
+
+
+/* what nginx would call an invalid port, or a host that was not found */
+
+static ngx_int_t
+ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url)
+{
+    u_char     *p, *last, *colon;
+    u_char      addr[16];
+    ngx_uint_t  n;
+
+    last = url->data + url->len;
+
+    if (url->len == 0 || *url->data == '['
+        || (url->len >= 5
+            && ngx_strncasecmp(url->data, (u_char *) "unix:", 5) == 0))
+    {
+        return NGX_OK;
+    }
+
+    if (ngx_rl_url_single(cf, url->data, last) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    colon = NULL;
+    n = 0;
+
+    for (p = url->data; p < last; p++) {
+        if (*p == ':') {
+            colon = p;
+            n++;
+        }
+    }
+
+    if (n < 2) {
+        return NGX_OK;
+    }
+
+    /* the last number is a port if it can be one */
+
+    if (ngx_atoi(colon + 1, last - colon - 1) == NGX_ERROR
+        || ngx_inet6_addr(url->data, colon - url->data, addr) != NGX_OK)
+    {
+        colon = last;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid address \"%V\" in \"ratelimit_shards\": "
+                       "an IPv6 address needs brackets, "
+                       "write \"[%*s]%*s\"", url,
+                       (size_t) (colon - url->data), url->data,
+                       (size_t) (last - colon), colon);
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_rl_url_single(ngx_conf_t *cf, u_char *p, u_char *last)
+{
+    if (ngx_strlchr(p, last, ',') == NULL) {
+        return NGX_OK;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid address \"%*s\" in \"ratelimit_shards\": "
+                       "addresses are separated by spaces, "
+                       "write \"host1:port host2:port\"",
+                       (size_t) (last - p), p);
+
+    return NGX_ERROR;
+}
+
+
+/* redis[s]://[user[:password]@]host[:port][/database] */
+
+static ngx_int_t
+ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word, ngx_rl_url_t *url)
+{
+    u_char  *p, *at, *host, *last, *colon;
+
+    static ngx_str_t  scheme = ngx_string("redis://");
+    static ngx_str_t  tls = ngx_string("rediss://");
+    static ngx_str_t  unix_socket = ngx_string("unix:");
+
+    if (word->len >= tls.len
+        && ngx_strncasecmp(word->data, tls.data, tls.len) == 0)
+    {
+        host = word->data + tls.len;
+        url->tls = 1;
+
+    } else if (word->len >= scheme.len
+               && ngx_strncasecmp(word->data, scheme.data, scheme.len) == 0)
+    {
+        host = word->data + scheme.len;
+
+    } else {
+        if (ngx_strncasecmp(word->data, unix_socket.data, unix_socket.len) == 0)
+        {
+            return NGX_OK;
+        }
+
+        if (ngx_strstr(word->data, "://")) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "an address in \"ratelimit_shards\" has an "
+                               "unknown scheme: write "
+                               "redis://user:password@host, or rediss:// for "
+                               "TLS");
+            return NGX_ERROR;
+        }
+
+        return ngx_rl_url_no_password(cf, word->data, word->data + word->len);
+    }
+
+    last = word->data + word->len;
+
+    at = NULL;
+
+    for (p = host; p < last && *p != '/'; p++) {
+        if (*p == '@') {
+            at = p;
+        }
+    }
+
+    if (at == NULL && !ngx_rl_url_plain(host, p)
+        && ngx_strlchr(p, last, '@') == NULL)
+    {
+        /* what is behind the colon may be a password */
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no host, or no port behind \":\", in a URL of "
+                           "\"ratelimit_shards\": write redis://host:port, or "
+                           "redis://user:password@host");
+        return NGX_ERROR;
+    }
+
+    if (ngx_rl_url_no_password(cf, at ? at + 1 : host, last)
+        != NGX_OK
+        || ngx_rl_url_single(cf, at ? at + 1 : host, p) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (p < last) {
+        url->database = ngx_atoi(p + 1, last - p - 1);
+
+        if (p + 1 == last) {
+            url->database = NGX_CONF_UNSET;
+
+        } else if (url->database == NGX_ERROR
+                   || url->database > NGX_RL_REDIS_DATABASES)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid database \"%*s\" in "
+                               "\"ratelimit_shards\": it must be a number "
+                               "from 0 to %d",
+                               at || ngx_strlchr(host, p, ':') == NULL
+                               ? (size_t) (last - p - 1) : 0, p + 1,
+                               NGX_RL_REDIS_DATABASES);
+            return NGX_ERROR;
+        }
+
+        last = p;
+    }
+
+    if (at) {
+        colon = ngx_strlchr(host, at, ':');
+
+        if (colon == NULL) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "no password before \"%*s\" in "
+                               "\"ratelimit_shards\": write "
+                               "redis://user:password@host, or "
+                               "redis://:password@host for the default user",
+                               (size_t) (last - at), at);
+            return NGX_ERROR;
+        }
+
+        if (ngx_rl_url_decode(cf, &url->user, host, colon)
+            != NGX_OK
+            || ngx_rl_url_decode(cf, &url->password, colon + 1, at)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        host = at + 1;
+    }
+
+    url->url.data = host;
+    url->url.len = last - host;
+
+    return NGX_OK;
+}
+
+
+/*
+ * An "@" where none belongs may follow a password, and other programs have it
+ * among parameters ("?password=" or ",password="), so what stands there is not
+ * shown, and does not get as far as to nginx's own complaints
+ */
+
+static ngx_int_t
+ngx_rl_url_no_password(ngx_conf_t *cf, u_char *p, u_char *last)
+{
+    if (ngx_strlchr(p, last, '@') == NULL) {
+
+        if (ngx_strlchr(p, last, '?') == NULL
+            && ngx_strlchr(p, last, '=') == NULL)
+        {
+            return NGX_OK;
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "an address in \"ratelimit_shards\" has "
+                           "parameters: write redis://user:password@host, or "
+                           "\"ratelimit_redis_password\"");
+
+        return NGX_ERROR;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "an address with \"@\" in \"ratelimit_shards\" is no "
+                       "URL: write redis://user:password@host, "
+                       "with \"%%2F\" for \"/\" in a password");
+
+    return NGX_ERROR;
+}
+
+
+/* host, host:port or an address of IPv6, in brackets or without */
+
+static ngx_uint_t
+ngx_rl_url_plain(u_char *p, u_char *last)
+{
+    u_char      c, *colon;
+    ngx_uint_t  colons;
+
+    colon = ngx_strlchr(p, last, ':');
+
+    if (colon == NULL || *p == '[') {
+        return 1;
+    }
+
+    if (colon > p && colon + 1 < last
+        && ngx_atoi(colon + 1, last - colon - 1) != NGX_ERROR)
+    {
+        return 1;
+    }
+
+    colons = 0;
+
+    for ( /* void */ ; p < last; p++) {
+        c = (u_char) (*p | 0x20);
+
+        if (*p == ':') {
+            colons++;
+
+        } else if (*p != '.' && (*p < '0' || *p > '9') && (c < 'a' || c > 'f'))
+        {
+            return 0;
+        }
+    }
+
+    return colons > 1;
+}
+
+
+static ngx_int_t
+ngx_rl_url_decode(ngx_conf_t *cf, ngx_str_t *text, u_char *start, u_char *end)
+{
+    u_char  *dst;
+
+    text->data = ngx_pcalloc(cf->pool, end - start + 1);
+    if (text->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    dst = text->data;
+    ngx_unescape_uri(&dst, &start, end - start, 0);
+    text->len = dst - text->data;
+
+    *dst = '\0';
+
+    return NGX_OK;
+}

@@ -1,0 +1,25 @@
+
+/*
+ * The directive "ratelimit_shards": addresses and URLs of servers, the masters
+ * that sentinels know, and the rule that picks one.
+ */
+
+
+#ifndef _NGX_RL_SHARDS_CONF_H_INCLUDED_
+#define _NGX_RL_SHARDS_CONF_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "topology/ngx_rl_shards.h"
+
+
+#define NGX_RL_REDIS_DATABASES  65535       /* the last one */
+
+
+/* parses the words of the directive; NULL: an error was logged */
+ngx_rl_shards_conf_t *ngx_rl_shards_conf_parse(ngx_conf_t *cf);
+
+
+#endif /* _NGX_RL_SHARDS_CONF_H_INCLUDED_ */
