@@ -65,16 +65,6 @@ sub buckets {
 }
 
 
-# How many connections the module has to a server.
-
-sub connections {
-    my ($server) = @_;
-
-    return scalar grep { /name=nginx-ratelimit\@/ }
-                  split /\n/, $server->cmd('CLIENT', 'LIST');
-}
-
-
 run_tests();
 
 __DATA__
@@ -104,7 +94,7 @@ location /b { empty_gif; }
  "X-RateLimit-Remaining: 0\nX-Name: http"]
 --- after
 ::is_deeply(::buckets($::redis), ['http:{127.0.0.1}'], 'one bucket');
-::is(::connections($::redis), 1, 'one connection');
+::is($::redis->clients, 1, 'one connection');
 
 
 
@@ -613,7 +603,7 @@ location /b { ratelimit_shards $TEST_NGINX_REDIS_B_ADDR; empty_gif; }
 --- after
 ::is_deeply(::buckets($_), ['http:{127.0.0.1}'], 'a bucket on each')
     for $::redis, $::other;
-::is_deeply([map { ::connections($_) } $::redis, $::other], [1, 1],
+::is_deeply([map { $_->clients } $::redis, $::other], [1, 1],
             'a connection to each');
 
 
@@ -637,7 +627,7 @@ location /d { ratelimit_shards $TEST_NGINX_REDIS_ADDR; empty_gif; }
 my $info = $::redis->info('keyspace');
 ::is_deeply([map { s/,.*//sr } @$info{qw(db0 db3 db5)}],
             [('keys=1') x 3], 'one bucket in each');
-::is(::connections($::redis), 3, 'a connection for each');
+::is($::redis->clients, 3, 'a connection for each');
 
 
 
@@ -721,7 +711,7 @@ GET /a
 X-RateLimit-Remaining: 0
 X-Name: localhost/a
 --- after
-::is_deeply([map { ::connections($_) } $::locked, $::other], [1, 0],
+::is_deeply([map { $_->clients } $::locked, $::other], [1, 0],
             'connections');
 --- no_error_log
 NOAUTH
@@ -773,7 +763,7 @@ location /d { ratelimit_shards redis://$TEST_NGINX_REDIS_ADDR; empty_gif; }
 --- response_headers eval
 ["X-Name: localhost/a", ("X-Name: http") x 3]
 --- after
-::is(::connections($::redis), 1, 'one connection');
+::is($::redis->clients, 1, 'one connection');
 
 
 
@@ -792,7 +782,7 @@ location /a { ratelimit_cost 1; empty_gif; }
 ["!X-RateLimit-Limit\n!X-Name", "!X-RateLimit-Limit\n!X-Name"]
 --- after
 ::is_deeply(::buckets($::redis), [], 'no bucket');
-::is(::connections($::redis), 0, 'no connection');
+::is($::redis->clients, 0, 'no connection');
 
 
 

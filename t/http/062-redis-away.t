@@ -168,17 +168,6 @@ sub background {
 }
 
 
-# Our connections, as a server lists them.
-
-sub clients {
-    my ($redis) = @_;
-
-    return map { { /(\w+)=(\S*)/g } }
-           grep { /name=nginx-ratelimit@/ }
-           split /\n/, $redis->cmd('CLIENT', 'LIST');
-}
-
-
 # The descriptors that the workers have open.
 
 sub descriptors {
@@ -328,7 +317,7 @@ subtest 'killed and restarted under load' => sub {
     is_deeply [keys %{ $load->statuses }], [503], 'closed: none pass';
 
     $redis->start;
-    ok wait_until(sub { clients($redis) == 2 }, 20), 'both workers are back';
+    ok wait_until(sub { $redis->clients == 2 }, 20), 'both workers are back';
     ok works($nginx), 'restarted: works';
     is_deeply sources(load($nginx, requests => 500)), { redis => 500 },
               'Redis decides again';
@@ -348,7 +337,7 @@ subtest 'frozen' => sub {
     ok works($nginx), 'works';
 
     my $before = descriptors($nginx);
-    my ($old) = clients($redis);
+    my ($old) = $redis->client_list;
 
     $redis->pause;
 
@@ -383,9 +372,9 @@ subtest 'frozen' => sub {
     $redis->resume;
 
     ok works($nginx), 'resumed: works';
-    my ($new) = clients($redis);
+    my ($new) = $redis->client_list;
     isnt $new->{id}, $old->{id}, 'on a new connection';
-    ok wait_until(sub { clients($redis) == 1 }, 5), 'the only one';
+    ok wait_until(sub { $redis->clients == 1 }, 5), 'the only one';
     is_deeply sources(load($nginx, requests => 100)), { redis => 100 },
               'Redis decides again';
     is_deeply [splice @{ states($nginx, $redis->addr) }, 2],
@@ -589,7 +578,7 @@ subtest 'calls under way are bounded' => sub {
 
     ok works($nginx), 'resumed: works';
     is $redis->cmd('DBSIZE'), 16384 + 1, 'so many calls were under way';
-    is clients($redis), 1, 'on the same connection';
+    is $redis->clients, 1, 'on the same connection';
 
     $nginx->finish;
 };
@@ -715,17 +704,17 @@ subtest 'an idle connection that the server closes' => sub {
     ok works($nginx), 'works';
 
     for my $how ('by its timeout', 'by CLIENT KILL') {
-        my ($old) = clients($redis);
+        my ($old) = $redis->client_list;
 
         if ($how =~ /KILL/) {
             $redis->cmd('CONFIG', 'SET', 'timeout', 0);
-            ok wait_until(sub { (clients($redis))[0]{age} >= 2 }, 20), 'idle';
-            ($old) = clients($redis);
+            ok wait_until(sub { ($redis->client_list)[0]{age} >= 2 }, 20), 'idle';
+            ($old) = $redis->client_list;
             $redis->cmd('CLIENT', 'KILL', 'ID', $old->{id});
         }
 
         ok wait_until(sub {
-            my ($new) = clients($redis);
+            my ($new) = $redis->client_list;
             return $new && $new->{id} != $old->{id};
         }, 20), "closed $how: a new connection is made";
 

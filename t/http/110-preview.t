@@ -28,7 +28,7 @@ our $degraded = "X-Status: DEGRADED\nX-RateLimit-Degraded: true\n!Retry-After\n"
 add_block_preprocessor(sub {
     my ($block) = @_;
 
-    $redis->cmd('CONFIG', 'RESETSTAT');
+    $redis->reset_calls;
 
     $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
     ratelimit_shards $TEST_NGINX_REDIS_ADDR;
@@ -72,17 +72,6 @@ sub state_of_all {
     }
 
     return \%state;
-}
-
-
-# How often a server was asked.
-
-sub calls {
-    my ($server) = @_;
-
-    my $stats = ($server // $redis)->cmd('INFO', 'commandstats');
-
-    return $stats =~ /cmdstat_evalsha:calls=(\d+)/ ? $1 : 0;
 }
 
 
@@ -140,7 +129,7 @@ subtest 'all workers share the cache' => sub {
     my %pids;
 
     $redis->cmd('FLUSHALL');
-    $redis->cmd('CONFIG', 'RESETSTAT');
+    $redis->reset_calls;
 
     is ask($nginx, '/quota?k=a'), '200 redis 10', 'the first one asks';
 
@@ -155,7 +144,7 @@ subtest 'all workers share the cache' => sub {
         keys %pids == 2;
     }, 30), 'both workers have answered';
 
-    is calls(), 1, 'and none of them asked again';
+    is $redis->calls, 1, 'and none of them asked again';
 
     $nginx->finish;
 };
@@ -196,7 +185,7 @@ subtest 'a tiny zone forgets, and nobody notices' => sub {
     my $n = 600;
 
     $redis->cmd('FLUSHALL');
-    $redis->cmd('CONFIG', 'RESETSTAT');
+    $redis->reset_calls;
 
     # nodes of many sizes
 
@@ -210,8 +199,8 @@ subtest 'a tiny zone forgets, and nobody notices' => sub {
               $load->responses), 0, 'with the right number';
     is scalar(grep { $_->{headers}{'x-source'} eq 'redis' }
               $load->responses), $n, 'by Redis';
-    cmp_ok calls(), '<=', $n, 'in a call each, or fewer';
-    cmp_ok calls(), '>=', $n / 4, 'as no more than four came together';
+    cmp_ok $redis->calls, '<=', $n, 'in a call each, or fewer';
+    cmp_ok $redis->calls, '>=', $n / 4, 'as no more than four came together';
 
     is ask($nginx, '/quota?k=1' . 'x' x 37), '200 redis 10',
        'the first one was forgotten';
@@ -512,7 +501,7 @@ location /quota { ratelimit_preview on; ratelimit_headers draft-8; empty_gif; }
 --- after
 ::is_deeply(::state_of_all(), { 'user:{1}' => 9, 'all:{all}' => '1 entries' },
             'nothing else was taken');
-::is(::calls(), 4, 'one call each');
+::is($::redis->calls, 4, 'one call each');
 
 
 
@@ -577,7 +566,7 @@ GET /quota
 X-Status: SKIPPED
 !X-RateLimit-Limit
 --- after
-::is(::calls(), 0, 'nobody was asked');
+::is($::redis->calls, 0, 'nobody was asked');
 
 
 
@@ -610,7 +599,7 @@ location /quota { ratelimit_preview on; empty_gif; }
  ("X-Source: cache\nX-Status: PASSED\nX-RateLimit-Limit: 5\n"
   . "X-RateLimit-Remaining: 5") x 3]
 --- after
-::is(::calls(), 1, 'Redis was asked once');
+::is($::redis->calls, 1, 'Redis was asked once');
 
 
 
@@ -625,7 +614,7 @@ location /zero { ratelimit_preview_cache 0; empty_gif; }
 --- response_headers eval
 [("X-Source: redis") x 4]
 --- after
-::is(::calls(), 4, 'Redis was asked every time');
+::is($::redis->calls, 4, 'Redis was asked every time');
 
 
 

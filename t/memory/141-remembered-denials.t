@@ -14,31 +14,21 @@ use Test::More;
 use List::Util qw(max min sum0);
 use Time::HiRes qw(time sleep);
 
+use RateLimit::Answer qw(seen);
 use RateLimit::FakeRedis;
+use RateLimit::Limiter;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(wait_until patience);
 
 my ($redis, $second, @shards) = RateLimit::Redis->start_many(4);
-my @nginx = map { start_nginx() } 1, 2;
-my $port = $nginx[0]->port;
+my $spread = join ' ', map { $_->addr } @shards;
+my $two = $second->addr;
 
-
-sub start_nginx {
-    my $addresses = join ' ', map { $_->addr } @shards;
-    my ($one, $two) = map { $_->addr } $redis, $second;
-
-    return RateLimit::Nginx->start(workers => 2, log => 'notice',
-                                   conf => <<"EOC");
-    ratelimit_shards $one;
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout 20s;
-    ratelimit_on_error closed;
-    ratelimit_deny_cache 60s;
+my %CONFIG = (conf => <<"EOC", server => <<"EOS");
     ratelimit_key \$arg_k;
     ratelimit_rate 1r/h;
-    keepalive_requests 100000;
 
     ratelimit_limit ip key=\$arg_ip capacity=2 rate=1r/h;
     ratelimit_limit user key=\$arg_user capacity=5 rate=1r/h;
@@ -55,9 +45,12 @@ sub start_nginx {
     add_header X-Worker \$pid always;
 
     server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        server_name localhost;
+        listen 127.0.0.1:%%PORT2%%;
+        ratelimit_shards $two;
 
+        location /ip { ratelimit ip; empty_gif; }
+    }
+EOC
         location /two { ratelimit_capacity 2; empty_gif; }
         location /other { ratelimit_capacity 2; empty_gif; }
         location /gcra { ratelimit_capacity 2; ratelimit_algorithm gcra;
@@ -97,7 +90,7 @@ sub start_nginx {
                          ratelimit_preview_cache off; empty_gif; }
         location /three { ratelimit ip user all; empty_gif; }
         location /trial { ratelimit user trial; empty_gif; }
-        location /spread { ratelimit_shards $addresses; ratelimit ip user;
+        location /spread { ratelimit_shards $spread; ratelimit ip user;
                            empty_gif; }
         location /clock { ratelimit_capacity 2; ratelimit_clock nginx;
                           empty_gif; }
@@ -118,52 +111,16 @@ sub start_nginx {
         location /off/window { ratelimit_capacity 50; ratelimit_window 1s;
                                ratelimit_algorithm sliding_window_log;
                                ratelimit_deny_cache off; empty_gif; }
-    }
+EOS
 
-    server {
-        listen 127.0.0.1:%%PORT2%%;
-        ratelimit_shards $two;
-
-        location /ip { ratelimit ip; empty_gif; }
-    }
-EOC
-}
+my @nginx = map { start_nginx($redis->addr, workers => 2, reuseport => 1,
+                              deny_cache => '60s', %CONFIG) } 1, 2;
+my $port = $nginx[0]->port;
 
 
-sub get { return RateLimit::Load::get($port, @_) }
+# Who decided about each of these, and how: ["200 redis", "429 denied"].
 
-
-# "429 denied": status and source of a response.
-
-sub seen {
-    my ($r) = @_;
-
-    return "$r->{status} $r->{headers}{'x-source'}";
-}
-
-
-sub ask { return [map { seen(get($_)) } @_] }
-
-
-# EVALSHA calls that the code makes at a Redis.
-
-sub calls {
-    my ($code, $server) = @_;
-
-    $server //= $redis;
-    $server->cmd('CONFIG', 'RESETSTAT');
-    $code->();
-
-    return $server->cmd('INFO', 'commandstats')
-           =~ /cmdstat_evalsha:calls=(\d+)/ ? $1 : 0;
-}
-
-
-sub redis_time {
-    my ($s, $us) = @{ $redis->cmd('TIME') };
-
-    return $s + $us / 1e6;
-}
+sub ask { return [map { seen($nginx[0]->get($_)) } @_] }
 
 
 subtest 'who is denied is denied here, and Redis is not asked' => sub {
@@ -173,7 +130,7 @@ subtest 'who is denied is denied here, and Redis is not asked' => sub {
 
         # the last one that passed said that nothing is left
 
-        is calls(sub {
+        is $redis->calls_during(sub {
             is_deeply ask(("$place?k=a") x 20), [('429 denied') x 20],
                       'the others are denied here';
         }), 0, 'without a call';
@@ -191,7 +148,7 @@ subtest 'all workers know' => sub {
 
     ask(('/two?k=all') x 2);
 
-    is calls(sub {
+    is $redis->calls_during(sub {
         my $load = RateLimit::Load::run(
             port => $port, connections => 40, requests => 200, timeout => 60,
             keep => 1, path => '/two?k=all');
@@ -204,7 +161,7 @@ subtest 'all workers know' => sub {
 
     # another machine asks once for itself
 
-    is calls(sub {
+    is $redis->calls_during(sub {
         is_deeply [map { seen(RateLimit::Load::get($nginx[1]->port,
                                                    '/two?k=all')) } 1 .. 3],
                   ['429 redis', ('429 denied') x 2], 'another nginx';
@@ -213,7 +170,7 @@ subtest 'all workers know' => sub {
 
 
 subtest 'off: Redis is asked each time' => sub {
-    is calls(sub {
+    is $redis->calls_during(sub {
         is_deeply ask(('/off?k=a') x 6),
                   [('200 redis') x 2, ('429 redis') x 4], 'by Redis';
     }), 6, 'six calls';
@@ -226,11 +183,11 @@ subtest 'off: Redis is asked each time' => sub {
 subtest 'denied until there is a token, and no longer' => sub {
     my ($asked, $passed, $here) = (0, 0, 0);
     my $end = time + 4;
-    my $start = redis_time();
+    my $start = $redis->time;
 
-    my $calls = calls(sub {
+    my $calls = $redis->calls_during(sub {
         while (time < $end) {
-            my $seen = seen(get('/fill?k=a'));
+            my $seen = seen($nginx[0]->get('/fill?k=a'));
 
             $asked++;
             $passed++ if $seen =~ /^200/;
@@ -240,7 +197,7 @@ subtest 'denied until there is a token, and no longer' => sub {
         }
     });
 
-    my $most = 2 + 2 * (redis_time() - $start);
+    my $most = 2 + 2 * ($redis->time - $start);
 
     note "$asked requests, $passed passed, $calls calls";
     cmp_ok $passed, '<=', $most, 'never more than there were tokens';
@@ -255,13 +212,13 @@ subtest 'a window: denied until the oldest entry leaves' => sub {
     my @at;
     my $end = time + 5;
 
-    my $calls = calls(sub {
+    my $calls = $redis->calls_during(sub {
         while (time < $end) {
-            my $before = redis_time();
-            my $seen = seen(get('/slide?k=a'));
+            my $before = $redis->time;
+            my $seen = seen($nginx[0]->get('/slide?k=a'));
 
             if ($seen =~ /^200/) {
-                push @at, [$before, redis_time()];
+                push @at, [$before, $redis->time];
             }
 
             $here++ if $seen eq '429 denied';
@@ -286,11 +243,11 @@ subtest 'a refill in steps: denied until the step is over' => sub {
     my @passed;
     my $end = time + 5;
 
-    my $calls = calls(sub {
+    my $calls = $redis->calls_during(sub {
         while (time < $end) {
-            my $r = get('/step?k=a');
+            my $r = $nginx[0]->get('/step?k=a');
 
-            push @passed, redis_time() if $r->{status} == 200;
+            push @passed, $redis->time if $r->{status} == 200;
             sleep 0.01;
         }
     });
@@ -314,7 +271,7 @@ sub step_began {
     my $name = "ratelimit:localhost$place:{$key}";
 
     $redis->cmd('HSET', $name, 'tokens', $tokens, 'lastRefill',
-                sprintf '%.0f', 1e6 * (redis_time() - $ago));
+                sprintf '%.0f', 1e6 * ($redis->time - $ago));
     $redis->cmd('PEXPIRE', $name, 100_000_000);
 }
 
@@ -322,7 +279,7 @@ sub step_began {
 subtest 'a long step: a denied flood is denied here' => sub {
     step_began('/minute', 'a', 1, 20);
 
-    my $calls = calls(sub {
+    my $calls = $redis->calls_during(sub {
         my $load = RateLimit::Load::run(
             targets => [$port], connections => 10, requests => 2000,
             timeout => 60, path => '/minute?k=a');
@@ -335,12 +292,12 @@ subtest 'a long step: a denied flood is denied here' => sub {
 
     cmp_ok $calls, '<=', 12, 'by few calls';
 
-    is calls(sub {
+    is $redis->calls_during(sub {
         is_deeply ask(('/minute?k=a') x 100), [('429 denied') x 100],
                   'a hundred more';
     }), 0, 'by none';
 
-    my $r = get('/minute?k=a');
+    my $r = $nginx[0]->get('/minute?k=a');
     my $wait = $r->{headers}{'retry-after'};
 
     cmp_ok $wait, '<=', 40, 'the step ends in less than 40 seconds';
@@ -355,7 +312,7 @@ subtest 'a long step: asked again after the time of the directive' => sub {
     my $end = time + 1.2;
 
     while (time < $end) {
-        my $seen = seen(get('/daily?k=a'));
+        my $seen = seen($nginx[0]->get('/daily?k=a'));
 
         $sources .= $seen eq '429 denied' ? 'd'
                     : $seen eq '429 redis' ? 'r' : '?';
@@ -381,14 +338,14 @@ subtest 'a long step: denied until it ends, and no longer' => sub {
         my $passed = 0;
         my $here = 0;
 
-        while ($passed == 0 && redis_time() < $ends + 20) {
-            my $before = redis_time();
-            my $seen = seen(get("$place?k=end"));
+        while ($passed == 0 && $redis->time < $ends + 20) {
+            my $before = $redis->time;
+            my $seen = seen($nginx[0]->get("$place?k=end"));
 
             $here++ if $seen eq '429 denied';
 
             if ($seen eq '200 redis') {
-                $passed = redis_time();
+                $passed = $redis->time;
             } elsif ($before > $ends) {
                 push @late, $before - $ends;
             }
@@ -411,7 +368,7 @@ subtest 'never for longer than the directive says' => sub {
         my $end = time + 3 * $time + 0.2;
 
         while (time < $end) {
-            my $seen = seen(get("$place?k=a"));
+            my $seen = seen($nginx[0]->get("$place?k=a"));
 
             $sources .= $seen eq '429 denied' ? 'd'
                         : $seen eq '429 redis' ? 'r' : '?';
@@ -435,7 +392,7 @@ subtest 'a bucket that is reset passes at the latest after that time' => sub {
 
     my $start = time;
 
-    ok wait_until(sub { seen(get('/short?k=reset')) eq '200 redis' }, 10),
+    ok wait_until(sub { seen($nginx[0]->get('/short?k=reset')) eq '200 redis' }, 10),
        'passes';
     cmp_ok time - $start, '<', 0.3 + patience(1), 'after less than a third of '
                                                   . 'a second';
@@ -458,11 +415,11 @@ subtest 'what the client is told stays right' => sub {
     my $begin = $last / 1e6 - $tokens;
     my ($wrong, $n) = (0, 0);
 
-    my $calls = calls(sub {
-        while (redis_time() - $begin < 4.8) {
-            my $before = redis_time() - $begin;
-            my $r = get('/cost?k=told&c=5');
-            my $after = redis_time() - $begin;
+    my $calls = $redis->calls_during(sub {
+        while ($redis->time - $begin < 4.8) {
+            my $before = $redis->time - $begin;
+            my $r = $nginx[0]->get('/cost?k=told&c=5');
+            my $after = $redis->time - $begin;
 
             last if $after > 4.9;
 
@@ -494,7 +451,7 @@ subtest 'what the client is told stays right' => sub {
     is $wrong, 0, 'remaining, reset and Retry-After are right in all of them';
     is $calls, 0, 'and Redis was not asked';
 
-    ok wait_until(sub { redis_time() - $begin > 5 }), 'five seconds are over';
+    ok wait_until(sub { $redis->time - $begin > 5 }), 'five seconds are over';
     is_deeply ask('/cost?k=told&c=5'), ['200 redis'], 'then it passes';
 };
 
@@ -502,16 +459,16 @@ subtest 'what the client is told stays right' => sub {
 subtest 'what a client of a window is told stays right' => sub {
     ask('/slide?k=told');
 
-    my $begin = redis_time();
+    my $begin = $redis->time;
 
     ask(('/slide?k=told') x 2);
 
     my ($n, $wrong) = (0, 0);
 
-    while (redis_time() - $begin < 1.8) {
-        my $before = redis_time() - $begin;
-        my $r = get('/slide?k=told');
-        my $after = redis_time() - $begin;
+    while ($redis->time - $begin < 1.8) {
+        my $before = $redis->time - $begin;
+        my $r = $nginx[0]->get('/slide?k=told');
+        my $after = $redis->time - $begin;
 
         last if $after > 1.9;
 
@@ -552,7 +509,7 @@ subtest 'another limit for the same key counts at once' => sub {
 subtest 'costs: at least as much is denied, less is asked for' => sub {
     is_deeply ask('/hour?k=a&c=7'), ['200 redis'], 'seven of ten';
 
-    is calls(sub {
+    is $redis->calls_during(sub {
         is_deeply ask('/hour?k=a&c=5', '/hour?k=a&c=6', '/hour?k=a&c=4',
                       '/hour?k=a&c=10'),
                   [('429 denied') x 4], 'three are left: not more passes';
@@ -564,7 +521,7 @@ subtest 'costs: at least as much is denied, less is asked for' => sub {
 
     is_deeply ask('/window?k=cost&c=7', '/window?k=cost&c=5'),
               ['200 redis', '429 redis'], 'a window: three are left';
-    is calls(sub {
+    is $redis->calls_during(sub {
         is_deeply ask('/window?k=cost&c=5', '/window?k=cost&c=6'),
                   [('429 denied') x 2], 'at least the same cost';
     }), 0, 'without a call';
@@ -580,8 +537,8 @@ subtest 'several limits: the one that blocks is remembered, alone' => sub {
               'two pass';
     is_deeply ask('/three?ip=a&user=u'), ['429 redis'], 'the third does not';
 
-    is calls(sub {
-        my @r = map { get('/three?ip=a&user=u') } 1 .. 10;
+    is $redis->calls_during(sub {
+        my @r = map { $nginx[0]->get('/three?ip=a&user=u') } 1 .. 10;
 
         is_deeply [map { seen($_) } @r], [('429 denied') x 10],
                   'ten more neither';
@@ -615,20 +572,20 @@ subtest 'several limits: the one that blocks is remembered, alone' => sub {
 subtest 'previews look for themselves' => sub {
     ask(('/ip?ip=peek') x 3);
 
-    my $r = get('/peek?ip=peek');
+    my $r = $nginx[0]->get('/peek?ip=peek');
 
     is seen($r), '200 redis', 'a preview asks';
     is $r->{headers}{'x-ratelimit-remaining'}, 0, 'nothing is left';
 
     $redis->cmd('DEL', 'ratelimit:ip:{peek}');
-    is get('/peek?ip=peek')->{headers}{'x-ratelimit-remaining'}, 2,
+    is $nginx[0]->get('/peek?ip=peek')->{headers}{'x-ratelimit-remaining'}, 2,
        'and sees a reset at once';
     is_deeply ask('/ip?ip=peek'), ['429 denied'], 'which others do not';
 };
 
 
 subtest 'dry runs' => sub {
-    my @r = map { get('/dry?k=a') } 1 .. 4;
+    my @r = map { $nginx[0]->get('/dry?k=a') } 1 .. 4;
 
     is_deeply [map { seen($_) . " $_->{headers}{'x-status'}" } @r],
               [('200 redis PASSED') x 2, ('200 denied REJECTED_DRY_RUN') x 2],
@@ -659,7 +616,7 @@ subtest 'other shards are other buckets' => sub {
         ask(("/spread?ip=s$n&user=s$n") x 2);
 
         for (1 .. 2) {
-            my $r = get("/spread?ip=s$n&user=s$n");
+            my $r = $nginx[0]->get("/spread?ip=s$n&user=s$n");
 
             $calls++ if $r->{status} != 429 || $r->{headers}{'x-name'} ne 'ip';
         }
@@ -776,12 +733,12 @@ sub crowd {
 
     my ($start, $load, $took);
 
-    my $calls = calls(sub {
-        $start = redis_time();
+    my $calls = $redis->calls_during(sub {
+        $start = $redis->time;
         $load = RateLimit::Load::run(
             targets => [map { $_->port } @nginx], connections => 20,
             duration => 3, timeout => 60, path => $path);
-        $took = redis_time() - $start;
+        $took = $redis->time - $start;
     });
 
     return { passed => $load->count(200), all => $load->count,
@@ -830,7 +787,7 @@ subtest 'when Redis is gone, who was denied still is' => sub {
     $redis->stop;
 
     is_deeply ask(('/two?k=gone') x 3), [('429 denied') x 3], 'denied';
-    is get('/two?k=new')->{status}, 503, 'others fail';
+    is $nginx[0]->get('/two?k=new')->{status}, 503, 'others fail';
 
     $redis->start;
     is_deeply ask(('/two?k=gone') x 3), [('429 denied') x 3],

@@ -140,17 +140,6 @@ sub background {
 }
 
 
-# Our connections, as a server lists them.
-
-sub clients {
-    my ($redis) = @_;
-
-    return map { { /(\w+)=(\S*)/g } }
-           grep { /name=nginx-ratelimit@/ }
-           split /\n/, $redis->cmd('CLIENT', 'LIST');
-}
-
-
 subtest 'every class of error reply' => sub {
     my $sha = 'c3d8ef73d8b4a5e1a9a8b1b1d3b8a2d7d1a5c4e0';
     my @cases = (
@@ -441,7 +430,7 @@ subtest 'passwords' => sub {
         is ask($nginx, '/?k=a'), '200 redis 999999', "by $how";
         is $redis->cmd('DBSIZE'), 1, 'in Redis';
 
-        my ($client) = clients($redis);
+        my ($client) = $redis->client_list;
         is $client->{user}, $how =~ /user/ ? 'web' : 'default', 'the user';
 
         ok index($nginx->error_log, $secret) < 0
@@ -633,7 +622,7 @@ subtest 'a real replica, out of memory, busy, ...' => sub {
         config => { 'lua-time-limit' => 20, dbfilename => 'folder' });
     my $addr = $redis->addr;
     my $nginx = start("ratelimit_shards $addr;");
-    my ($connection) = do { works($nginx); map { $_->{id} } clients($redis) };
+    my ($connection) = do { works($nginx); map { $_->{id} } $redis->client_list };
 
     $redis->cmd('CONFIG', 'SET', 'maxmemory', 1);
     fails($nginx, 'oom', 'out of memory');
@@ -685,7 +674,7 @@ subtest 'a real replica, out of memory, busy, ...' => sub {
     $redis->cmd('REPLICAOF', 'NO', 'ONE');
     like ask($nginx, '/?k=a'), qr/^200 redis /, 'promoted: works at once';
 
-    is_deeply [map { $_->{id} } clients($redis)], [$connection],
+    is_deeply [map { $_->{id} } $redis->client_list], [$connection],
               'on one and the same connection';
 
     # a script without end: BUSY after 20 ms, until it is killed
@@ -743,7 +732,7 @@ subtest 'a real server that can not write: the circuit opens' => sub {
         my $nginx = start("ratelimit_shards $addr;", breaker => 'failures=5');
 
         like ask($nginx, '/?k=a'), qr/^200 redis /, "$class: works before";
-        my ($connection) = map { $_->{id} } clients($redis);
+        my ($connection) = map { $_->{id} } $redis->client_list;
 
         $break->();
         is_deeply [map { ask($nginx, '/?k=a') } 1 .. 5],
@@ -763,7 +752,7 @@ subtest 'a real server that can not write: the circuit opens' => sub {
 
         $mend->();
         ok works($nginx), 'mended: works';
-        is scalar(grep { $_->{id} == $connection } clients($redis)),
+        is scalar(grep { $_->{id} == $connection } $redis->client_list),
            $class eq 'readonly' ? 0 : 1,
            'on the same connection, if it was not a replica\'s';
         is_deeply states($nginx, $addr),
@@ -773,7 +762,7 @@ subtest 'a real server that can not write: the circuit opens' => sub {
         is $nginx->log_count(qr/\[error\](?!.* ratelimit: )/), 1, 'the error once';
 
         $nginx->finish;
-        $redis->cmd('CONFIG', 'RESETSTAT');
+        $redis->reset_calls;
     }
 };
 
@@ -966,7 +955,7 @@ subtest 'CLIENT KILL under load' => sub {
         my @old;
 
         wait_until(sub {
-            @old = clients($redis);
+            @old = $redis->client_list;
             return @old == 2 && !grep { $_->{age} < 2 } @old;
         }, 20) or die "no connections\n";
 
@@ -975,7 +964,7 @@ subtest 'CLIENT KILL under load' => sub {
         my %old = map { $_->{id} => 1 } @old;
 
         wait_until(sub {
-            (grep { !$old{$_->{id}} } clients($redis)) == 2
+            (grep { !$old{$_->{id}} } $redis->client_list) == 2
         }, 20) or die "no new connections\n";
     });
 
@@ -995,7 +984,7 @@ subtest 'CLIENT KILL under load' => sub {
     $killer = background(sub {
         for (1 .. 20) {
             my @clients;
-            wait_until(sub { @clients = clients($redis) }, 20);
+            wait_until(sub { @clients = $redis->client_list }, 20);
             $redis->try('CLIENT', 'KILL', 'ID', $_->{id}) for @clients;
         }
     });
@@ -1008,7 +997,7 @@ subtest 'CLIENT KILL under load' => sub {
     is $load->error_text, '', 'killed twenty times: all are answered';
     is_deeply [keys %{ $load->statuses }], [200], 'local: all pass';
     ok works($nginx), 'works again';
-    ok wait_until(sub { clients($redis) == 2 }, 15),
+    ok wait_until(sub { $redis->clients == 2 }, 15),
        'one connection for each worker';
 
     # in a minute: ten lines of outages, and what failed first and after each of

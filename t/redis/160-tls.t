@@ -12,6 +12,7 @@ use IO::Socket::INET ();
 use Time::HiRes qw(sleep);
 
 use RateLimit::Certs;
+use RateLimit::Cluster;
 use RateLimit::Fault;
 use RateLimit::Load;
 use RateLimit::Nginx;
@@ -54,7 +55,8 @@ if (!eval { server($good); 1 }) {
 sub server {
     my ($cert, %config) = @_;
 
-    my $port = free_port();
+    my $port = $config{'cluster-enabled'} ? RateLimit::Cluster::port_pair()
+                                          : free_port();
 
     return RateLimit::Redis->start(
         port => $port, config => { $certs->redis($cert, $port), %config });
@@ -66,28 +68,6 @@ sub start {
 
     return RateLimit::Fault->start(redis => [$redis], timeout => $PATIENT,
                                    connect => $PATIENT, http => $http, %opt);
-}
-
-
-# The connections of nginx, as Redis sees them.
-
-sub clients {
-    my ($redis) = @_;
-
-    return grep { /\bname=nginx-ratelimit@/ }
-           split /\n/, $redis->cmd('CLIENT', 'LIST');
-}
-
-
-# How often a command came, whoever sent it.
-
-sub seen {
-    my ($redis, $command) = @_;
-
-    my ($calls) = $redis->cmd('INFO', 'commandstats')
-                  =~ /^cmdstat_\Q$command\E:calls=(\d+)/m;
-
-    return $calls // 0;
 }
 
 
@@ -132,8 +112,8 @@ sub fails {
     is $fault->nginx->log_count(qr/redis TLS handshake/), 1, 'once';
     is $fault->nginx->log_count(qr/SSL|\[crit\]|\[alert\]/), 0,
        'and nginx itself says nothing';
-    is seen($redis, 'client|setname') + seen($redis, 'auth')
-       + seen($redis, 'script|load'), 0, 'the server has heard no command';
+    is $redis->calls('client|setname') + $redis->calls('auth')
+       + $redis->calls('script|load'), 0, 'the server has heard no command';
 
     return $fault;
 }
@@ -157,12 +137,12 @@ subtest 'a good certificate' => sub {
     my $fault = start($redis, $ON, workers => 3);
 
     ok $fault->works, 'three workers are connected';
-    is scalar(clients($redis)), 3, 'with a connection each';
+    is $redis->clients, 3, 'with a connection each';
     is $fault->nginx->log_count(qr/\[error\]|\[crit\]/), 0,
        'and there is nothing to say about it';
 
     $fault->finish;
-    ok wait_until(sub { !clients($redis) }, 10), 'they end with nginx';
+    ok wait_until(sub { !$redis->clients }, 10), 'they end with nginx';
 };
 
 
@@ -317,7 +297,7 @@ subtest 'protocols and ciphers' => sub {
     for (@cases) {
         my ($redis, $http, $name, $why) = @$_;
 
-        $redis->cmd('CONFIG', 'RESETSTAT');
+        $redis->reset_calls;
         fails($redis, "$ON $http", $name, $why)->finish;
     }
 };
@@ -396,14 +376,14 @@ sub reconnect {
     my ($redis, $fault) = @_;
 
     my $n = $fault->nginx->workers;
-    my %old = map { /\bid=(\d+)/ ? ($1 => 1) : () } clients($redis);
+    my %old = map { $_->{id} => 1 } $redis->client_list;
 
     $redis->cmd('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
 
     return wait_until(sub {
         $fault->ask('again', 1_000_000);
 
-        my @new = grep { /\bid=(\d+)/ && !$old{$1} } clients($redis);
+        my @new = grep { !$old{$_->{id}} } $redis->client_list;
 
         return @new == $n && $fault->metric('redis_connections') == $n;
     }, 20);
@@ -459,7 +439,7 @@ subtest 'a session is no way around a certificate' => sub {
         $fault->ask('session', 5);
         $fault->nginx->log_like(qr/certificate is not for "127\.0\.0\.1"/)
     }, 20), 'another certificate is noticed';
-    is scalar(clients($redis)), 0, 'nobody talks to it';
+    is $redis->clients, 0, 'nobody talks to it';
 
     $fault->finish;
 };
@@ -591,7 +571,7 @@ subtest 'a cluster' => sub {
             return ($shard{redis} // 0) == 20;
         }, 20), "$shards: Redis decides";
 
-        is scalar(grep { clients($_) == 1 } @nodes), 2,
+        is scalar(grep { $_->clients == 1 } @nodes), 2,
            'there is a connection to each node';
         is $fault->metric('redis_failures_total', class => 'tls'), 0,
            'no handshake failed';
@@ -689,7 +669,7 @@ subtest 'reload' => sub {
     $fault->check($load, workers => 0);
     is $load->count(sub { $_->{source} ne 'redis' }), 0,
        'Redis has decided on all';
-    is scalar(clients($redis)), 2, 'old workers have closed their connections';
+    is $redis->clients, 2, 'old workers have closed their connections';
 
     # what the configuration says about TLS is noticed
 
@@ -915,7 +895,7 @@ EOS
        'local', '/d, which trusts nobody of that name');
     ok $nginx->wait_log(qr/certificate is not for "other\.test"/, 10),
        'the log says so';
-    is scalar(clients($redis)), 2, 'those that are the same share connections';
+    is $redis->clients, 2, 'those that are the same share connections';
 
     $nginx->finish;
 };

@@ -13,8 +13,8 @@ use lib 't/lib';
 use Test::More;
 
 use RateLimit::Clock;
+use RateLimit::Limiter;
 use RateLimit::Load;
-use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(wait_until);
 
@@ -26,14 +26,7 @@ my $redis_clock = RateLimit::Clock->new;
 my @clocks = map { RateLimit::Clock->new } 0, 1;
 
 my @shards = $redis_clock->run(sub { RateLimit::Redis->start_many(2) });
-my @nginx = map { my $clock = $_; $clock->run(\&start_nginx) } @clocks;
-my @ports = map { $_->port } @nginx;
-
-
-sub start_nginx {
-    my $addresses = join ' ', map { $_->addr } @shards;
-
-    my $limits = <<'EOC';
+my $limits = <<'EOC';
             location %/minute { ratelimit_capacity 10; ratelimit_rate 1r/m;
                                 empty_gif; }
             location %/slow { ratelimit_capacity 10000; ratelimit_rate 60r/h;
@@ -48,32 +41,20 @@ sub start_nginx {
                               ratelimit_refill_interval 5m; empty_gif; }
 EOC
 
-    my $by_redis = $limits =~ s/%//gr;
-    my $by_nginx = $limits =~ s{%}{/n}gr;
-    my $by_nginx_open = $limits =~ s{%}{/open}gr;
+my $by_redis = $limits =~ s/%//gr;
+my $by_nginx = $limits =~ s{%}{/n}gr;
+my $by_nginx_open = $limits =~ s{%}{/open}gr;
 
-    return RateLimit::Nginx->start(workers => 1, conf => <<"EOC");
-    ratelimit_shards $addresses;
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout 20s;
-    ratelimit_on_error closed;
-    ratelimit_deny_cache off;
+my %CONFIG = (conf => <<'EOC', server => <<"EOS");
     ratelimit_log_key plain;
 
-    map \$arg_c \$cost { "" 1; default \$arg_c; }
+    map $arg_c $cost { "" 1; default $arg_c; }
 
-    ratelimit_limit user key=\$arg_k capacity=10 rate=1r/m;
-    ratelimit_limit ip   key=\$arg_i capacity=10 window=1h
+    ratelimit_limit user key=$arg_k capacity=10 rate=1r/m;
+    ratelimit_limit ip   key=$arg_i capacity=10 window=1h
                          algorithm=sliding_window_log;
-
-    server {
-        listen 127.0.0.1:%%PORT%%;
-        server_name localhost;
-
+EOC
         add_header X-Time \$msec always;
-        add_header X-Status \$ratelimit_status always;
-        add_header X-Source \$ratelimit_source always;
-        add_header X-Name \$ratelimit_name always;
 
         ratelimit_key \$arg_k;
 
@@ -99,9 +80,11 @@ $by_nginx_open
         location /quota { ratelimit user; ratelimit_clock nginx;
                           ratelimit_preview on; ratelimit_preview_cache 0;
                           empty_gif; }
-    }
-EOC
-}
+EOS
+
+my @nginx = map { $_->run(sub { start_nginx(\@shards, deny_cache => 'off',
+                                            log => 'info', %CONFIG) }) } @clocks;
+my @ports = map { $_->port } @nginx;
 
 
 sub reset_clocks { $_->set(0) for $redis_clock, @clocks }

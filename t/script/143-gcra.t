@@ -15,6 +15,8 @@ use List::Util qw(max min sum0);
 use POSIX ();
 use Time::HiRes qw(time sleep);
 
+use RateLimit::Answer qw(seen);
+use RateLimit::Limiter;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
@@ -658,39 +660,45 @@ subtest 'with others in one call: all or nothing' => sub {
 
 # ---- nginx
 
-my @nginx = map { start_nginx() } 1, 2;
-my ($port, $other_port) = map { $_->port } @nginx;
+my $one = $redis->addr;
+my $spread = join ' ', map { $_->addr } @shards;
 
-
-sub start_nginx {
-    my $addresses = join ' ', map { $_->addr } @shards;
-    my $one = $redis->addr;
-
-    return RateLimit::Nginx->start(workers => 2, log => 'notice',
-                                   conf => <<"EOC");
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout 20s;
-    ratelimit_on_error closed;
+my %CONFIG = (conf => <<'EOC', server => <<"EOS");
     ratelimit_algorithm gcra;
-    ratelimit_key \$arg_k;
-    ratelimit_deny_cache off;
+    ratelimit_key $arg_k;
 
-    ratelimit_limit ip key=\$arg_ip capacity=3 rate=1r/h algorithm=gcra;
-    ratelimit_limit user key=\$arg_user capacity=5 rate=1r/h
+    ratelimit_limit ip key=$arg_ip capacity=3 rate=1r/h algorithm=gcra;
+    ratelimit_limit user key=$arg_user capacity=5 rate=1r/h
                     algorithm=token_bucket;
-    ratelimit_limit all key=all\$arg_all capacity=7 window=1h
+    ratelimit_limit all key=all$arg_all capacity=7 window=1h
                     algorithm=sliding_window_log;
 
-    map \$arg_c \$cost { default 1; ~. \$arg_c; }
+    map $arg_c $cost { default 1; ~. $arg_c; }
 
     server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        server_name localhost;
+        listen 127.0.0.1:%%PORT2%%;
+
+        add_header X-Source $ratelimit_source always;
+        add_header X-Status $ratelimit_status always;
+
+        location /here { ratelimit_capacity 4; ratelimit_rate 1r/h;
+                         empty_gif; }
+    }
+
+    server {
+        listen 127.0.0.1:%%PORT3%%;
+        ratelimit_shards 127.0.0.1:%%PORT4%%;
+        ratelimit_on_error local;
+
+        add_header X-Source $ratelimit_source always;
+        add_header X-Status $ratelimit_status always;
+
+        location /lost { ratelimit_capacity 4; ratelimit_rate 1r/h;
+                         empty_gif; }
+    }
+EOC
         ratelimit_shards $one;
 
-        add_header X-Source \$ratelimit_source always;
-        add_header X-Status \$ratelimit_status always;
-        add_header X-Name \$ratelimit_name always;
         add_header X-Vars "\$ratelimit_limit \$ratelimit_remaining" always;
 
         location /ten { ratelimit_capacity 10; ratelimit_rate 10r/d;
@@ -711,43 +719,13 @@ sub start_nginx {
                           ratelimit_clock nginx; empty_gif; }
         location /remembered { ratelimit_capacity 2; ratelimit_rate 1r/h;
                                ratelimit_deny_cache 60s; empty_gif; }
-        location /spread { ratelimit_shards $addresses;
+        location /spread { ratelimit_shards $spread;
                            ratelimit ip user; empty_gif; }
-    }
+EOS
 
-    server {
-        listen 127.0.0.1:%%PORT2%%;
-
-        add_header X-Source \$ratelimit_source always;
-        add_header X-Status \$ratelimit_status always;
-
-        location /here { ratelimit_capacity 4; ratelimit_rate 1r/h;
-                         empty_gif; }
-    }
-
-    server {
-        listen 127.0.0.1:%%PORT3%%;
-        ratelimit_shards 127.0.0.1:%%PORT4%%;
-        ratelimit_on_error local;
-
-        add_header X-Source \$ratelimit_source always;
-        add_header X-Status \$ratelimit_status always;
-
-        location /lost { ratelimit_capacity 4; ratelimit_rate 1r/h;
-                         empty_gif; }
-    }
-EOC
-}
-
-
-sub get { return RateLimit::Load::get($port, @_) }
-
-
-sub seen {
-    my ($r) = @_;
-
-    return join ' ', $r->{status}, @{ $r->{headers} }{qw(x-source x-status)};
-}
+my @nginx = map { start_nginx(undef, workers => 2, reuseport => 1,
+                              deny_cache => 'off', %CONFIG) } 1, 2;
+my ($port, $other_port) = map { $_->port } @nginx;
 
 
 subtest 'exactly the capacity passes, over all nginx and workers' => sub {
@@ -784,7 +762,7 @@ subtest 'refills as fast as a token bucket does' => sub {
 subtest 'headers and variables are those of a token bucket' => sub {
     for my $request ([1], [3], [7], [6], [10], [11]) {
         my ($cost) = @$request;
-        my @r = map { get("$_?k=headers&c=$cost") } '/ten', '/bucket';
+        my @r = map { $nginx[0]->get("$_?k=headers&c=$cost") } '/ten', '/bucket';
         my @h = map { $_->{headers} } @r;
 
         is $r[0]{status}, $r[1]{status}, "cost $cost: $r[1]{status}";
@@ -817,14 +795,14 @@ subtest 'with a bucket and a window: the one that blocks speaks' => sub {
     $redis->cmd('FLUSHALL');
 
     for my $n (1 .. 3) {
-        my $r = get('/three?ip=a&user=u&all=x');
+        my $r = $nginx[0]->get('/three?ip=a&user=u&all=x');
 
         is $r->{status}, 200, "request $n";
         is $r->{headers}{'x-ratelimit-remaining'}, 3 - $n,
            'what remains of the tightest';
     }
 
-    my $r = get('/three?ip=a&user=u&all=x');
+    my $r = $nginx[0]->get('/three?ip=a&user=u&all=x');
 
     is $r->{status}, 429, 'the fourth';
     is $r->{headers}{'x-name'}, 'ip', 'denied by gcra';
@@ -834,45 +812,47 @@ subtest 'with a bucket and a window: the one that blocks speaks' => sub {
        'the bucket was not charged for it';
     is $redis->cmd('ZCARD', 'ratelimit:all:{allx}'), 3, 'nor the window';
 
-    is get('/three?ip=b&user=u&all=x')->{status}, 200, 'another address';
-    is get('/three?ip=b&user=u&all=x')->{status}, 200, 'and again';
+    is $nginx[0]->get('/three?ip=b&user=u&all=x')->{status}, 200, 'another address';
+    is $nginx[0]->get('/three?ip=b&user=u&all=x')->{status}, 200, 'and again';
 
-    $r = get('/three?ip=b&user=u&all=x');
+    $r = $nginx[0]->get('/three?ip=b&user=u&all=x');
     is "$r->{status} $r->{headers}{'x-name'}", '429 user', 'then the user';
 
-    is get('/ip?ip=b')->{status}, 200, 'gcra was not charged for that';
-    is get('/ip?ip=b')->{status}, 429, 'it had one left';
+    is $nginx[0]->get('/ip?ip=b')->{status}, 200, 'gcra was not charged for that';
+    is $nginx[0]->get('/ip?ip=b')->{status}, 429, 'it had one left';
 };
 
 
 subtest 'previews, dry runs, nginx\'s clock' => sub {
     $redis->cmd('FLUSHALL');
 
-    is get('/peek?ip=a')->{headers}{'x-ratelimit-remaining'}, 3,
+    is $nginx[0]->get('/peek?ip=a')->{headers}{'x-ratelimit-remaining'}, 3,
        'a preview of a new key';
     is $redis->cmd('DBSIZE'), 0, 'takes nothing';
 
-    get('/ip?ip=a') for 1 .. 4;
+    $nginx[0]->get('/ip?ip=a') for 1 .. 4;
 
-    my $r = get('/peek?ip=a');
+    my $r = $nginx[0]->get('/peek?ip=a');
 
     is $r->{status}, 200, 'a preview of an empty one passes';
     is $r->{headers}{'x-ratelimit-remaining'}, 0, 'and says so';
 
-    is_deeply [map { seen(get('/dry?k=a')) } 1 .. 4],
+    is_deeply [map { seen($_, qw(source status)) }
+               map { $nginx[0]->get('/dry?k=a') } 1 .. 4],
               [('200 redis PASSED') x 2, ('200 redis REJECTED_DRY_RUN') x 2],
               'a dry run tells and denies nobody';
 
-    is_deeply [map { get('/clock?k=a')->{status} } 1 .. 5],
+    is_deeply [map { $nginx[0]->get('/clock?k=a')->{status} } 1 .. 5],
               [(200) x 4, 429], 'by the clock of nginx';
     is $redis->cmd('TYPE', 'ratelimit:localhost/clock:{a}'), 'string',
        'the same state';
-    is get('/clock?k=a')->{status}, 429, 'and again';
+    is $nginx[0]->get('/clock?k=a')->{status}, 429, 'and again';
 };
 
 
 subtest 'a denial is remembered' => sub {
-    is_deeply [map { seen(get('/remembered?k=a')) } 1 .. 4],
+    is_deeply [map { seen($_, qw(source status)) }
+               map { $nginx[0]->get('/remembered?k=a') } 1 .. 4],
               [('200 redis PASSED') x 2, ('429 denied REJECTED') x 2],
               'Redis need not be asked about an empty bucket';
 };
@@ -888,9 +868,9 @@ subtest 'between shards a request that is denied gives back' => sub {
     for my $n (1 .. 20) {
         $_->cmd('FLUSHALL') for @shards;
 
-        get("/spread?ip=i$n&user=u$n") for 1 .. 3;
+        $nginx[0]->get("/spread?ip=i$n&user=u$n") for 1 .. 3;
 
-        my $denied = get("/spread?ip=i$n&user=u$n");
+        my $denied = $nginx[0]->get("/spread?ip=i$n&user=u$n");
 
         $wrong++ if $denied->{status} != 429
                     || $denied->{headers}{'x-name'} ne 'ip';
@@ -909,7 +889,7 @@ subtest 'between shards a request that is denied gives back' => sub {
         $user->bucket_set("ratelimit:user:{u$n}", tokens => 0);
         $ip->cmd('DEL', "ratelimit:ip:{i$n}");
 
-        $wrong++ if get("/spread?ip=i$n&user=u$n")->{status} != 429;
+        $wrong++ if $nginx[0]->get("/spread?ip=i$n&user=u$n")->{status} != 429;
 
         wait_until(sub {
             my $full_at = $ip->cmd('GET', "ratelimit:ip:{i$n}") // return 1;
@@ -925,12 +905,12 @@ subtest 'between shards a request that is denied gives back' => sub {
 
 
 subtest 'without shards, and without a shard that answers' => sub {
-    is_deeply [map { seen(RateLimit::Load::get($nginx[0]->port(2),
-                                               '/here?k=a')) } 1 .. 5],
+    is_deeply [map { seen($_, qw(source status)) }
+               map { RateLimit::Load::get($nginx[0]->port(2), '/here?k=a') } 1 .. 5],
               [('200 local PASSED') x 4, '429 local REJECTED'],
               'in this machine\'s memory';
-    is_deeply [map { seen(RateLimit::Load::get($nginx[0]->port(3),
-                                               '/lost?k=a')) } 1 .. 5],
+    is_deeply [map { seen($_, qw(source status)) }
+               map { RateLimit::Load::get($nginx[0]->port(3), '/lost?k=a') } 1 .. 5],
               [('200 local DEGRADED') x 4, '429 local REJECTED'],
               'and when Redis does not answer';
 };

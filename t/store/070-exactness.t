@@ -14,40 +14,19 @@ use Test::More;
 use List::Util qw(max min sum0);
 use Time::HiRes qw(time);
 
+use RateLimit::Limiter;
 use RateLimit::Load;
-use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(wait_until);
 
 my @shards = RateLimit::Redis->start_many(3);
-my @nginx = map { start_nginx() } 1 .. 2;
-my @ports = map { $_->port } @nginx;
-
 my $WORKERS = 2;
 
-
-# Workers with a socket each, so that all of them get connections.
-
-sub start_nginx {
-    my $addresses = join ' ', map { $_->addr } @shards;
-
-    return RateLimit::Nginx->start(workers => 2, log => 'notice',
-                                   conf => <<"EOC");
-    ratelimit_shards $addresses;
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout 20s;
-    ratelimit_on_error closed;
-    ratelimit_log_level info;
-
-    map \$http_x_plan \$plan_capacity { default 3; silver 10; gold 40; }
-    map \$http_x_plan \$plan_rate { default 1r/d; silver 2r/d; gold 5r/d; }
-
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        server_name localhost;
-
-        add_header X-Worker \$pid always;
-        ratelimit_key \$arg_k;
+my %CONFIG = (conf => <<'EOC', server => <<'EOS');
+    map $http_x_plan $plan_capacity { default 3; silver 10; gold 40; }
+    map $http_x_plan $plan_rate { default 1r/d; silver 2r/d; gold 5r/d; }
+EOC
+        ratelimit_key $arg_k;
 
         location /ten { ratelimit_capacity 10; ratelimit_rate 1r/d; empty_gif; }
         location /100 { ratelimit_capacity 100; ratelimit_rate 1r/d;
@@ -56,27 +35,19 @@ sub start_nginx {
                          empty_gif; }
         location /refill { ratelimit_capacity 100; ratelimit_rate 50r/s;
                            empty_gif; }
-        location /tier { ratelimit_capacity \$plan_capacity;
-                         ratelimit_rate \$plan_rate; empty_gif; }
+        location /tier { ratelimit_capacity $plan_capacity;
+                         ratelimit_rate $plan_rate; empty_gif; }
         location /cost { ratelimit_capacity 100; ratelimit_rate 1r/d;
-                         ratelimit_cost \$arg_c; empty_gif; }
+                         ratelimit_cost $arg_c; empty_gif; }
         location /slow { ratelimit_capacity 10; ratelimit_rate 1r/d;
                          ratelimit_deny_cache off; empty_gif; }
         location /never { ratelimit_capacity 7; ratelimit_rate 0r/s;
                           empty_gif; }
-    }
-EOC
-}
+EOS
 
-
-# The connections to a Redis that have the module's name.
-
-sub connections_to {
-    my ($redis) = @_;
-
-    return scalar grep { /\bname=nginx-ratelimit@/ }
-                  split /\n/, $redis->cmd('CLIENT', 'LIST');
-}
+my @nginx = map { start_nginx(\@shards, workers => $WORKERS, reuseport => 1,
+                              %CONFIG) } 1 .. 2;
+my @ports = map { $_->port } @nginx;
 
 
 sub flush { $_->cmd('FLUSHALL') for @shards }
@@ -88,15 +59,6 @@ sub places_of {
     my ($key) = @_;
 
     return grep { $shards[$_]->cmd('EXISTS', $key) } 0 .. $#shards;
-}
-
-
-sub redis_time {
-    my ($redis) = @_;
-
-    my ($s, $us) = @{ $redis->cmd('TIME') };
-
-    return $s + $us / 1e6;
 }
 
 
@@ -120,7 +82,7 @@ subtest '2 nginx x 2 workers x 3 shards, one key: exactly 100 pass' => sub {
             my ($n) = @_;
 
             # while all 50 clients wait for their answers
-            push @seen, map { connections_to($_) } @shards if $n % 400 == 399;
+            push @seen, map { $_->clients } @shards if $n % 400 == 399;
 
             return '/100?k=a';
         });
@@ -138,7 +100,7 @@ subtest '2 nginx x 2 workers x 3 shards, one key: exactly 100 pass' => sub {
 
     is scalar @seen, 15, 'Redis was looked at during the run';
     is max(@seen), 2 * $WORKERS, 'connections to a shard: one per worker';
-    is_deeply [map { connections_to($_) } @shards], [(2 * $WORKERS) x 3],
+    is_deeply [map { $_->clients } @shards], [(2 * $WORKERS) x 3],
               'and so after it';
 
     is scalar(places_of('ratelimit:localhost/100:{a}')), 1,
@@ -157,7 +119,7 @@ subtest '500 keys at once, capacity 5: exactly 5 each' => sub {
         path => sub {
             my ($n) = @_;
 
-            push @seen, map { connections_to($_) } @shards if $n % 1000 == 999;
+            push @seen, map { $_->clients } @shards if $n % 1000 == 999;
 
             # every key ten times, the next one as far away as can be
             return '/five?k=user' . ($n * 173 % 500);
@@ -232,9 +194,9 @@ subtest 'refill: capacity + rate x time, within 1 %' => sub {
 
     # the clock of one Redis will do: all are on this machine
 
-    my $first_sent = redis_time($redis);
+    my $first_sent = $redis->time;
     $one->();
-    my $first_answered = redis_time($redis);
+    my $first_answered = $redis->time;
 
     my $load = RateLimit::Load::run(targets => \@ports, connections => 8,
                                     duration => 5, path => '/refill?k=a',
@@ -247,9 +209,9 @@ subtest 'refill: capacity + rate x time, within 1 %' => sub {
     my ($last_sent, $last_answered);
 
     for (1 .. 1000) {
-        $last_sent = redis_time($redis);
+        $last_sent = $redis->time;
         my $status = $one->();
-        $last_answered = redis_time($redis);
+        $last_answered = $redis->time;
 
         last if $status == 429;
     }
@@ -385,12 +347,12 @@ subtest 'a slow rate gives its token when the day is over' => sub {
 
 
 subtest 'after all of that: as many connections as at the start' => sub {
-    is_deeply [map { connections_to($_) } @shards], [(2 * $WORKERS) x 3],
+    is_deeply [map { $_->clients } @shards], [(2 * $WORKERS) x 3],
               'one per worker and shard';
 
     $_->finish for @nginx;
 
-    ok wait_until(sub { !grep { connections_to($_) } @shards }),
+    ok wait_until(sub { !grep { $_->clients } @shards }),
        'and took its connections along';
 };
 

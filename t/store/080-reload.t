@@ -175,15 +175,6 @@ sub taken {
 }
 
 
-# How many connections a server has besides this test's own.
-
-sub connections {
-    my ($redis) = @_;
-
-    return $redis->info('clients')->{connected_clients} - 1;
-}
-
-
 subtest 'twenty reloads under load' => sub {
     my @redis = RateLimit::Redis->start_many(3);
     my $nginx = start(http(join ' ', map { $_->addr } @redis));
@@ -209,11 +200,11 @@ subtest 'twenty reloads under load' => sub {
                 0 .. 99 }, 'and charged each once';
 
     ok $nginx->old_workers_gone(20), 'old workers left';
-    ok wait_until(sub { !grep { connections($_) != 2 } @redis }, 10),
+    ok wait_until(sub { !grep { $_->clients != 2 } @redis }, 10),
        'with their connections: two workers, two connections a shard';
 
     $nginx->finish;
-    is sum0(map { connections($_) } @redis), 0, 'no connection is left';
+    is sum0(map { $_->clients } @redis), 0, 'no connection is left';
 };
 
 
@@ -272,7 +263,7 @@ subtest 'old workers leave, whatever Redis does' => sub {
 
     ok works($nginx), 'works';
     $leave->('idle connections');
-    ok wait_until(sub { connections($redis) == 2 }, 10), 'closed with them';
+    ok wait_until(sub { $redis->clients == 2 }, 10), 'closed with them';
 
     $redis->kill9;
     like ask($nginx, '/?k=a'),
@@ -288,7 +279,7 @@ subtest 'old workers leave, whatever Redis does' => sub {
 
     $redis->start;
     ok works($nginx), 'Redis is up';
-    ok wait_until(sub { connections($redis) == 2 }, 20), 'for both workers';
+    ok wait_until(sub { $redis->clients == 2 }, 20), 'for both workers';
 
     $redis->pause;
     $leave->('frozen, idle connections');
@@ -299,7 +290,7 @@ subtest 'old workers leave, whatever Redis does' => sub {
 
     $redis->resume;
     ok works($nginx), 'works';
-    ok wait_until(sub { connections($redis) == 2 }, 20), 'for both workers';
+    ok wait_until(sub { $redis->clients == 2 }, 20), 'for both workers';
     $redis->pause;
 
     my $load = RateLimit::Load::run(
@@ -428,7 +419,7 @@ subtest 'a request that an old worker reads after it closed its connections'
         like verdict($client->response), qr/^200 redis /, 'a request';
 
         ok $nginx->reload, 'reload amid the next one';
-        ok wait_until(sub { connections($redis) == 1 }, 10),
+        ok wait_until(sub { $redis->clients == 1 }, 10),
            'the old worker closed its connection to Redis';
 
         return $client;
@@ -469,7 +460,7 @@ subtest 'a reload that changes the shards' => sub {
     is_deeply [$total->{errors}, keys %{ $total->{sources} }], [{}, 'redis'],
               'not one request failed';
     is ask($nginx, '/few?k=a'), '200 redis 4', 'is used';
-    is connections($a), 0, 'the first one is not';
+    is $a->clients, 0, 'the first one is not';
 
     # three instead of one; a wrong configuration changes nothing
 
@@ -478,7 +469,7 @@ subtest 'a reload that changes the shards' => sub {
     ok $nginx->reload(http => http(join ' ', map { $_->addr } $a, $b, $c)),
        'three shards';
     ok $nginx->old_workers_gone(20), 'old workers left';
-    ok wait_until(sub { !grep { connections($_) != 2 } $a, $b, $c }, 10),
+    ok wait_until(sub { !grep { $_->clients != 2 } $a, $b, $c }, 10),
        'two workers at each';
     ok !$nginx->reload(http => http('no-port:0')), 'a wrong configuration';
     like ask($nginx, '/?k=a'), qr/^200 redis /, 'changes nothing';
@@ -540,7 +531,7 @@ subtest 'who connects to Redis' => sub {
     RateLimit::Load::run(port => $nginx->port, connections => 100,
                          requests => 1000, path => sub { "/?k=$_[0]" });
 
-    ok wait_until(sub { !grep { connections($_) != 3 } @redis }, 10),
+    ok wait_until(sub { !grep { $_->clients != 3 } @redis }, 10),
        'three workers: three connections, whatever the load';
 
     my @names = $redis[0]->cmd('CLIENT', 'LIST')
@@ -550,7 +541,7 @@ subtest 'who connects to Redis' => sub {
     # a worker that dies is replaced, and so is its connection
 
     ok $nginx->kill_worker('KILL'), 'a killed worker is replaced';
-    ok wait_until(sub { !grep { connections($_) != 3 } @redis }, 10),
+    ok wait_until(sub { !grep { $_->clients != 3 } @redis }, 10),
        'and so are its connections';
     like ask($nginx, '/?k=a'), qr/^200 redis /, 'works';
 

@@ -37,15 +37,6 @@ EOC
 sub flush { $_->cmd('FLUSHALL') for @redis }
 
 
-# How many connections a server has besides this test's own.
-
-sub connections {
-    my ($redis) = @_;
-
-    return $redis->info('clients')->{connected_clients} - 1;
-}
-
-
 # 100 requests for each of ten keys: ten of each pass.  The keys are new ones,
 # as denials are remembered.
 
@@ -74,7 +65,7 @@ subtest 'master_process off' => sub {
     my $nginx = RateLimit::Nginx->start(%CONFIG, master => 0);
 
     is_exact($nginx->port, 'one process');
-    is_deeply [map { connections($_) } @redis], [1, 1],
+    is_deeply [map { $_->clients } @redis], [1, 1],
               'one connection a shard';
 
     # shards that go and come
@@ -83,7 +74,7 @@ subtest 'master_process off' => sub {
     is($nginx->get("/?k=x$_")->{status}, 200,
        'a dead shard: the failure policy') for 1 .. 10;
     $redis[0]->start;
-    ok wait_until(sub { connections($redis[0]) == 1 }, 20), 'it comes back';
+    ok wait_until(sub { $redis[0]->clients == 1 }, 20), 'it comes back';
 
     # reopening the logs is for everybody
 
@@ -93,7 +84,7 @@ subtest 'master_process off' => sub {
     is_exact($nginx->port, 'after it');
 
     ok $nginx->stop, 'left by itself';
-    is_deeply [map { connections($_) } @redis], [0, 0], 'connections closed';
+    is_deeply [map { $_->clients } @redis], [0, 0], 'connections closed';
     $nginx->no_alerts;
 };
 
@@ -106,7 +97,7 @@ subtest 'master_process off, told to stop at once' => sub {
     kill 'TERM', $pid;
 
     ok wait_until(sub { !alive($pid) }, 10), 'gone';
-    is_deeply [map { connections($_) } @redis], [0, 0], 'connections closed';
+    is_deeply [map { $_->clients } @redis], [0, 0], 'connections closed';
 
     $nginx->finish;
 };
@@ -150,7 +141,7 @@ subtest 'daemon on' => sub {
 
         kill 'QUIT', $pid;
         ok wait_until(sub { !alive($pid) }, 20), 'left by itself';
-        ok wait_until(sub { !grep { connections($_) } @redis }, 10),
+        ok wait_until(sub { !grep { $_->clients } @redis }, 10),
            'connections closed';
         $nginx->no_alerts;
     }
@@ -165,7 +156,7 @@ subtest 'one worker, four workers' => sub {
 
         is_exact($nginx->port, "$workers");
         ok wait_until(sub {
-            !grep { connections($_) != $workers } @redis
+            !grep { $_->clients != $workers } @redis
         }, 10), 'a connection for each worker and shard';
 
         ok $nginx->reload, 'reload';
@@ -174,7 +165,7 @@ subtest 'one worker, four workers' => sub {
         is_exact($nginx->port, 'after it');
 
         ok $nginx->stop, 'left by itself';
-        is_deeply [map { connections($_) } @redis], [0, 0],
+        is_deeply [map { $_->clients } @redis], [0, 0],
                   'connections closed';
         $nginx->no_alerts;
     }

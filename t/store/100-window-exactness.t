@@ -15,63 +15,35 @@ use Test::More;
 use List::Util qw(max min sum0);
 use Time::HiRes qw(time);
 
+use RateLimit::Limiter;
 use RateLimit::Load;
-use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(wait_until);
 
 my @shards = RateLimit::Redis->start_many(3);
-my @nginx = map { start_nginx() } 1 .. 2;
-my @ports = map { $_->port } @nginx;
-
 my $WORKERS = 2;
 
-
-# Workers with a socket each, so that all of them get connections.
-
-sub start_nginx {
-    my $addresses = join ' ', map { $_->addr } @shards;
-
-    return RateLimit::Nginx->start(workers => 2, log => 'notice',
-                                   conf => <<"EOC");
-    ratelimit_shards $addresses;
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout 20s;
-    ratelimit_on_error closed;
-    ratelimit_log_level info;
+my %CONFIG = (conf => <<'EOC', server => <<'EOS');
     ratelimit_algorithm sliding_window_log;
     ratelimit_window 1h;
 
-    map \$http_x_plan \$plan_limit { default 3; silver 10; gold 40; }
-
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        server_name localhost;
-
-        add_header X-Worker \$pid always;
-        ratelimit_key \$arg_k;
+    map $http_x_plan $plan_limit { default 3; silver 10; gold 40; }
+EOC
+        ratelimit_key $arg_k;
 
         location /ten { ratelimit_capacity 10; empty_gif; }
         location /100 { ratelimit_capacity 100; empty_gif; }
         location /five { ratelimit_capacity 5; empty_gif; }
         location /slide { ratelimit_capacity 20; ratelimit_window 3s;
                           empty_gif; }
-        location /tier { ratelimit_capacity \$plan_limit; empty_gif; }
-        location /cost { ratelimit_capacity 100; ratelimit_cost \$arg_c;
+        location /tier { ratelimit_capacity $plan_limit; empty_gif; }
+        location /cost { ratelimit_capacity 100; ratelimit_cost $arg_c;
                          empty_gif; }
-    }
-EOC
-}
+EOS
 
-
-# The connections to a Redis that have the module's name.
-
-sub connections_to {
-    my ($redis) = @_;
-
-    return scalar grep { /\bname=nginx-ratelimit@/ }
-                  split /\n/, $redis->cmd('CLIENT', 'LIST');
-}
+my @nginx = map { start_nginx(\@shards, workers => $WORKERS, reuseport => 1,
+                              %CONFIG) } 1 .. 2;
+my @ports = map { $_->port } @nginx;
 
 
 sub flush { $_->cmd('FLUSHALL') for @shards }
@@ -153,7 +125,7 @@ subtest '2 nginx x 2 workers x 3 shards, one key: exactly 100 pass' => sub {
             my ($n) = @_;
 
             # while all 50 clients wait for their answers
-            push @seen, map { connections_to($_) } @shards if $n % 400 == 399;
+            push @seen, map { $_->clients } @shards if $n % 400 == 399;
 
             return '/100?k=a';
         });
@@ -372,12 +344,12 @@ subtest 'costs: what passed adds up to the limit' => sub {
 
 
 subtest 'after all of that: as many connections as at the start' => sub {
-    is_deeply [map { connections_to($_) } @shards], [(2 * $WORKERS) x 3],
+    is_deeply [map { $_->clients } @shards], [(2 * $WORKERS) x 3],
               'one per worker and shard';
 
     $_->finish for @nginx;
 
-    ok wait_until(sub { !grep { connections_to($_) } @shards }),
+    ok wait_until(sub { !grep { $_->clients } @shards }),
        'and took its connections along';
 };
 

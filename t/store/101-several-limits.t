@@ -14,36 +14,16 @@ use Test::More;
 
 use List::Util qw(max min shuffle sum0);
 
+use RateLimit::Limiter;
 use RateLimit::Load;
-use RateLimit::Nginx;
 use RateLimit::Redis;
+use RateLimit::Spent;
 use RateLimit::Util qw(wait_until);
 
 my @shards = RateLimit::Redis->start_many(3);
-my @nginx = map { start_nginx() } 1 .. 2;
-my @ports = map { $_->port } @nginx;
-my %place_of = map { $shards[$_]->addr => $_ } 0 .. $#shards;
+my $one = $shards[0]->addr;
 
-# the limits, by the letter of their key: kind and name
-
-my %LIMITS = (u => ['bucket', 'user'], i => ['window', 'ip'],
-              g => ['bucket', 'global'], s => ['bucket', 'shadow']);
-
-
-# Workers with a socket each, so that all of them get connections.
-
-sub start_nginx {
-    my $addresses = join ' ', map { $_->addr } @shards;
-    my $one = $shards[0]->addr;
-
-    return RateLimit::Nginx->start(workers => 2, log => 'error',
-                                   conf => <<"EOC");
-    ratelimit_shards $addresses;
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout 20s;
-    ratelimit_on_error closed;
-    ratelimit_log_level info;
-
+my %CONFIG = (conf => <<"EOC", server => <<"EOS");
     map \$arg_c \$cost { "" 1; default \$arg_c; }
     map \$arg_uc \$user_capacity { "" 1000; default \$arg_uc; }
     map \$arg_ic \$ip_capacity { "" 1000; default \$arg_ic; }
@@ -62,16 +42,7 @@ sub start_nginx {
     ratelimit_limit hour   key=\$arg_h capacity=1 window=1h
                            algorithm=sliding_window_log;
     ratelimit_limit minute key=\$arg_m capacity=1 rate=1r/m;
-
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        server_name localhost;
-
-        add_header X-Name \$ratelimit_name always;
-        add_header X-Status \$ratelimit_status always;
-        add_header X-Source \$ratelimit_source always;
-        add_header X-Shard \$ratelimit_shard always;
-
+EOC
         location /place { ratelimit_key \$arg_k; ratelimit_rate 1r/d;
                           ratelimit_capacity 10; empty_gif; }
 
@@ -113,9 +84,17 @@ sub start_nginx {
         location /closed { ratelimit user ip global;
                            ratelimit_redis_timeout 500ms;
                            ratelimit_on_error closed; empty_gif; }
-    }
-EOC
-}
+EOS
+
+my @nginx = map { start_nginx(\@shards, workers => 2, reuseport => 1,
+                              log => 'error', %CONFIG) } 1 .. 2;
+my @ports = map { $_->port } @nginx;
+my %place_of = map { $shards[$_]->addr => $_ } 0 .. $#shards;
+
+# the limits, by the letter of their key: kind and name
+
+my %LIMITS = (u => ['bucket', 'user'], i => ['window', 'ip'],
+              g => ['bucket', 'global'], s => ['bucket', 'shadow']);
 
 
 sub flush { $_->cmd('FLUSHALL') for @shards }
@@ -152,56 +131,27 @@ sub get {
 }
 
 
-# What was taken from a limit, in tokens: 0 where there is no state.  What a
-# day's rate brings meanwhile is much less than half a token.
+# What was taken from a limit, by the letter of its key, on the shards that run.
 
-sub spent {
+sub taken {
     my ($letter, $key, $capacity) = @_;
 
-    my ($kind, $limit) = @{ $LIMITS{$letter} };
-    my $name = "ratelimit:$limit:{$key}";
-    my $spent = 0;
+    my ($kind, $name) = @{ $LIMITS{$letter} };
 
-    for my $redis (grep { $_->pid } @shards) {
-
-        if ($kind eq 'window') {
-            $spent += sum0(map { (split /:/, $_)[1] }
-                           @{ $redis->cmd('ZRANGE', $name, 0, -1) });
-            next;
-        }
-
-        my $tokens = $redis->tokens($name) // next;
-        $spent += sprintf '%.0f', $capacity - $tokens;
-    }
-
-    return $spent;
+    return spent({ kind => $kind, name => $name, key => $key,
+                   capacity => $capacity, refills => 1 },
+                 grep { $_->pid } @shards);
 }
 
 
-# A test: after some time, so much and no more or less was taken from each of
-# the limits, [letter, key, capacity] => number.
+# A test: after some time so much and no more or less was, [which] => number.
 
-sub is_spent {
+sub is_taken {
     my ($name, @wanted) = @_;
-
-    my ($got, $wanted);
-
-    wait_until(sub {
-        ($got, $wanted) = ('', '');
-
-        for (my $n = 0; $n < @wanted; $n += 2) {
-            my ($letter, $key, $capacity) = @{ $wanted[$n] };
-
-            $wanted .= "$letter $key: $wanted[$n + 1]\n";
-            $got .= "$letter $key: " . spent($letter, $key, $capacity) . "\n";
-        }
-
-        return $got eq $wanted;
-    }, 10);
 
     local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-    return is $got, $wanted, $name;
+    return is_spent($name, \&taken, @wanted);
 }
 
 
@@ -211,20 +161,8 @@ sub connected {
     return wait_until(sub {
         RateLimit::Load::get($_, '/place?k=a') for (@ports) x 4;
 
-        return !grep {
-            4 != grep { /\bname=nginx-ratelimit@/ }
-                 split /\n/, $_->cmd('CLIENT', 'LIST')
-        } @shards;
+        return !grep { $_->clients != 4 } @shards;
     }, 20);
-}
-
-
-sub calls_of {
-    my ($redis, $command) = @_;
-
-    my $stats = $redis->info('commandstats')->{"cmdstat_$command"} // '';
-
-    return $stats =~ /^calls=(\d+)/ ? $1 : 0;
 }
 
 
@@ -254,7 +192,7 @@ subtest 'one key each, three shards: the smallest limit, and nothing is missing'
         is $passed + $load->count(429), 800, 'passed or rejected';
         cmp_ok $passed, '<=', 40, "limits @$case: $passed passed at once";
 
-        is_spent "exactly $passed was taken from each",
+        is_taken "exactly $passed was taken from each",
                  [u => $u, $uc], $passed, [i => $i, $ic], $passed,
                  [g => $g, $gc], $passed;
 
@@ -264,7 +202,7 @@ subtest 'one key each, three shards: the smallest limit, and nothing is missing'
         $passed++ while get("/asks?$query")->{status} == 200 && $passed < 100;
 
         is $passed, 40, 'one after the other: up to the limit';
-        is_spent 'and so for each of them', [u => $u, $uc], 40,
+        is_taken 'and so for each of them', [u => $u, $uc], 40,
                  [i => $i, $ic], 40, [g => $g, $gc], 40;
     }
 };
@@ -332,7 +270,7 @@ subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
                        @{ { u => \@users, i => \@ips,
                             g => \@global }->{$letter} } } qw(u i g);
 
-    is_spent 'what passed was taken, and nothing else', @wanted;
+    is_taken 'what passed was taken, and nothing else', @wanted;
 
     # nothing is missing: what fits everywhere passes, what does not is denied,
     # now that nobody else is there and each refund is awaited; a denial that is
@@ -359,7 +297,7 @@ subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
         }
 
         wait_until(sub {
-            !grep { spent($_, $r->{$_}, $capacity{$_})
+            !grep { taken($_, $r->{$_}, $capacity{$_})
                     != ($taken{$_}{$r->{$_}} // 0) } qw(u i g)
         }) or $lost ||= "number $n took something";
 
@@ -372,7 +310,7 @@ subtest 'many keys, mixed costs: no limit is exceeded, no token is missing'
     # how many calls there were of each: one a shard for those at least that
     # were made one after the other
 
-    cmp_ok sum0(map { calls_of($_, 'evalsha') } @shards), '>', 300,
+    cmp_ok sum0(map { $_->calls } @shards), '>', 300,
            'with calls to all shards';
 };
 
@@ -391,7 +329,7 @@ subtest 'one shard: exactly the smallest limit, at once' => sub {
 
         is_deeply $load->statuses, { 200 => 40, 429 => 460 },
                   "limits @$case: 40 and 460";
-        is_spent '40 of each', [u => "u$n", $uc], 40, [i => "i$n", $ic], 40,
+        is_taken '40 of each', [u => "u$n", $uc], 40, [i => "i$n", $ic], 40,
                  [g => "g$n", $gc], 40;
     }
 };
@@ -405,7 +343,7 @@ subtest 'one shard: one call per request, by the server\'s own count' => sub {
 
     # one after the other
 
-    $redis->cmd('CONFIG', 'RESETSTAT');
+    $redis->reset_calls;
 
     my $load = RateLimit::Load::run(
         targets => \@ports, connections => 1, requests => 40,
@@ -413,35 +351,35 @@ subtest 'one shard: one call per request, by the server\'s own count' => sub {
 
     is_deeply $load->statuses, { 200 => 10, 429 => 30 },
               'three limits, 40 requests: 10 pass';
-    is calls_of($redis, 'evalsha'), 40, '40 calls of EVALSHA';
-    is calls_of($redis, 'eval'), 0, 'none of EVAL';
-    is_spent 'no call came after them', [u => "u$n", 10], 10;
-    is calls_of($redis, 'evalsha'), 40, 'nor a refund';
+    is $redis->calls, 40, '40 calls of EVALSHA';
+    is $redis->calls('eval'), 0, 'none of EVAL';
+    is_taken 'no call came after them', [u => "u$n", 10], 10;
+    is $redis->calls, 40, 'nor a refund';
 
     # those that come together share one
 
     $n = ++$keys;
-    $redis->cmd('CONFIG', 'RESETSTAT');
+    $redis->reset_calls;
 
     $load = RateLimit::Load::run(
         targets => \@ports, connections => 20, requests => 400,
         path => "/all?u=u$n&uc=100&i=i$n&g=g$n", timeout => 60);
 
-    my $calls = calls_of($redis, 'evalsha');
+    my $calls = $redis->calls;
 
     is_deeply $load->statuses, { 200 => 100, 429 => 300 },
               'three limits, 400 requests: 100 pass';
     cmp_ok $calls, '<=', 400, '400 calls of EVALSHA, or fewer';
     cmp_ok $calls, '>=', 400 / 20, 'as no more than 20 came together';
-    is calls_of($redis, 'eval'), 0, 'none of EVAL';
-    is_spent 'no call came after them', [u => "u$n", 100], 100,
+    is $redis->calls('eval'), 0, 'none of EVAL';
+    is_taken 'no call came after them', [u => "u$n", 100], 100,
              [i => "i$n", 1000], 100, [g => "g$n", 1000], 100;
-    is calls_of($redis, 'evalsha'), $calls, 'nor a refund';
+    is $redis->calls, $calls, 'nor a refund';
 
     # those that are denied because one was before need no call
 
     $n = ++$keys;
-    $redis->cmd('CONFIG', 'RESETSTAT');
+    $redis->reset_calls;
 
     $load = RateLimit::Load::run(
         targets => \@ports, connections => 20, requests => 400,
@@ -449,16 +387,16 @@ subtest 'one shard: one call per request, by the server\'s own count' => sub {
 
     is_deeply $load->statuses, { 200 => 100, 429 => 300 },
               'the same with denials that are remembered';
-    cmp_ok calls_of($redis, 'evalsha'), '<', 250, 'of which most cost nothing';
-    is_spent 'and take nothing', [u => "u$n", 100], 100, [i => "i$n", 1000],
+    cmp_ok $redis->calls, '<', 250, 'of which most cost nothing';
+    is_taken 'and take nothing', [u => "u$n", 100], 100, [i => "i$n", 1000],
              100, [g => "g$n", 1000], 100;
 };
 
 
 subtest 'several shards: one call for each that is concerned' => sub {
     my ($u, $i, $g) = three_keys();
-    my $calls = sub { [map { calls_of($_, 'evalsha') } @shards] };
-    my $reset = sub { $_->cmd('CONFIG', 'RESETSTAT') for @shards };
+    my $calls = sub { [map { $_->calls } @shards] };
+    my $reset = sub { $_->reset_calls for @shards };
 
     $reset->();
     get("/h?u=$u&i=$i&g=$g") for 1 .. 10;
@@ -473,7 +411,7 @@ subtest 'several shards: one call for each that is concerned' => sub {
     $reset->();
     get("/h?u=$same[0]&i=$same[0]&g=$same[0]") for 1 .. 10;
     is_deeply $calls->(), [0, 10, 0], 'one key value for all limits';
-    is_spent 'which are limits of their own', [u => $same[0], 1000], 20,
+    is_taken 'which are limits of their own', [u => $same[0], 1000], 20,
              [i => $same[0], 1000], 10, [g => $same[0], 1000], 10;
 
     # an empty key is not limited
@@ -489,7 +427,7 @@ subtest 'several shards: one call for each that is concerned' => sub {
 
     $reset->();
     is get("/h?u=$u&uc=1&i=$i&g=$g")->{status}, 429, 'one too many';
-    is_spent 'nothing was taken', [u => $u, 1], 1, [i => $i, 1000], 1,
+    is_taken 'nothing was taken', [u => $u, 1], 1, [i => $i, 1000], 1,
              [g => $g, 1000], 1;
     is_deeply $calls->(), [1, 2, 2], 'one call for each, and two refunds';
 };
@@ -501,7 +439,7 @@ subtest 'several shards: one call for each that is concerned' => sub {
 subtest 'several shards: who is denied is denied here, and nobody is asked'
     => sub
 {
-    my $calls = sub { [map { calls_of($_, 'evalsha') } @shards] };
+    my $calls = sub { [map { $_->calls } @shards] };
 
     for my $letter (qw(u i g)) {
         my ($u, $i, $g) = three_keys();
@@ -523,10 +461,10 @@ subtest 'several shards: who is denied is denied here, and nobody is asked'
             }), 'denied by Redis, then here, then by Redis';
         }
 
-        is_spent 'nothing was taken', [u => $u, $letter eq 'u' ? 3 : 1000], 3,
+        is_taken 'nothing was taken', [u => $u, $letter eq 'u' ? 3 : 1000], 3,
                  [i => $i, 1000], 3, [g => $g, $letter eq 'g' ? 3 : 1000], 3;
 
-        $_->cmd('CONFIG', 'RESETSTAT') for @shards;
+        $_->reset_calls for @shards;
 
         my $load = RateLimit::Load::run(
             targets => \@ports, connections => 20, requests => 1000, keep => 1,
@@ -560,7 +498,7 @@ subtest 'several shards: who is denied is denied here, and nobody is asked'
 
         my %other = (u => $u, i => $i, g => $g, $letter => key_on(0));
 
-        $_->cmd('CONFIG', 'RESETSTAT') for @shards;
+        $_->reset_calls for @shards;
         is get('/minute?' . join '&', map { "$_=$other{$_}" } keys %other)
            ->{status}, 200, 'another one passes';
         cmp_ok sum0(@{ $calls->() }), '<=', 3, 'with a call to each shard';
@@ -623,7 +561,7 @@ subtest 'the limit that blocks is named: headers, variable, log, body' => sub {
 
             my %capacity = (u => 1000, i => 1000, g => 1000, $letter => 1);
 
-            is_spent 'it took nothing', [u => $u, $capacity{u}], 1,
+            is_taken 'it took nothing', [u => $u, $capacity{u}], 1,
                      [i => $i, $capacity{i}], 1, [g => $g, $capacity{g}], 1;
         }
     }
@@ -740,7 +678,7 @@ subtest 'a shadow limit on another shard disturbs nobody' => sub {
 
         is $r->{status}, 200, "number $n passes";
         is $r->{headers}{'x-name'}, 'user', 'the enforced limit speaks';
-        is_spent 'it is charged, the shadow until it is empty',
+        is_taken 'it is charged, the shadow until it is empty',
                  [u => $u, 3], $n, [s => $s, 1], 1;
     }
 
@@ -750,7 +688,7 @@ subtest 'a shadow limit on another shard disturbs nobody' => sub {
 
     $s = key_on(1);
     is get("/shadow?u=$u&uc=3&s=$s")->{status}, 429, 'denied again';
-    is_spent 'nothing was taken from another shadow', [s => $s, 1], 0;
+    is_taken 'nothing was taken from another shadow', [s => $s, 1], 0;
 
     # one that has denied gets nothing back: it took nothing
 
@@ -763,7 +701,7 @@ subtest 'a shadow limit on another shard disturbs nobody' => sub {
         for 1 .. 2;
     is get("/sui?s=$s&u=$u&i=$i&ic=2")->{status}, 429,
        'a limit on another shard denies';
-    is_spent 'only what was taken comes back', [s => $s, 1], 1,
+    is_taken 'only what was taken comes back', [s => $s, 1], 1,
              [u => $u, 1000], 2, [i => $i, 2], 2;
 };
 
@@ -795,7 +733,7 @@ subtest 'clients that leave: the limits hold all the same' => sub {
     my @spent;
 
     wait_until(sub {
-        @spent = (spent(u => $u, 50), spent(i => $i, 60), spent(g => $g, 70));
+        @spent = (taken(u => $u, 50), taken(i => $i, 60), taken(g => $g, 70));
         return $spent[0] == $spent[1] && $spent[1] == $spent[2];
     }, 10);
 
@@ -820,7 +758,7 @@ subtest 'clients that leave before they are denied take nothing' => sub {
             path => $query, timeout => 60, abort => 1, abort_after => 0);
 
         cmp_ok $load->aborted, '>', 300, $load->aborted . ' clients left';
-        is_spent 'and nothing was taken', [u => $u, 1], 1,
+        is_taken 'and nothing was taken', [u => $u, 1], 1,
                  [i => $i, 10_000], 1, [g => $g, 10_000], 1;
     }
 };
@@ -844,7 +782,7 @@ subtest 'a shard down: open passes and charges the others' => sub {
         is $h->{'x-ratelimit-degraded'}, 'true', 'as the client is told';
         is $h->{'x-name'}, 'user', 'a limit that is known speaks';
         is $h->{'x-ratelimit-remaining'}, 3 - $n, 'with its numbers';
-        is_spent 'the others are charged', [u => $u, 3], $n,
+        is_taken 'the others are charged', [u => $u, 3], $n,
                  [g => $g, 1000], $n;
     }
 
@@ -856,7 +794,7 @@ subtest 'a shard down: open passes and charges the others' => sub {
     is $r->{headers}{'x-status'}, 'REJECTED', 'REJECTED';
     is $r->{headers}{'x-name'}, 'user', 'by its name';
     is $r->{headers}{'x-ratelimit-degraded'}, undef, 'nothing of the failure';
-    is_spent 'and the third one gets its token back', [u => $u, 3], 3,
+    is_taken 'and the third one gets its token back', [u => $u, 3], 3,
              [g => $g, 1000], 3;
 
     # none is known
@@ -882,7 +820,7 @@ subtest 'a shard down: closed rejects, and the others are not asked' => sub {
     $shards[1]->kill9;
 
     for (1 .. 3) {
-        $_->cmd('CONFIG', 'RESETSTAT') for @shards[0, 2];
+        $_->reset_calls for @shards[0, 2];
 
         my $r = get($query);
         my $h = $r->{headers};
@@ -892,9 +830,9 @@ subtest 'a shard down: closed rejects, and the others are not asked' => sub {
         is $h->{'x-source'}, 'closed', 'closed';
         is $h->{'x-name'}, 'ip', 'the limit that is not known is named';
         is $h->{'x-ratelimit-limit'}, undef, 'it has no numbers';
-        is_spent 'the others keep their tokens', [u => $u, 3], 1,
+        is_taken 'the others keep their tokens', [u => $u, 3], 1,
                  [g => $g, 1000], 1;
-        is_deeply [map { calls_of($_, 'evalsha') } @shards[0, 2]], [0, 0],
+        is_deeply [map { $_->calls } @shards[0, 2]], [0, 0],
                   'as they were not asked';
     }
 
@@ -904,7 +842,7 @@ subtest 'a shard down: closed rejects, and the others are not asked' => sub {
 
     is get("/shadow?u=$user&s=$shadow")->{status}, 200,
        'a dry run whose shard is down does not reject';
-    is_spent 'and the limit is charged', [u => $user, 1000], 1;
+    is_taken 'and the limit is charged', [u => $user, 1000], 1;
 
     # requests that are rejected at once don't keep the shard from being tried
 
@@ -937,11 +875,11 @@ subtest 'a shard that does not answer in time: closed gives the others back'
 
     is $r->{status}, 503, 'no answer: 503';
     is $r->{headers}{'x-ratelimit-degraded-reason'}, 'timeout', 'a timeout';
-    is_spent 'the others have their tokens back', [u => $u, 900], $passed,
+    is_taken 'the others have their tokens back', [u => $u, 900], $passed,
              [g => $g, 1000], $passed
         if $shards[1]->resume;
 
-    my $spent = spent('i', $i, 1000);
+    my $spent = taken('i', $i, 1000);
 
     cmp_ok $spent, '>=', $passed, 'that one';
     cmp_ok $spent, '<=', $passed + 1, 'may have taken it';
@@ -962,7 +900,7 @@ subtest 'clients that leave while a shard does not answer take nothing' => sub {
 
     is $load->aborted, 20, '20 clients left';
 
-    # spent() must not ask the one that sleeps
+    # taken() must not ask the one that sleeps
 
     my $tokens = sub {
         my ($redis, $key) = @_;

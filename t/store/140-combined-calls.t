@@ -19,10 +19,11 @@ use List::Util qw(sum0 max);
 use Time::HiRes qw(time sleep);
 
 use RateLimit::FakeRedis;
+use RateLimit::Limiter;
 use RateLimit::Load;
-use RateLimit::Nginx;
+use RateLimit::Parked;
 use RateLimit::Redis;
-use RateLimit::Util qw(slurp wait_until patience alive);
+use RateLimit::Util qw(slurp wait_until patience);
 
 my %SHA = map { $_ => sha1_hex(slurp("build/lua/$_.lua")) }
           qw(token_bucket gcra take refund);
@@ -33,56 +34,39 @@ my %NAME = reverse %SHA;
 
 # Locations with a limit each, and some that share one.
 
-sub start_nginx {
-    my ($shards, %opt) = @_;
-
-    my $conf = delete $opt{conf} // '';
-    my $timeout = delete $opt{timeout} // '60s';
-
-    return RateLimit::Nginx->start(workers => 1, conf => <<"EOC", %opt);
-    ratelimit_shards $shards;
-    ratelimit_redis_timeout $timeout;
-    ratelimit_redis_connect_timeout 60s;
-    ratelimit_on_error closed;
-    ratelimit_deny_cache off;
-    keepalive_requests 1000000;
+my $LIMITS = <<'EOC';
     keepalive_timeout 600s;
-    $conf
 
-    ratelimit_limit shared key=\$arg_k capacity=100 rate=1r/d;
-    ratelimit_limit other key=\$arg_k capacity=100 rate=1r/d;
+    ratelimit_limit shared key=$arg_k capacity=100 rate=1r/d;
+    ratelimit_limit other key=$arg_k capacity=100 rate=1r/d;
 
-    map \$arg_c \$cost { default 1; ~. \$arg_c; }
-    map \$arg_plan \$plan { default 100; gold 200; }
+    map $arg_c $cost { default 1; ~. $arg_c; }
+    map $arg_plan $plan { default 100; gold 200; }
+EOC
 
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        server_name localhost;
+my $SERVER = <<"EOC";
         ratelimit_key \$arg_k;
 
-        add_header X-Source \$ratelimit_source always;
-        add_header X-Status \$ratelimit_status always;
+$PARKED_SERVER
+EOC
 
-        location = /status { ratelimit off; stub_status; }
-        location = /metrics { ratelimit off; ratelimit_metrics; }
-        location = /free { ratelimit off; empty_gif; }
-
+$SERVER .= <<'EOC';
         location /b { ratelimit_capacity 100; ratelimit_rate 120r/h;
-                      ratelimit_cost \$cost; empty_gif; }
+                      ratelimit_cost $cost; empty_gif; }
         location /never { ratelimit_capacity 100; ratelimit_rate 0r/s;
-                          ratelimit_cost \$cost; empty_gif; }
+                          ratelimit_cost $cost; empty_gif; }
         location /clock { ratelimit_capacity 100; ratelimit_rate 120r/h;
                           ratelimit_clock nginx; empty_gif; }
         location /again { ratelimit_capacity 100; ratelimit_rate 120r/h;
-                          ratelimit_cost \$cost; empty_gif; }
+                          ratelimit_cost $cost; empty_gif; }
         location /gcra { ratelimit_capacity 100; ratelimit_rate 100r/d;
                          ratelimit_algorithm gcra;
-                         ratelimit_cost \$cost; empty_gif; }
+                         ratelimit_cost $cost; empty_gif; }
         location /window { ratelimit_capacity 100;
                            ratelimit_algorithm sliding_window_log;
                            ratelimit_window 1h;
-                           ratelimit_cost \$cost; empty_gif; }
-        location /plan { ratelimit_capacity \$plan; ratelimit_rate 120r/h;
+                           ratelimit_cost $cost; empty_gif; }
+        location /plan { ratelimit_capacity $plan; ratelimit_rate 120r/h;
                          empty_gif; }
         location /small { ratelimit_capacity 7; ratelimit_rate 120r/h;
                           empty_gif; }
@@ -99,107 +83,16 @@ sub start_nginx {
         location /named3 { ratelimit shared; ratelimit_redis_timeout 50s;
                            empty_gif; }
         location /both { ratelimit shared other; empty_gif; }
-    }
 EOC
-}
 
+sub start {
+    my ($shards, %opt) = @_;
 
-# A connection that nginx has accepted already.
+    my $conf = delete $opt{conf} // '';
 
-sub client {
-    my ($nginx) = @_;
-
-    my $c = RateLimit::Load::connection($nginx->port);
-
-    $c->send('/free');
-    $c->response->{status} == 200 or die 'no answer from /free';
-
-    return $c;
-}
-
-
-sub ask {
-    my ($c, $path) = @_;
-
-    $c->send($path);
-
-    return $c;
-}
-
-
-# Requests that nginx has read and not answered.
-
-sub parked {
-    my ($nginx) = @_;
-
-    my $r = $nginx->get('/status');
-
-    return $r->{body} =~ /Writing: (\d+)/ ? $1 - 1 : -1;
-}
-
-
-# Sends one request after the other, each when the one before has been read.
-
-sub park {
-    my ($nginx, @paths) = @_;
-
-    my $n = parked($nginx);
-    my @clients;
-
-    for my $path (@paths) {
-        push @clients, ask(client($nginx), $path);
-
-        wait_until(sub { parked($nginx) == $n + @clients })
-            or die "not parked: $path\n";
-    }
-
-    return @clients;
-}
-
-
-# The client goes, and nginx has seen it.
-
-sub leave {
-    my ($nginx, @clients) = @_;
-
-    for my $c (@clients) {
-        my $n = parked($nginx);
-
-        $c->close;
-        wait_until(sub { parked($nginx) == $n - 1 }) or die "still there\n";
-    }
-}
-
-
-# All at once: the worker finds them in one turn of its loop.
-
-sub one_turn {
-    my ($nginx, @paths) = @_;
-
-    my ($worker) = $nginx->workers;
-    my @clients = map { client($nginx) } @paths;
-
-    kill 'STOP', $worker;
-    wait_until(sub { slurp("/proc/$worker/stat") =~ /^\d+ \(.*\) T /s })
-        or die "the worker does not stop\n";
-
-    ask($clients[$_], $paths[$_]) for 0 .. $#paths;
-
-    kill 'CONT', $worker;
-
-    return @clients;
-}
-
-
-# "200 5": status, and what remains.
-
-sub answer {
-    my ($c) = @_;
-
-    my $r = $c->response(20);
-
-    return join ' ', $r->{status},
-                     $r->{headers}{'x-ratelimit-remaining'} // '-';
+    return start_nginx($shards, timeout => '60s', connect => '60s',
+                       deny_cache => 'off', log => 'info', reuseport => 1, %opt,
+                       conf => $conf . $LIMITS, server => $SERVER);
 }
 
 
@@ -276,7 +169,7 @@ sub micro { $_[0] * 1_000_000 }
 
 
 my $fake = RateLimit::FakeRedis->start(policy => { eval => {} });
-my $nginx = start_nginx($fake->addr);
+my $nginx = start($fake->addr);
 
 wait_until(sub { $fake->connections->{open} == 1 }) or die 'no connection';
 
@@ -568,10 +461,10 @@ subtest 'a connection that is lost fails those that wait as well' => sub {
 
     ok wait_until(sub { $fake->connections->{accepted} > $n }), 'connected';
 
-    my $c = ask(client($nginx), '/b?k=a');
+    my $c = client($nginx)->send('/b?k=a');
     ok wait_until(sub {
         return 1 if calls($fake) > 1;
-        $c->response(5), $c = ask(client($nginx), '/b?k=a');
+        $c->response(5), $c = client($nginx)->send('/b?k=a');
         return 0;
     }, 10), 'the next one is sent again';
 
@@ -720,7 +613,7 @@ subtest 'who waits goes without the reply after a quarter of the timeout'
     => sub
 {
     my $slow = RateLimit::FakeRedis->start(policy => { eval => {} });
-    my $n = start_nginx($slow->addr, timeout => '8s');
+    my $n = start($slow->addr, timeout => '8s');
 
     wait_until(sub { $slow->connections->{open} == 1 }) or die;
 
@@ -755,7 +648,7 @@ subtest 'who waits goes without the reply after a quarter of the timeout'
 
 subtest 'nobody waits longer than his timeout' => sub {
     my $dead = RateLimit::FakeRedis->start(policy => { eval => {} });
-    my $n = start_nginx($dead->addr, timeout => '1s',
+    my $n = start($dead->addr, timeout => '1s',
                         conf => 'ratelimit_breaker failures=100;');
 
     wait_until(sub { $dead->connections->{open} == 1 }) or die;
@@ -765,7 +658,7 @@ subtest 'nobody waits longer than his timeout' => sub {
 
     for my $c (@clients) {
         push @sent, time;
-        ask($c, '/b?k=a');
+        $c->send('/b?k=a');
         sleep 0.06;
     }
 
@@ -1011,15 +904,6 @@ sub evalsha_calls {
 }
 
 
-sub metric {
-    my ($nginx, $name) = @_;
-
-    my $text = $nginx->get('/metrics')->{body};
-
-    return sum0($text =~ /^nginx_ratelimit_\Q$name\E(?:\{.*\})? (\d+)$/mg);
-}
-
-
 sub left_in {
     my ($place, $key) = @_;
 
@@ -1048,7 +932,7 @@ sub left_in {
 
 
 subtest 'a hot key under many connections needs few calls' => sub {
-    my $n = start_nginx('unix:' . $redis->socket,
+    my $n = start('unix:' . $redis->socket,
                         conf => 'access_log off;', log => 'notice');
 
     # all at once, while Redis is stopped
@@ -1090,7 +974,7 @@ subtest 'a hot key under many connections needs few calls' => sub {
 
 
 subtest '2 nginx x 2 workers: exactly so many pass, at any cost' => sub {
-    my @n = map { start_nginx('unix:' . $redis->socket, workers => 2,
+    my @n = map { start('unix:' . $redis->socket, workers => 2,
                               log => 'notice') } 1, 2;
 
     for my $place (qw(/b /never /gcra /window)) {
@@ -1132,19 +1016,19 @@ subtest '2 nginx x 2 workers: exactly so many pass, at any cost' => sub {
 subtest 'clients that go: the bucket and those who passed make the capacity'
     => sub
 {
-    my $n = start_nginx('unix:' . $redis->socket, timeout => '8s');
+    my $n = start('unix:' . $redis->socket, timeout => '8s');
 
     for my $place (qw(/b /gcra /window /never)) {
         for my $cost (1, 3) {
             my $path = "$place?k=gone$cost&c=$cost";
-            my $calls = metric($n, 'redis_calls_total');
+            my $calls = $n->metric('redis_calls_total');
 
             $redis->pause;
 
             my ($first, @ride) = park($n, ($path) x 11);
 
             ok wait_until(sub {
-                metric($n, 'redis_calls_total') == $calls + 2
+                $n->metric('redis_calls_total') == $calls + 2
             }, 15), "$place, cost $cost: two calls are under way";
 
             leave($n, @ride[2, 3, 4, 9]);
@@ -1173,7 +1057,7 @@ subtest 'clients that go: the bucket and those who passed make the capacity'
 
 
 subtest 'many clients of whom many go' => sub {
-    my $n = start_nginx('unix:' . $redis->socket, workers => 2,
+    my $n = start('unix:' . $redis->socket, workers => 2,
                         log => 'notice');
 
     for my $place (qw(/never /window)) {
@@ -1201,10 +1085,10 @@ subtest 'many clients of whom many go' => sub {
 
 
 subtest 'scripts that are forgotten cost nobody anything' => sub {
-    my $n = start_nginx('unix:' . $redis->socket, timeout => '8s');
+    my $n = start('unix:' . $redis->socket, timeout => '8s');
 
     for my $place (qw(/b /gcra /window)) {
-        my $calls = metric($n, 'redis_calls_total');
+        my $calls = $n->metric('redis_calls_total');
 
         $redis->cmd('SCRIPT', 'FLUSH');
         $redis->pause;
@@ -1212,7 +1096,7 @@ subtest 'scripts that are forgotten cost nobody anything' => sub {
         my @c = park($n, ("$place?k=flush") x 8);
 
         ok wait_until(sub {
-            metric($n, 'redis_calls_total') == $calls + 2
+            $n->metric('redis_calls_total') == $calls + 2
         }, 15), "$place: two calls are under way";
         $redis->resume;
 
@@ -1225,7 +1109,7 @@ subtest 'scripts that are forgotten cost nobody anything' => sub {
 
 
 subtest 'a key of somebody else spoils no batch' => sub {
-    my $n = start_nginx('unix:' . $redis->socket);
+    my $n = start('unix:' . $redis->socket);
 
     for my $place (qw(/b /gcra)) {
         $redis->cmd('RPUSH', "ratelimit:localhost$place:{k3}", 'not ours');

@@ -17,46 +17,23 @@ use POSIX ();
 use Time::HiRes qw(time sleep);
 
 use RateLimit::Flood;
+use RateLimit::Limiter;
 use RateLimit::Load;
-use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(wait_until patience alive);
 
 my $redis = RateLimit::Redis->start;
 
+my %CONFIG = (conf => <<'EOC', server => <<'EOS');
+    ratelimit_key $arg_k;
 
-sub start_nginx {
-    my (%opt) = @_;
+    ratelimit_limit ip key=$arg_k capacity=1000 rate=0r/s;
+    ratelimit_limit user key=$arg_k capacity=1000 rate=0r/s;
+    ratelimit_limit shared key=$arg_k capacity=1000 rate=0r/s;
 
-    my $conf = delete $opt{conf} // '';
-    my $shards = delete $opt{shards} // 'unix:' . $redis->socket;
-
-    return RateLimit::Nginx->start(workers => 2, log => 'notice',
-                                   conf => <<"EOC", %opt);
-    ratelimit_shards $shards;
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout 20s;
-    ratelimit_on_error closed;
-    ratelimit_deny_cache off;
-    ratelimit_key \$arg_k;
-    keepalive_requests 100000;
-    $conf
-
-    ratelimit_limit ip key=\$arg_k capacity=1000 rate=0r/s;
-    ratelimit_limit user key=\$arg_k capacity=1000 rate=0r/s;
-    ratelimit_limit shared key=\$arg_k capacity=1000 rate=0r/s;
-
-    map \$arg_c \$cost { default 1; ~. \$arg_c; }
-
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        server_name localhost;
-
-        add_header X-Source \$ratelimit_source always;
-        add_header X-Worker \$pid always;
-        ratelimit_cost \$cost;
-
-        location = /metrics { ratelimit off; ratelimit_metrics; }
+    map $arg_c $cost { default 1; ~. $arg_c; }
+EOC
+        ratelimit_cost $cost;
 
         location /none { ratelimit_capacity 1000; ratelimit_rate 0r/s;
                          empty_gif; }
@@ -106,8 +83,18 @@ sub start_nginx {
         location /dry { ratelimit_dry_run on; ratelimit_rate 0r/s;
                         ratelimit_capacity 20; ratelimit_lease 10 ttl=60s;
                         empty_gif; }
-    }
-EOC
+EOS
+
+
+sub start {
+    my (%opt) = @_;
+
+    my $shards = delete $opt{shards} // 'unix:' . $redis->socket;
+    my $conf = delete $opt{conf} // '';
+
+    return start_nginx($shards, workers => 2, reuseport => 1,
+                       deny_cache => 'off', %CONFIG, %opt,
+                       conf => $conf . $CONFIG{conf});
 }
 
 
@@ -186,18 +173,7 @@ sub sum_of_tokens {
 sub passed { return sum0(map { /^200/ ? $_[0]{$_} : 0 } keys %{ $_[0] }) }
 
 
-sub calls {
-    my ($code) = @_;
-
-    $redis->cmd('CONFIG', 'RESETSTAT');
-    $code->();
-
-    return $redis->cmd('INFO', 'commandstats')
-           =~ /cmdstat_evalsha:calls=(\d+)/ ? $1 : 0;
-}
-
-
-my @nginx = map { start_nginx() } 1 .. 3;
+my @nginx = map { start() } 1 .. 3;
 my @ports = map { $_->port } @nginx;
 my $n = $nginx[0];
 
@@ -206,7 +182,7 @@ my $n = $nginx[0];
 
 subtest 'one call serves many requests' => sub {
     my $seen;
-    my $calls = calls(sub { $seen = serial($n, '/large?k=a', 2000) });
+    my $calls = $redis->calls_during(sub { $seen = serial($n, '/large?k=a', 2000) });
 
     note "$calls calls for 2000 requests";
     is passed($seen), 2000, '2000 pass';
@@ -219,7 +195,7 @@ subtest 'one call serves many requests' => sub {
     my %workers;
     my $load;
 
-    $calls = calls(sub {
+    $calls = $redis->calls_during(sub {
         $load = RateLimit::Load::run(
             port => $n->port, connections => 40, requests => 4000,
             timeout => 60, path => '/large?k=a', keep => 1);
@@ -248,7 +224,7 @@ subtest 'a refill in steps: one call serves many requests' => sub {
         $redis->cmd('PEXPIRE', key($place, 'a'), 100_000_000);
 
         my $seen;
-        my $calls = calls(sub { $seen = serial($n, "$place?k=a", 500) });
+        my $calls = $redis->calls_during(sub { $seen = serial($n, "$place?k=a", 500) });
 
         note "$calls calls for 500 requests";
         is passed($seen), 500, "$place: 500 pass";
@@ -268,7 +244,7 @@ subtest 'many keys with a steady demand: few calls, and all comes back' => sub {
     my $path = sub { '/steady?k=k' . $_[0] % $keys };
     my $seen;
 
-    my $calls = calls(sub { $seen = flood($n, $keys * $each, $path) });
+    my $calls = $redis->calls_during(sub { $seen = flood($n, $keys * $each, $path) });
 
     note "$calls commands for ", $keys * $each, ' requests, ',
          $seen->{'200 lease'} // 0, ' served by leases';
@@ -312,7 +288,7 @@ subtest 'leases that end at the same time go back by few commands' => sub {
 
     sleep 2.1;
 
-    my $calls = calls(sub {
+    my $calls = $redis->calls_during(sub {
         kill 'CONT', @workers;
         ok wait_until(sub {
             sum_of_tokens('/steady', $keys) == $keys * (1000 - $each)
@@ -363,14 +339,14 @@ subtest 'a rare key takes nothing in advance' => sub {
 subtest 'many keys that are used once hold nothing' => sub {
     $redis->cmd('FLUSHALL');
 
-    my $own = start_nginx();
+    my $own = start();
     my $keys = 1000;
 
     is_deeply flood($own, $keys, sub { "/long?k=k$_[0]" }),
               { '200 redis' => $keys }, "each of $keys keys asks";
     is scalar(grep { tokens('/long', "k$_") != 999 } 0 .. $keys - 1), 0,
        'and gives one token';
-    is calls(sub { ok $own->stop, 'nginx left' }), 0,
+    is $redis->calls_during(sub { ok $own->stop, 'nginx left' }), 0,
        'who has nothing to give back';
     $own->no_alerts;
 };
@@ -698,7 +674,7 @@ sub held_by {
 
 
 subtest 'on a graceful exit the rest goes back, and nobody waits' => sub {
-    my $own = start_nginx();
+    my $own = start();
     my $passed = held_by($own, 'quit', 30);
     my $start = time;
 
@@ -712,7 +688,7 @@ subtest 'on a graceful exit the rest goes back, and nobody waits' => sub {
 
 
 subtest 'on a fast one as well' => sub {
-    my $own = start_nginx();
+    my $own = start();
     my $passed = held_by($own, 'term', 30);
 
     kill 'TERM', $own->pid;
@@ -726,7 +702,7 @@ subtest 'on a fast one as well' => sub {
 
 
 subtest 'and on a reload' => sub {
-    my $own = start_nginx();
+    my $own = start();
     my $passed = held_by($own, 'reload', 30);
 
     ok $own->reload, 'reloaded';
@@ -747,7 +723,7 @@ for my $way ('unix:' . $redis->socket, $redis->addr) {
     subtest "of many keys, by $way" => sub {
         $redis->cmd('FLUSHALL');
 
-        my $own = start_nginx(shards => $way);
+        my $own = start(shards => $way);
         my $keys = 2000;
 
         my $load = RateLimit::Load::run(
@@ -766,7 +742,7 @@ for my $way ('unix:' . $redis->socket, $redis->addr) {
 
         # on a reload
 
-        my $calls = calls(sub {
+        my $calls = $redis->calls_during(sub {
             ok $own->reload, 'reloaded';
             ok $own->old_workers_gone(15), 'the old workers have left';
             ok wait_until(sub { $sum->() == $keys * 994 }, 10),
@@ -786,7 +762,7 @@ for my $way ('unix:' . $redis->socket, $redis->addr) {
         $held = grep { tokens('/long', "many$_") < 990 } 0 .. $keys - 1;
         cmp_ok $held, '>', $keys / 2, "$held keys have given more";
 
-        $calls = calls(sub {
+        $calls = $redis->calls_during(sub {
             ok $own->stop(20), 'nginx left by itself';
             ok wait_until(sub { $sum->() == $keys * 990 }, 10),
                'all of it is in the buckets again'
@@ -801,7 +777,7 @@ for my $way ('unix:' . $redis->socket, $redis->addr) {
 
 
 subtest 'a worker that is killed costs tokens, and gives none for free' => sub {
-    my $own = start_nginx();
+    my $own = start();
     my $passed = 0;
 
     for my $round (1 .. 4) {
@@ -840,7 +816,7 @@ subtest 'a worker that is killed costs tokens, and gives none for free' => sub {
 
 subtest 'Redis dies: what is held is spent, then the failure policy' => sub {
     my $mortal = RateLimit::Redis->start;
-    my $own = start_nginx(shards => $mortal->addr);
+    my $own = start(shards => $mortal->addr);
 
     my $passed = passed(serial($own, '/long?k=a', 40));
     my $held = 1000 - $passed
@@ -868,7 +844,7 @@ subtest 'Redis dies: what is held is spent, then the failure policy' => sub {
 
 
 subtest 'a zone that is too small: never more than the limit' => sub {
-    my $own = start_nginx(conf => 'ratelimit_zone 96k;');
+    my $own = start(conf => 'ratelimit_zone 96k;');
     my $keys = 3000;
     my %passed;
 

@@ -23,9 +23,11 @@ use Storable ();
 
 use RateLimit::FakeRedis;
 use RateLimit::Flood;
+use RateLimit::Limiter;
 use RateLimit::Load;
-use RateLimit::Nginx;
+use RateLimit::Parked;
 use RateLimit::Redis;
+use RateLimit::Spent;
 use RateLimit::Util qw(slurp wait_until reap);
 
 my $TAKE = sha1_hex(slurp('build/lua/take.lua'));
@@ -46,23 +48,9 @@ my %FIXED = (s => 5, t => 20);
 
 # ---- what all parts use
 
-sub start_nginx {
-    my ($shards, %opt) = @_;
-
-    my $conf = delete $opt{conf} // '';
-
-    return RateLimit::Nginx->start(workers => 2, log => 'notice',
-                                   conf => <<"EOC", %opt);
-    ratelimit_shards $shards;
-    ratelimit_redis_timeout 30s;
-    ratelimit_redis_connect_timeout 30s;
-    ratelimit_on_error closed;
-    ratelimit_deny_cache off;
-    ratelimit_log_level info;
-    keepalive_requests 1000000;
+my $LIMITS = <<"EOC";
     keepalive_timeout 600s;
     access_log off;
-    $conf
 
     map \$arg_c \$cost { "" 1; default \$arg_c; }
     map \$arg_uc \$user_capacity { "" 100000; default \$arg_uc; }
@@ -86,23 +74,13 @@ sub start_nginx {
                            cost=1;
     ratelimit_limit ticks  key=\$arg_t capacity=$FIXED{t} rate=1r/d
                            algorithm=gcra cost=\$cost;
+EOC
 
-    server {
-        listen 127.0.0.1:%%PORT%% reuseport;
-        server_name localhost;
-
-        add_header X-Source \$ratelimit_source always;
-        add_header X-Status \$ratelimit_status always;
-        add_header X-Name \$ratelimit_name always;
-        add_header X-Shard \$ratelimit_shard always;
+my $SERVER = <<"EOC";
         add_header X-Left \$ratelimit_remaining always;
         add_header X-Mark "\$ratelimit_name \$request_uri" always;
-        add_header X-Worker \$pid always;
 
-        location = /status { ratelimit off; stub_status; }
-        location = /metrics { ratelimit off; ratelimit_metrics; }
-        location = /free { ratelimit off; empty_gif; }
-
+$PARKED_SERVER
         location = /user { ratelimit user; empty_gif; }
         location = /window { ratelimit window; empty_gif; }
         location = /shadow { ratelimit shadow; empty_gif; }
@@ -117,55 +95,16 @@ sub start_nginx {
         location = /logs { ratelimit window second third; empty_gif; }
         location = /all { ratelimit global window user ticks shadow ip;
                           empty_gif; }
-    }
 EOC
-}
 
+sub start {
+    my ($shards, %opt) = @_;
 
-# A connection that nginx has accepted already.
+    my $conf = delete $opt{conf} // '';
 
-sub client {
-    my ($nginx) = @_;
-
-    my $c = RateLimit::Load::connection($nginx->port);
-
-    $c->send('/free');
-    $c->response->{status} == 200 or die 'no answer from /free';
-
-    return $c;
-}
-
-
-# Requests that nginx has read and not answered.
-
-sub parked {
-    my ($nginx) = @_;
-
-    my $r = $nginx->get('/status');
-
-    return $r->{body} =~ /Writing: (\d+)/ ? $1 - 1 : -1;
-}
-
-
-# All at once: a worker finds them in one turn of its loop.  Of an nginx with
-# one worker.
-
-sub one_turn {
-    my ($nginx, @paths) = @_;
-
-    my ($worker) = $nginx->workers;
-    my @clients = map { client($nginx) } @paths;
-
-    kill 'STOP', $worker;
-    wait_until(sub { slurp("/proc/$worker/stat") =~ /^\d+ \(.*\) T /s })
-        or die "the worker does not stop\n";
-
-    $clients[$_]->send($paths[$_])
-        for 0 .. $#paths;
-
-    kill 'CONT', $worker;
-
-    return @clients;
+    return start_nginx($shards, timeout => '30s', deny_cache => 'off',
+                       workers => 2, reuseport => 1, %opt,
+                       conf => $conf . $LIMITS, server => $SERVER);
 }
 
 
@@ -182,119 +121,33 @@ sub parked_turn {
 }
 
 
-# The clients go, and nginx has seen it.
-
-sub leave {
-    my ($nginx, @clients) = @_;
-
-    my $n = parked($nginx);
-
-    $_->close for @clients;
-    wait_until(sub { parked($nginx) == $n - @clients }) or die "still there\n";
-}
-
-
-# "200 5": status, and what remains.
-
-sub answer {
-    my ($c) = @_;
-
-    my $r = $c->response(20);
-
-    return join ' ', $r->{status},
-                     $r->{headers}{'x-ratelimit-remaining'} // '-';
-}
-
-
-sub metric {
-    my ($nginx, $name) = @_;
-
-    my $text = $nginx->get('/metrics')->{body};
-
-    return sum0($text =~ /^nginx_ratelimit_\Q$name\E(?:\{.*\})? (\d+)$/mg);
-}
-
-
 # Commands that the servers have run since then.
 
-sub reset_calls { $_->cmd('CONFIG', 'RESETSTAT') for @shards }
-
-
-sub calls_of {
-    my ($command) = @_;
-
-    return sum0(map {
-        ($_->info('commandstats')->{"cmdstat_$command"} // '')
-            =~ /^calls=(\d+)/ ? $1 : 0
-    } @shards);
-}
-
-
+sub reset_calls { $_->reset_calls for @shards }
+sub calls_of { my ($name) = @_; return sum0(map { $_->calls($name) } @shards) }
 sub flush { $_->cmd('FLUSHALL') for @shards }
 
 
-# What was taken from a limit, in tokens: 0 where there is no state.
+# What was taken from a limit, by the letter of its key.
 
-sub spent {
+sub taken {
     my ($letter, $key, $capacity) = @_;
 
-    my ($kind, $limit) = @{ $LIMITS{$letter} };
-    my $name = "ratelimit:$limit:{$key}";
-    my $spent = 0;
+    my ($kind, $name) = @{ $LIMITS{$letter} };
 
-    for my $server (@shards) {
-
-        if ($kind eq 'window') {
-            $spent += sum0(map { (split /:/, $_)[1] }
-                           @{ $server->cmd('ZRANGE', $name, 0, -1) });
-
-        } elsif ($kind eq 'gcra') {
-
-            # when it will be full again, in 16ths of a microsecond; a token a
-            # day
-
-            my $full_at = $server->cmd('GET', $name) // next;
-            my ($s, $us) = @{ $server->cmd('TIME') };
-
-            $spent += sprintf '%.0f', ($full_at / 16_000_000
-                                       - ($s - 1_700_000_000 + $us / 1e6))
-                                      / 86_400;
-
-        } else {
-            my $tokens = $server->tokens($name) // next;
-
-            $spent += $capacity - $tokens;
-        }
-    }
-
-    return $spent;
+    return spent({ kind => $kind, name => $name, key => $key,
+                   capacity => $capacity, period => 86_400 }, @shards);
 }
 
 
-# A test: exactly so much was taken from each of the limits, [letter, key,
-# capacity] => number; where something has to be given back, after some time.
+# A test: after some time so much and no more or less was, [which] => number.
 
-sub is_spent {
+sub is_taken {
     my ($name, @wanted) = @_;
-
-    my ($got, $wanted);
-
-    wait_until(sub {
-        ($got, $wanted) = ('', '');
-
-        for (my $n = 0; $n < @wanted; $n += 2) {
-            my ($letter, $key, $capacity) = @{ $wanted[$n] };
-
-            $wanted .= "$letter $key: $wanted[$n + 1]\n";
-            $got .= "$letter $key: " . spent($letter, $key, $capacity) . "\n";
-        }
-
-        return $got eq $wanted;
-    }, 10);
 
     local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-    return is $got, $wanted, $name;
+    return is_spent($name, \&taken, @wanted);
 }
 
 
@@ -387,7 +240,7 @@ sub charges {
 }
 
 
-# As is_spent() takes it.
+# As is_taken() takes it.
 
 sub all_charges {
     my ($taken, $capacity) = @_;
@@ -399,10 +252,10 @@ sub all_charges {
 }
 
 
-my @nginx = map { start_nginx($redis->addr) } 1, 2;
+my @nginx = map { start($redis->addr) } 1, 2;
 my @ports = map { $_->port } @nginx;
 
-my $single = start_nginx($redis->addr, workers => 1);
+my $single = start($redis->addr, workers => 1);
 
 
 # ---- three limits
@@ -420,7 +273,7 @@ subtest 'requests of one turn with three limits share their commands' => sub {
               [sort { $a cmp $b } ('429 0') x 14, map { "200 $_" } 0 .. 49],
               '50 of 64 pass, and each has a number of its own';
     is calls_of('evalsha'), 2, 'by two commands for 32 requests each';
-    is_spent 'each limit was charged by those that passed',
+    is_taken 'each limit was charged by those that passed',
              [u => 'turn', 50], 50, [i => 'turn', 100_000], 50,
              [g => 'turn', 100_000], 50;
 };
@@ -447,7 +300,7 @@ subtest 'three limits, 64 connections: exactly as many as the tightest allows'
             note "$calls commands for 2000 requests";
             is_deeply $seen, { 200 => 700, 429 => 1300 },
                       @$targets . " nginx, limits @$case: 700 pass";
-            is_spent 'and all three limits were charged for them alone',
+            is_taken 'and all three limits were charged for them alone',
                      [u => $k, $uc], 700, [i => $k, $ic], 700,
                      [g => $k, $gc], 700;
             cmp_ok $calls, '<', 1000, 'by far fewer commands';
@@ -492,7 +345,7 @@ subtest 'all kinds of limits at once: each is charged exactly' => sub {
     is_deeply $odd, {}, 'by a pass or a denial';
     cmp_ok $calls, '<', 5400, 'of fewer commands';
 
-    is_spent 'what passed was taken, and nothing else',
+    is_taken 'what passed was taken, and nothing else',
              all_charges($taken, \%CAPACITY);
 
     my %letter = map { $LIMITS{$_}[1] => $_ } keys %LIMITS;
@@ -523,7 +376,7 @@ subtest 'all kinds of limits at once: each is charged exactly' => sub {
     ($taken, $denied, $odd) = charges($seen);
 
     is_deeply $odd, {}, 'others are tight: all passed or were denied';
-    is_spent 'what passed was taken',
+    is_taken 'what passed was taken',
              all_charges($taken, { %CAPACITY, i => 100, g => 100 });
 
     my $left = 100 - $taken->{g}{all};
@@ -557,7 +410,7 @@ subtest 'all kinds of limits in one turn share a command' => sub {
 
     # of 42, six at each place, two for each of three keys
 
-    is_spent 'and each limit was charged for its own',
+    is_taken 'and each limit was charged for its own',
              [i => 'all', 100_000], 12, [g => 'all', 100_000], 24,
              map { ([u => "k$_", 50], 10, [w => "k$_", 60], 6, [s => "k$_", 5],
                     5, [t => "k$_", 20], 2) } 0 .. 2;
@@ -578,7 +431,7 @@ subtest 'a thousand windows: each lets exactly so many pass' => sub {
     is_deeply $seen, { 200 => 4000, 429 => 2000 }, 'four of six pass';
     cmp_ok $calls, '<', 3000, 'by far fewer commands than requests';
 
-    my @wrong = grep { spent(w => "key$_", 4) != 4 } 0 .. 999;
+    my @wrong = grep { taken(w => "key$_", 4) != 4 } 0 .. 999;
 
     is "@wrong", '', 'four entries in each of the windows';
 
@@ -668,7 +521,7 @@ subtest 'each request of a command is told what was left after it' => sub {
               'who has enough passes';
     is scalar(grep { $_->{status} == 429 && $_->{headers}{'x-name'} eq 'user' }
               @r), 7, 'who has not is denied by his own limit';
-    is_spent 'which charges the others nothing', [i => 'named', 1000], 13,
+    is_taken 'which charges the others nothing', [i => 'named', 1000], 13,
              [g => 'named', 1000], 13;
 };
 
@@ -691,7 +544,7 @@ subtest 'previews take nothing from those they travel with' => sub {
 
     is scalar(@looks), 1, 'those that look see the same';
     like $looks[0], qr/^(?:20|40)$/, 'of before or after';
-    is_spent 'twenty were taken', [u => 'look', 40], 20,
+    is_taken 'twenty were taken', [u => 'look', 40], 20,
              [i => 'look', 100_000], 20, [g => 'look', 100_000], 20;
 };
 
@@ -711,7 +564,7 @@ subtest 'clients that go while their commands are under way' => sub {
     {
         my ($name, $goes) = @$case;
         my $k = 'gone' . ++$n;
-        my $calls = metric($single, 'redis_calls_total');
+        my $calls = $single->metric('redis_calls_total');
 
         $redis->pause;
 
@@ -721,7 +574,7 @@ subtest 'clients that go while their commands are under way' => sub {
 
         # one has room for 32 limits, two of which are shared
 
-        is metric($single, 'redis_calls_total') - $calls, 2,
+        is $single->metric('redis_calls_total') - $calls, 2,
            "$name: two commands are under way";
 
         my @gone = grep { $goes->() } 0 .. 39;
@@ -734,7 +587,7 @@ subtest 'clients that go while their commands are under way' => sub {
         is_deeply [map { answer($c[$_]) } @stay],
                   [map { '200 ' . (9 + $_) } @stay],
                   'whoever stayed has an answer of his own';
-        is_spent 'and all were charged once', [i => $k, 100_000], 40,
+        is_taken 'and all were charged once', [i => $k, 100_000], 40,
                  [g => $k, 100_000], 40,
                  map { ([u => "$k-$_", 10 + $_], 1) } 0 .. 39;
         is answer((one_turn($single, "/three?u=$k&uc=7&i=$k&g=$k"))[0]),
@@ -762,7 +615,7 @@ subtest 'many clients of whom many go: all limits agree about them' => sub {
     cmp_ok $passed, '<=', 700, "$passed passed, not more than the tightest";
     cmp_ok $passed + $load->aborted, '>=', 700,
            'nor fewer, with those who went';
-    is_spent 'each limit has charged the same', [u => 'left', 700], 700,
+    is_taken 'each limit has charged the same', [u => 'left', 700], 700,
              [i => 'left', 900], 700, [g => 'left', 1100], 700;
 };
 
@@ -771,7 +624,7 @@ subtest 'many clients of whom many go: all limits agree about them' => sub {
 # reply comes and what it is.
 
 my $fake = RateLimit::FakeRedis->start(policy => { eval => {} });
-my $other = start_nginx($fake->addr, workers => 1);
+my $other = start($fake->addr, workers => 1);
 
 wait_until(sub { $fake->connections->{open} == 1 }) or die 'no connection';
 
@@ -935,12 +788,12 @@ subtest 'scripts that are forgotten under load cost nobody anything' => sub {
 
     # three of four take from the user
 
-    my $windows = spent(w => 'flush', 100_000);
+    my $windows = taken(w => 'flush', 100_000);
     my $log = $windows - ($seen{200} - 1000);
 
-    is spent(u => 'flush', 1000), 1000, 'the tightest limit is used up';
+    is taken(u => 'flush', 1000), 1000, 'the tightest limit is used up';
     cmp_ok $log, '>', 0, 'those with a window are among them';
-    is spent(g => 'flush', 100_000) - spent(i => 'flush', 100_000), $log,
+    is taken(g => 'flush', 100_000) - taken(i => 'flush', 100_000), $log,
        'and every limit was charged by those that passed';
 };
 
@@ -969,7 +822,7 @@ subtest 'a key of somebody else fails those who have it, and nobody else'
         is calls_of('evalsha'), 1, 'one command';
     }
 
-    is_spent 'the others were charged', [i => 'them', 100_000], 38,
+    is_taken 'the others were charged', [i => 'them', 100_000], 38,
              [g => 'them', 100_000], 38,
              map { ([u => "u$_", 100_000], 2) } 1 .. 6, 8 .. 20;
 
@@ -981,7 +834,7 @@ subtest 'a key of somebody else fails those who have it, and nobody else'
 
     is_deeply $seen, { '200 redis' => 3800, '503 closed' => 200 },
               'one in 20 fails, the others are decided by Redis';
-    is_spent 'and charged', [i => 'them', 100_000], 3838,
+    is_taken 'and charged', [i => 'them', 100_000], 3838,
              [g => 'them', 100_000], 3838,
              map { ([u => "u$_", 100_000], 202) } 1 .. 6, 8 .. 20;
     is_deeply $redis->cmd('LRANGE', 'ratelimit:user:{u7}', 0, -1),
@@ -999,7 +852,7 @@ subtest 'a key of somebody else fails those who have it, and nobody else'
     is_deeply [map { $_->response(20)->{status} } @c], [(503, 200) x 10],
               'a shared one: half of them fail';
     is calls_of('evalsha'), 1, 'one command';
-    is_spent 'those who failed took nothing', [i => 'share', 100_000], 10,
+    is_taken 'those who failed took nothing', [i => 'share', 100_000], 10,
              [g => 'good', 100_000], 10,
              map { ([u => "s$_", 100_000], $_ % 2 ? 0 : 1) } 1 .. 20;
 
@@ -1025,7 +878,7 @@ subtest 'a key of somebody else fails those who have it, and nobody else'
 
     is_deeply [map { $_->response(20)->{status} } @c], [(503, 200) x 5],
               'that of a shadow: half of them fail';
-    is_spent 'those who failed took nothing', [g => 'dry', 100_000], 5,
+    is_taken 'those who failed took nothing', [g => 'dry', 100_000], 5,
              [s => 'good', $FIXED{s}], 5,
              map { ([u => "d$_", 100_000], $_ % 2 ? 0 : 1) } 1 .. 10;
 };
@@ -1034,9 +887,9 @@ subtest 'a key of somebody else fails those who have it, and nobody else'
 # ---- several shards
 
 my $both = join ' ', map { $_->addr } @shards;
-my @pair = map { start_nginx($both) } 1, 2;
+my @pair = map { start($both) } 1, 2;
 my @pair_ports = map { $_->port } @pair;
-my $lone = start_nginx($both, workers => 1);
+my $lone = start($both, workers => 1);
 
 
 # A key that no test had before, on the shard with this index.
@@ -1069,7 +922,7 @@ subtest 'two shards, one denies: all comes back to the other' => sub {
         my ($u, $w, $g) = map { key_on($_) } $on_u, $on_w, $on_g;
         my $path = "/log?u=$u&w=$w&g=$g&$capacities";
         my %capacity = $capacities =~ /(.)c=(\d+)/g;
-        my $refunds = sum0(map { metric($_, 'redis_refunds_total') } @pair);
+        my $refunds = sum0(map { $_->metric('redis_refunds_total') } @pair);
 
         my @limits = ([u => $u, $capacity{u}], [w => $w, $capacity{w}],
                       [g => $g, $capacity{g}]);
@@ -1081,12 +934,12 @@ subtest 'two shards, one denies: all comes back to the other' => sub {
         my $denied = $seen->{429};
 
         is $passed + $denied, 2000, "$tight is tight: passed or denied";
-        is_spent "$passed passed, so many were taken from each",
+        is_taken "$passed passed, so many were taken from each",
                  map { ($_, $passed) } @limits;
 
         my $calls = calls_of('evalsha');
 
-        $refunds = sum0(map { metric($_, 'redis_refunds_total') } @pair)
+        $refunds = sum0(map { $_->metric('redis_refunds_total') } @pair)
                    - $refunds;
         note "$calls commands, $refunds of them refunds";
         cmp_ok $refunds, '>', 0, 'after refunds';
@@ -1103,7 +956,7 @@ subtest 'two shards, one denies: all comes back to the other' => sub {
         }
 
         is $passed, 200, 'one after the other: up to the limit';
-        is_spent 'and so for each of them', map { ($_, 200) } @limits;
+        is_taken 'and so for each of them', map { ($_, 200) } @limits;
     }
 };
 
@@ -1121,9 +974,9 @@ subtest 'two shards, limits of all kinds: nothing is missing' => sub {
 
     my %shadows = %{ delete $taken->{s} };
 
-    is_spent 'what passed was taken, and nothing else',
+    is_taken 'what passed was taken, and nothing else',
              all_charges($taken, \%CAPACITY);
-    is scalar(grep { spent(s => $_, $FIXED{s}) > $FIXED{s} } keys %shadows), 0,
+    is scalar(grep { taken(s => $_, $FIXED{s}) > $FIXED{s} } keys %shadows), 0,
        'shadows gave no more than they have';
 };
 
@@ -1152,7 +1005,7 @@ subtest 'two shards: clients that go while one stands still' => sub {
         cmp_ok $passed, '<=', 4, @$leave . " of ten went, $passed passed";
         is scalar(grep { $_ == 200 || $_ == 429 } @answers), 10 - @$leave,
            'all others were answered';
-        is_spent 'four were charged, by each limit', [u => $u, 100_000], 4,
+        is_taken 'four were charged, by each limit', [u => $u, 100_000], 4,
                  [w => $w, 100_000], 4, [g => $g, 4], 4;
     }
 };

@@ -12,56 +12,19 @@ use Test::More;
 
 use RateLimit::Cluster;
 use RateLimit::Flood;
-use RateLimit::Nginx;
+use RateLimit::Limiter;
 use RateLimit::Redis;
 use RateLimit::Util qw(wait_until);
 
-my $redis = RateLimit::Redis->start;
-
-
-sub start_nginx {
-    my ($shards, %opt) = @_;
-
-    my $zone = delete $opt{zone} // '10m';
-
-    return RateLimit::Nginx->start(workers => 1, log => 'notice',
-                                   conf => <<"EOC", %opt);
-    ratelimit_shards $shards;
-    ratelimit_zone $zone;
-    ratelimit_redis_timeout 20s;
-    ratelimit_redis_connect_timeout 20s;
-    ratelimit_on_error closed;
-    ratelimit_log_level info;
-    ratelimit_limit lease key=\$arg_k capacity=100000 rate=0r/s;
-    ratelimit_limit small key=\$arg_k capacity=100000 rate=0r/s;
-    keepalive_requests 1000000;
-
-    server {
-        listen 127.0.0.1:%%PORT%%;
-        server_name localhost;
-
-        add_header X-Source \$ratelimit_source always;
-
-        location = /metrics { ratelimit off; ratelimit_metrics; }
+my %CONFIG = (conf => <<'EOC', server => <<'EOS');
+    ratelimit_limit lease key=$arg_k capacity=100000 rate=0r/s;
+    ratelimit_limit small key=$arg_k capacity=100000 rate=0r/s;
+EOC
         location /lease { ratelimit lease; ratelimit_lease 10 ttl=60s; empty_gif; }
         location /small { ratelimit small; ratelimit_lease 2 ttl=60s; empty_gif; }
-    }
-EOC
-}
+EOS
 
-
-# The sum of a metric over its labels.
-
-sub metric {
-    my ($nginx, $name) = @_;
-
-    my $text = $nginx->get('/metrics')->{body};
-    my $sum = 0;
-
-    $sum += $1 while $text =~ /^nginx_ratelimit_$name(?:\{[^}]*\})? (\d+)$/mg;
-
-    return $sum;
-}
+my $redis = RateLimit::Redis->start;
 
 
 # Each key is asked for twice: the second time one more token is taken, which
@@ -110,7 +73,7 @@ subtest 'after SCRIPT FLUSH all goes back' => sub {
                   ['cluster ' . $cluster->addrs, $cluster->nodes])
     {
         my ($shards, $server) = @$case;
-        my $nginx = start_nginx($shards);
+        my $nginx = start_nginx($shards, %CONFIG);
 
         cmp_ok hold($nginx, $server, 300, 'flush'), '>', 250, "$shards: held";
 
@@ -130,12 +93,12 @@ subtest 'after SCRIPT FLUSH all goes back' => sub {
 
 subtest 'a cluster: more than fits goes back in portions' => sub {
     my $cluster = RateLimit::Cluster->start(masters => 1);
-    my $nginx = start_nginx('cluster ' . $cluster->addrs);
+    my $nginx = start_nginx('cluster ' . $cluster->addrs, %CONFIG);
     my ($node) = $cluster->nodes;
     my $keys = 18_000;
 
     cmp_ok hold($nginx, $node, $keys, 'many'), '>', 16_384, 'many leases';
-    is metric($nginx, 'leases_refused_total'), 0, 'none was refused';
+    is $nginx->metric('leases_refused_total'), 0, 'none was refused';
 
     ok $nginx->stop, 'nginx leaves';
     is_back 'all tokens are back', $node, $keys, 'many';
@@ -156,7 +119,7 @@ subtest 'a cluster: to the node that has the key by then' => sub {
 
     $cluster->move_slot($slot, $leaves);
 
-    my $nginx = start_nginx('cluster ' . $stays->addr);
+    my $nginx = start_nginx('cluster ' . $stays->addr, %CONFIG);
     my $get = sub { $nginx->get($_[0])->{status} };
 
     is $get->('/lease?k=left'), 200, 'passed' for 1 .. 2;
@@ -181,7 +144,7 @@ subtest 'a cluster: to the node that has the key by then' => sub {
 
 
 subtest 'what does not go back is counted and logged' => sub {
-    my $nginx = start_nginx($redis->addr);
+    my $nginx = start_nginx($redis->addr, %CONFIG);
 
     my $held = hold($nginx, $redis, 100, 'lost');
 
@@ -195,13 +158,13 @@ subtest 'what does not go back is counted and logged' => sub {
     is $nginx->log_count(
            qr/\[error\] .*: $held refunds of $held tokens were lost when /),
        1, 'with a line, for those who log errors alone';
-    is metric($nginx, 'redis_refunds_lost_total'), $held, 'and a count';
+    is $nginx->metric('redis_refunds_lost_total'), $held, 'and a count';
     $nginx->finish;
 };
 
 
 subtest 'told to leave at once, a worker gives back as well' => sub {
-    my $nginx = start_nginx($redis->addr);
+    my $nginx = start_nginx($redis->addr, %CONFIG);
 
     cmp_ok hold($nginx, $redis, 100, 'term'), '>', 80, 'held';
 
@@ -217,14 +180,15 @@ subtest 'told to leave at once, a worker gives back as well' => sub {
 # ---- how many
 
 subtest 'no more leases than the zone has room for' => sub {
-    my $nginx = start_nginx($redis->addr, zone => '1m');
+    my $nginx = start_nginx($redis->addr, %CONFIG,
+                            conf => "ratelimit_zone 1m; $CONFIG{conf}");
     my $keys = 12_000;
     my $held = hold($nginx, $redis, $keys, 'bound');
-    my $refused = metric($nginx, 'leases_refused_total');
+    my $refused = $nginx->metric('leases_refused_total');
 
     cmp_ok $refused, '>', 0, "$refused leases were refused";
     cmp_ok $held + $refused, '>', 11_000, 'the others were taken';
-    cmp_ok $held, '<', metric($nginx, 'zone_keys'),
+    cmp_ok $held, '<', $nginx->metric('zone_keys'),
            "$held leases, fewer than there are keys";
 
     ok $nginx->stop, 'nginx leaves';
@@ -234,7 +198,8 @@ subtest 'no more leases than the zone has room for' => sub {
 
 
 subtest 'a lease that was spent does not count any more' => sub {
-    my $nginx = start_nginx($redis->addr, zone => '64k');
+    my $nginx = start_nginx($redis->addr, %CONFIG,
+                            conf => "ratelimit_zone 64k; $CONFIG{conf}");
 
     my $flood = RateLimit::Flood::run(
         port => $nginx->port, requests => 6000, timeout => 120,
@@ -242,7 +207,7 @@ subtest 'a lease that was spent does not count any more' => sub {
 
     cmp_ok $flood->{marks}{'200 lease'}, '>', 3000, 'served from leases';
     cmp_ok $flood->{marks}{'200 redis'}, '>', 1000, 'of which there were many';
-    is metric($nginx, 'leases_refused_total'), 0, 'none was refused';
+    is $nginx->metric('leases_refused_total'), 0, 'none was refused';
     ok $nginx->stop, 'stopped';
     is int $redis->tokens('ratelimit:small:{busy}'), 94_000,
        'all tokens are back but those that passed';

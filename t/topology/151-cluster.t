@@ -21,6 +21,7 @@ use RateLimit::Limiter;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
+use RateLimit::Spent;
 use RateLimit::Util qw(wait_until);
 
 my $WORKERS = 2;        # of each nginx
@@ -127,56 +128,25 @@ sub places_of {
 
 # What was taken from the limits "user", "ip" and "global".
 
-sub spent {
+sub taken {
     my ($limit, $key, $capacity) = @_;
 
-    my $name = "ratelimit:$limit:{$key}";
-    my $node = $cluster->node_of($name);
+    my %kind = (user => 'bucket', ip => 'window', global => 'gcra');
 
-    if ($limit eq 'ip') {
-        return sum0(map { (split /:/, $_)[1] }
-                    @{ $node->cmd('ZRANGE', $name, 0, -1) });
-    }
-
-    if ($limit eq 'global') {
-
-        # a token an hour; this takes a small part of one
-
-        my $full_at = $node->cmd('GET', $name) // return 0;
-        my ($s, $us) = @{ $node->cmd('TIME') };
-        my $lacks = $full_at / 16_000_000 - ($s - 1_700_000_000 + $us / 1e6);
-
-        return sprintf '%.0f', max(0, $lacks) / 3600;
-    }
-
-    my $tokens = $node->tokens($name) // return 0;
-
-    return sprintf '%.0f', $capacity - $tokens;
+    return spent({ kind => $kind{$limit}, name => $limit, key => $key,
+                   capacity => $capacity, period => 3600 },
+                 $cluster->node_of("ratelimit:$limit:{$key}"));
 }
 
 
-# A test: soon as much was taken as is said.
+# A test: after some time so much and no more or less was, [which] => number.
 
-sub is_spent {
+sub is_taken {
     my ($name, @wanted) = @_;
-
-    my ($got, $wanted);
-
-    wait_until(sub {
-        ($got, $wanted) = ('', '');
-
-        for (my $n = 0; $n < @wanted; $n += 2) {
-            $wanted .= "$wanted[$n][0] $wanted[$n][1]: $wanted[$n + 1]\n";
-            $got .= "$wanted[$n][0] $wanted[$n][1]: "
-                    . spent(@{ $wanted[$n] }) . "\n";
-        }
-
-        return $got eq $wanted;
-    }, 10);
 
     local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-    return is $got, $wanted, $name;
+    return is_spent($name, \&taken, @wanted);
 }
 
 
@@ -516,7 +486,7 @@ subtest 'TRYAGAIN: the keys of a call are at both ends' => sub {
     is $connection->response(20)->{status}, 200, 'and passes in the end';
 
     $cluster->end_move($slot);
-    is_spent 'once', [user => $key, 1000], 2, [global => $key, 1000], 2;
+    is_taken 'once', [user => $key, 1000], 2, [global => $key, 1000], 2;
 
     # in vain, but not for longer than its timeout, nor in a storm
 
@@ -538,7 +508,7 @@ subtest 'TRYAGAIN: the keys of a call are at both ends' => sub {
     $cluster->end_move($slot);
     ok $cluster->wait_ok, 'the rest moves';
     is $nginx->get("/two?$query")->{status}, 200, 'all is well';
-    is_spent 'nothing was taken in vain', [user => $key, 1000], 3,
+    is_taken 'nothing was taken in vain', [user => $key, 1000], 3,
              [global => $key, 1000], 3;
 
     $nginx->finish;
@@ -563,7 +533,7 @@ subtest 'several limits in several slots: all or nothing' => sub {
         is $passed + $load->count(429), 400, 'passed or rejected';
         cmp_ok $passed, '<=', 40, "limits @$case: $passed passed at once";
 
-        is_spent 'what was rejected has taken nothing', [user => $u, $uc],
+        is_taken 'what was rejected has taken nothing', [user => $u, $uc],
                  $passed, [ip => $i, $ic], $passed, [global => $g, $gc],
                  $passed;
 
@@ -573,7 +543,7 @@ subtest 'several limits in several slots: all or nothing' => sub {
                         && $passed < 100;
 
         is $passed, 40, 'one after the other: up to the limit';
-        is_spent 'and so for each of them', [user => $u, $uc], 40,
+        is_taken 'and so for each of them', [user => $u, $uc], 40,
                  [ip => $i, $ic], 40, [global => $g, $gc], 40;
     }
 };
@@ -606,7 +576,7 @@ subtest 'how many calls that takes' => sub {
 
     is $count->("u=$apart[0]&i=$apart[1]&g=$apart[2]", 10), '0 0 30',
        'three slots of one node';
-    is_spent 'each of which has its own', [user => $apart[0], 1000], 10,
+    is_taken 'each of which has its own', [user => $apart[0], 1000], 10,
              [ip => $apart[1], 1000], 10, [global => $apart[2], 1000], 10;
 
     # a refund is a call more, to each that has taken something
@@ -615,7 +585,7 @@ subtest 'how many calls that takes' => sub {
 
     is $nginx[0]->get("/all?u=$u&uc=1&i=$i&g=$g")->{status}, 200, 'the only one';
     is $nginx[0]->get("/all?u=$u&uc=1&i=$i&g=$g")->{status}, 429, 'one too many';
-    is_spent 'the others got theirs back', [user => $u, 1], 1,
+    is_taken 'the others got theirs back', [user => $u, 1], 1,
              [ip => $i, 1000], 1, [global => $g, 1000], 1;
 };
 
@@ -645,7 +615,7 @@ subtest 'two keys of one slot by chance' => sub {
 
     is $load->error_text, '', 'no errors';
     cmp_ok $load->count(200), '<=', 30, 'never more than the limit';
-    is_spent 'what passed', [user => $one, 30], $load->count(200),
+    is_taken 'what passed', [user => $one, 30], $load->count(200),
              [global => $two, 40], $load->count(200);
 };
 

@@ -130,7 +130,7 @@ sub start_down {
 
 
 subtest 'a call that is tried again goes where its node is by then' => sub {
-    my $port = RateLimit::Cluster::_port_pair();
+    my $port = RateLimit::Cluster::port_pair();
     my $old = start_down($port);
     my ($new) = start_nodes($port, '127.0.0.2');
     my $nginx = start_nginx("cluster localhost:$port", @OPTIONS);
@@ -178,7 +178,7 @@ subtest 'it ends if nobody is there' => sub {
 
 # ---- a cluster behind a name
 
-my $port = RateLimit::Cluster::_port_pair();
+my $port = RateLimit::Cluster::port_pair();
 my @nodes = start_nodes($port, '127.0.0.1', '127.0.0.2');
 my @addrs = map { "127.0.0.$_:$port" } 1, 2;
 

@@ -20,6 +20,7 @@ package RateLimit::Cluster;
 #   $cluster->node($addr);          # the one with this address
 #
 #   RateLimit::Cluster::slot('a{b}c');          # of a key, 0 .. 16383
+#   RateLimit::Cluster::port_pair();    # a port whose bus has a free one, too
 #   $cluster->owners;               # array ref: slot => node, undef where none
 #   $cluster->node_of($key);        # the node that owns its slot;
 #   $cluster->node_of(\$slot);      # or a slot, as a reference to its number
@@ -43,7 +44,7 @@ package RateLimit::Cluster;
 #   $cluster->failover($replica);   # its master hands over; awaited
 #   $cluster->wait_ok($timeout);    # true: all agree on nodes and slots, all
 #                                   # slots are served, replicas are in sync
-#   $cluster->calls('evalsha');     # sum of all nodes, see below
+#   $cluster->calls('evalsha');     # sum of all nodes
 #   $cluster->flush;  $cluster->keys;           # of all masters
 #   $cluster->tokens($key);         # of a bucket, at the node that has it
 #   $cluster->get($key, @command);  # $cluster->get('k', 'PTTL'), at
@@ -54,10 +55,6 @@ package RateLimit::Cluster;
 #   $node->id;  $node->flags;       # as in CLUSTER NODES
 #   $node->is_master;
 #   $node->slots;                   # numbers of all that it owns
-#   $node->calls('evalsha');        # INFO commandstats: calls that were run;
-#                                   # 'cluster|slots' is a subcommand
-#   $node->errors('MOVED');         # INFO errorstats: replies with this error
-#   $node->clients;                 # connections with the module's name
 #
 # Slots are moved as redis-cli does it, by SETSLOT IMPORTING and MIGRATING,
 # MIGRATE, and SETSLOT NODE at all masters.  Many of them are moved from one
@@ -530,7 +527,7 @@ sub _start_node {
     my ($self) = @_;
 
     for my $try (1 .. 10) {
-        my $port = _port_pair();
+        my $port = port_pair();
         my $node = RateLimit::Cluster::Node->new(%{ $self->{opt} },
                                                  port => $port);
 
@@ -546,7 +543,7 @@ sub _start_node {
 }
 
 
-sub _port_pair {
+sub port_pair {
     for (1 .. 1000) {
         my $port = free_port();
 
@@ -652,30 +649,6 @@ sub _map {
                 split /\n/, $self->cmd('CLUSTER', 'NODES');
 
     return join "\n", sort(@ranges), sort @roles;
-}
-
-
-sub calls {
-    my ($self, $name) = @_;
-
-    return $self->cmd('INFO', 'commandstats')
-           =~ /^cmdstat_\Q$name\E:calls=(\d+)/m ? $1 : 0;
-}
-
-
-sub errors {
-    my ($self, $name) = @_;
-
-    return $self->cmd('INFO', 'errorstats')
-           =~ /^errorstat_\Q$name\E:count=(\d+)/m ? $1 : 0;
-}
-
-
-sub clients {
-    my ($self) = @_;
-
-    return scalar grep { /\bname=nginx-ratelimit@/ }
-                  split /\n/, $self->cmd('CLIENT', 'LIST');
 }
 
 

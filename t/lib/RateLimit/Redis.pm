@@ -20,6 +20,16 @@ package RateLimit::Redis;
 #                                      # RateLimit::Redis::Error (a string)
 #   $redis->info('clients')->{connected_clients};
 #
+#   $redis->calls('evalsha');          # INFO commandstats: calls that were run,
+#                                      # 'cluster|slots' is a subcommand; default
+#                                      # as shown
+#   $redis->reset_calls;               # since when
+#   $redis->calls_during(sub { ... }); # of EVALSHA, that the code has caused
+#   $redis->errors('READONLY');        # INFO errorstats: replies with this error
+#   $redis->clients;                   # number of connections with the module's
+#   $redis->client_list;               # name, and their fields: hashes
+#   $redis->time;                      # its clock, in seconds
+#
 #   $redis->bucket($key);              # fields of a token bucket; undef if
 #                                      # there is no such key
 #   $redis->tokens($key);              # one of them
@@ -241,6 +251,58 @@ sub info {
     }
 
     return \%info;
+}
+
+
+sub calls {
+    my ($self, $name) = @_;
+
+    $name //= 'evalsha';
+
+    return $self->cmd('INFO', 'commandstats')
+           =~ /^cmdstat_\Q$name\E:calls=(\d+)/m ? $1 : 0;
+}
+
+
+sub reset_calls { $_[0]->cmd('CONFIG', 'RESETSTAT') }
+
+
+sub calls_during {
+    my ($self, $code) = @_;
+
+    $self->reset_calls;
+    $code->();
+
+    return $self->calls;
+}
+
+
+sub errors {
+    my ($self, $name) = @_;
+
+    return $self->cmd('INFO', 'errorstats')
+           =~ /^errorstat_\Q$name\E:count=(\d+)/m ? $1 : 0;
+}
+
+
+sub client_list {
+    my ($self) = @_;
+
+    return map { { /(\S+?)=(\S*)/g } }
+           grep { /\bname=nginx-ratelimit@/ }
+           split /\n/, $self->cmd('CLIENT', 'LIST');
+}
+
+
+sub clients { return scalar(() = $_[0]->client_list) }
+
+
+sub time {
+    my ($self) = @_;
+
+    my ($s, $us) = @{ $self->cmd('TIME') };
+
+    return $s + $us / 1e6;
 }
 
 

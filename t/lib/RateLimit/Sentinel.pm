@@ -42,9 +42,6 @@ package RateLimit::Sentinel;
 # Servers and sentinels have the methods of RateLimit::Redis: pause, resume,
 # kill9, stop, start, ...; servers also:
 #   $server->role;                  # master or slave, as it says itself
-#   $server->calls('evalsha');      # INFO commandstats
-#   $server->errors('READONLY');    # INFO errorstats
-#   $server->clients;               # connections with the module's name
 #   $server->replicate($other);     # REPLICAOF, or of nobody
 #
 # A sentinel that is started again knows what it knew.  All processes end with
@@ -302,30 +299,6 @@ sub replicate {
 
     $self->cmd('REPLICAOF', $master ? ('127.0.0.1', $master->port)
                                     : ('NO', 'ONE'));
-}
-
-
-sub calls {
-    my ($self, $name) = @_;
-
-    return $self->cmd('INFO', 'commandstats')
-           =~ /^cmdstat_\Q$name\E:calls=(\d+)/m ? $1 : 0;
-}
-
-
-sub errors {
-    my ($self, $name) = @_;
-
-    return $self->cmd('INFO', 'errorstats')
-           =~ /^errorstat_\Q$name\E:count=(\d+)/m ? $1 : 0;
-}
-
-
-sub clients {
-    my ($self) = @_;
-
-    return scalar grep { /\bname=nginx-ratelimit@/ }
-                  split /\n/, $self->cmd('CLIENT', 'LIST');
 }
 
 
