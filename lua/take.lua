@@ -1,70 +1,73 @@
--- All limits of a request that live here: takes its cost from every one of
--- them, or, if one denies, from none. Of a single limit it may take the cost of
--- as many of several requests as fit. Or that for several requests in turn,
--- some of whose limits are the same.
+-- The limits of a request that live here: takes its cost from every one of
+-- them, or, if one denies, from none. A request with a single limit may come
+-- several times: then the cost is taken as often as it fits. Several requests
+-- may share a call, and limits: they are served in turn.
 --
 -- KEYS     one key a limit, no key twice
 -- ARGV[1]  "take", or "peek": look at the state, change nothing
--- ARGV[2]  whose time counts: "redis" or "nginx"
+-- ARGV[2]  the clock that counts: "redis" or "nginx"
 -- ARGV[3]  nginx's time, microseconds since the epoch
 -- ARGV[4]  an id that no other call has
--- ARGV[5]  how many times; 1 if there are several limits
+-- ARGV[5]  how many times the request comes; 1 if it has several limits
 --
--- eight more a limit, beginning with ARGV[6]:
+-- eight for each limit, beginning with ARGV[6]:
 --   1  "bucket", "window" or "gcra"
 --   2  "shadow": a limit that denies nobody but itself; else "enforced"
 --   3  capacity of the bucket in tokens, or the limit in a window
---   4  cost in tokens; both in ticks for gcra, as gcra.lua has them
+--   4  cost in tokens; gcra has 3 and 4 in ticks, as gcra.lua does
 --   5  bucket: the refill in tokens a second is the fraction 5 / 6
 --      window: its length in microseconds
---   6
+--   6  bucket: see 5
 --   7  bucket: refilled in steps of at least so many microseconds, or 0
 --      gcra: 1 if other requests may have another capacity, or 0
---   8  time to live in milliseconds: after it without a call, the bucket would
---      be full, or the window empty, and so it may go; of no meaning for gcra
+--   8  time to live in milliseconds, in which the bucket becomes full, or the
+--      window empty, so that the key may go; of no meaning for gcra
 --
--- and, if there are several requests, for each of them: how many times, then
--- the number of its limits, then which limits these are, the first one being 1.
--- Without these there is one request, ARGV[5] times, with all limits.
+-- and, if there are several requests, for each of them: how many times it
+-- comes, the number of its limits, and which limits these are, counted from 1.
+-- Without these there is one request with all limits, and it comes ARGV[5]
+-- times.
 --
 -- State
 --   bucket: a hash, the same as token_bucket.lua keeps
 --     tokens      tokens there were at lastRefill, up to six decimals
 --     lastRefill  microseconds since the epoch, by the clock that counts
---     expires     milliseconds since the epoch, by Redis's clock: when it goes
---     seen        when lastRefill was by the other clock, of slow buckets only
---   window: a sorted set with an entry for each request that passed; its score
---     is the time in microseconds, and its member TOTAL:COST:SEEN:ID, where
---     TOTAL is the sum of all costs up to and with this one. So what a window
---     holds is known from its first entry and its last. Entries that have left
---     are cleared away by calls that pass, each a portion of them, as a million
---     at once would hold Redis up.
+--     expires     when the key goes: milliseconds since the epoch, by Redis's
+--                 clock
+--     seen        lastRefill by the other clock; only of slow buckets, which
+--                 take more than an hour to become full
+--   window: a sorted set with an entry for each request that passed, see
+--     "entry" below. As an entry has the total of all costs up to its own, the
+--     first and the last entry say what a window holds. Entries that have left
+--     the window are removed by calls that pass, PORTION at a time: to remove a
+--     million at once would hold Redis up.
 --   gcra: as gcra.lua keeps it
 --
--- Reply: integers, in the order of the requests, and of the limits of each; a
--- single one is no array.
---   gcra: t, ticks
---   bucket: t, microtokens; with a step, a second one: microseconds gone of it
+-- Reply: integers, in the order of the requests and of the limits of each. A
+-- single integer is no array.
+--   gcra: t, in ticks
+--   bucket: t, in microtokens; with a step also the microseconds gone of it
 --   window: t, how much is left; microseconds until the oldest entry leaves;
 --           microseconds until the cost fits, 0 if it does
---   t >= 0: this limit does not deny, t is what is left after the request;
+--   t >= 0: this limit does not deny, and t is left after the request.
 --   t < 0: it denies, and -1 - t is there.
 --   Where an enforced limit denies, nothing was taken for the request.
---   Of a request that comes several times, before all these: how many times it
---   passes; t < 0 if it never does.
---   An error instead of the first integer of a request, or of the whole reply
---   if there is one request alone: what one of its keys holds is no limit, or
---   "CLOCK", nginx's time is too far behind. Others of its integers are 0.
+--   If a request comes several times, how many of them pass is before all
+--   these, and t < 0 if none does.
+--   An error is in place of the first integer of a request, and its other
+--   integers are 0; if there is one request only, the error is the whole reply.
+--   WRONGTYPE: one of its keys holds no state of a limit. CLOCK: nginx's time
+--   is too far behind.
 --
--- Time. A bucket counts whole microtokens, of which as many make a token as
--- microseconds make a second: the fraction of the refill also is microtokens a
--- microsecond, and nothing is lost to rounding. Time that runs back refills
--- nothing: Redis's own clock goes on from where it is then; nginx's clocks,
+-- Time. A bucket counts whole microtokens. A token has as many of them as a
+-- second has microseconds, so the fraction of the refill also is microtokens a
+-- microsecond, and nothing is lost to rounding. A clock that runs back refills
+-- nothing. Redis's own clock then goes on from where it is; nginx's clocks,
 -- which are many, wait for the one that is ahead. A leap forward is told from
 -- mere idleness by the other clock, and counts for an hour at most.
 
 local BEHIND = 60000000
-local PORTION = 200        -- entries of a window that one call clears away
+local PORTION = 200
 
 local CLOCK = 'CLOCK nginx is more than a minute behind'
 
@@ -82,6 +85,7 @@ local format = string.format
 --@ include entry
 --@ include leftover
 
+-- keys go by Redis's clock, whichever counts; "seen" is the other one's time
 local ms = floor(now / 1000)
 local seen = tonumber(ARGV[3])
 
@@ -90,6 +94,16 @@ if nginx then
 end
 
 --@ include ticks
+
+-- A limit is looked at, then taken from for each of its requests, then written.
+-- look_at_*(i, a) has the number of the limit and the index of its first
+-- argument; it returns an error, or what all limits have:
+--   kind, shadow, cost
+--   left      what is there, in the unit of the cost
+--   taken     what this call has taken of it, 0 to begin with
+--   needed    microseconds that the key is needed even if nothing is taken
+--   set_back  true if the state has to be written as a clock was set back
+-- and more that write_*(key, a, limit) needs.
 
 local function look_at_bucket(i, a)
     local ttl = tonumber(ARGV[a + 7])
@@ -180,20 +194,16 @@ local function look_at_bucket(i, a)
              expires = expires, kind = 'bucket', shadow = false }
 end
 
--- a key that is used again gets twice its time, so that few calls renew it
-local function lifetime(b)
-    return b.expires > 0 and 2 * b.ttl or b.ttl
-end
-
--- in this order: a key that could not be told when to go says so
+-- A key that is used again gets twice its time to live, so that few calls renew
+-- it. PEXPIRE comes first: should it fail, "expires" makes the next call try.
 local function renew_bucket(key, b)
-    local ttl = lifetime(b)
+    local ttl = b.expires > 0 and 2 * b.ttl or b.ttl
 
     call('PEXPIRE', key, integer(ttl))
     call('HSET', key, 'expires', integer(ms + ttl))
 end
 
--- as written last: the same for all buckets that were full
+-- texts as written last: they are the same for all buckets that were full
 local left_text, left_was, last_text, last_was, seen_text
 
 local function write_bucket(key, _, b)
@@ -242,16 +252,17 @@ local function look_at_gcra(i, a)
 
     local lacks = min(burst, max(0, full_at - ticks))
 
-    -- set right as gcra.lua does it; but of nginx's clocks one may be behind,
-    -- and the one that is ahead would get more than it should
+    -- A bucket that lacks more than all is set right as gcra.lua does it, but
+    -- not by nginx's clocks: one of them may be behind, and those that are
+    -- ahead would get more than they should.
     return { taken = 0, left = burst - lacks, cost = cost, burst = burst,
              needed = 0, kind = 'gcra', shadow = false,
              set_back = not nginx and ARGV[a + 6] == '0'
                         and full_at - ticks > burst }
 end
 
--- of nginx's clocks one may be far ahead, which nobody sets right: what it has
--- written goes as soon as it can
+-- One of nginx's clocks may be far ahead, and nobody sets right what it writes:
+-- such a key goes as soon as it can.
 local function write_gcra(key, _, g)
     local full_at = ticks + g.burst - g.left
     local goes_at = nginx and full_at + 16000000
@@ -261,6 +272,8 @@ local function write_gcra(key, _, g)
          'PX', integer(math.ceil((goes_at - ticks) / 16000)))
 end
 
+-- The entry of that rank, -1 for the last: its total, cost, score, and time by
+-- the other clock; nil if there is none, or the error with which Redis failed.
 local function entry_at(key, rank)
     local e = pcall('ZRANGE', key, rank, rank, 'WITHSCORES')
 
@@ -272,15 +285,6 @@ local function entry_at(key, rank)
         local total, cost, at = entry_parse(e[1])
 
         return tonumber(total), tonumber(cost), tonumber(e[2]), tonumber(at)
-    end
-end
-
--- all entries go with the clock
-local function shift(key, delta)
-    local all = call('ZRANGE', key, 0, -1, 'WITHSCORES')
-
-    for i = 1, #all, 2 do
-        call('ZADD', key, 'XX', integer(all[i + 1] + delta), all[i])
     end
 end
 
@@ -301,6 +305,7 @@ local function look_at_window(i, a)
         return w
     end
 
+    -- how far the clock was set, forward or back, since the last entry
     local delta = 0
 
     if score > now then
@@ -317,13 +322,18 @@ local function look_at_window(i, a)
 
     if delta ~= 0 then
         if take then
-            shift(key, delta)
+            -- all entries go with the clock
+            local all = call('ZRANGE', key, 0, -1, 'WITHSCORES')
+
+            for k = 1, #all, 2 do
+                call('ZADD', key, 'XX', integer(all[k + 1] + delta), all[k])
+            end
         else
             w.now = now - delta
         end
     end
 
-    -- entries that have left may still be there, in front
+    -- entries that have left the window may still be there, in front
     local cut = w.now - length
     local n = call('ZCARD', key)
     local gone = call('ZCOUNT', key, '-inf', integer(cut))
@@ -345,7 +355,7 @@ local function look_at_window(i, a)
     w.left = max(0, limit - w.used)
 
     if w.left < cost and w.used > 0 then
-        -- the first entry with which enough has left
+        -- the first entry that, when it leaves, makes room for the cost
         local enough = total - (limit - cost)
         local low, high = gone, n - 1
 
@@ -399,14 +409,13 @@ for i = 1, #KEYS do
     limits[i] = limit
 end
 
--- limits of the request that is served, and how long the reply is so far
-local own = {}
-local told = 0
+local size = 0    -- of the reply
+local own = {}    -- the limits of the request that is served
 
--- one request, so many times; the numbers of its limits are in ARGV from
--- "first" on, or it has all limits
+-- A request that comes so many times and has n limits. Their numbers are in
+-- ARGV from "first" on; without "first" it has all limits.
 local function serve(times, n, first)
-    local at = told + 1
+    local at = size + 1
     local passed = times
     local failed
 
@@ -416,7 +425,7 @@ local function serve(times, n, first)
         own[i] = limit
         failed = failed or limit.err
 
-        -- one in the shadow is asked if there is no other
+        -- a shadow limit has a say only if there is no other
         if n == 1 or not limit.shadow then
             if limit.left < limit.cost then
                 passed = 0
@@ -427,7 +436,7 @@ local function serve(times, n, first)
     end
 
     if times > 1 then
-        told = at
+        size = at
         reply[at] = passed
     end
 
@@ -442,30 +451,30 @@ local function serve(times, n, first)
             limit.taken = limit.taken + passed * cost
         end
 
-        told = told + 1
-        reply[told] = fits and left or -1 - left
+        size = size + 1
+        reply[size] = fits and left or -1 - left
 
         if kind == 'window' then
             if limit.taken > 0 and limit.oldest == 0 then
                 limit.oldest = limit.length
             end
 
-            -- others of this call have filled it: not before an entry leaves
+            -- requests of this call have filled it: until an entry leaves
             if not fits and limit.wait == 0 then
                 limit.wait = limit.oldest
             end
 
-            reply[told + 1] = limit.oldest
-            reply[told + 2] = fits and 0 or limit.wait
-            told = told + 2
+            reply[size + 1] = limit.oldest
+            reply[size + 2] = fits and 0 or limit.wait
+            size = size + 2
         elseif kind == 'bucket' and limit.step > 0 then
-            told = told + 1
-            reply[told] = now - limit.last
+            size = size + 1
+            reply[size] = now - limit.last
         end
     end
 
     if failed then
-        for i = at, told do
+        for i = at, size do
             reply[i] = 0
         end
 
@@ -491,13 +500,13 @@ for i = 1, #KEYS do
     local a = 8 * i - 2
     local limit = limits[i]
 
-    -- a denied call changes nothing, but a clock that was set back has to be
-    -- followed, or the limit would stand still until it has caught up
+    -- A denied call changes nothing, but a clock that was set back has to be
+    -- followed, or the limit would stand still until the clock has caught up.
     if limit.taken > 0 or (take and limit.set_back) then
         write[limit.kind](KEYS[i], a, limit)
 
-    -- and a limit that has become slower, larger or longer since the last take
-    -- must not be forgotten before its time
+    -- A limit that has become slower, larger or longer since the last take
+    -- must not be forgotten before its time.
     elseif take and limit.needed > 0 then
         if limit.kind == 'bucket' then
             if limit.expires < ms + limit.needed / 1000 then
@@ -509,7 +518,7 @@ for i = 1, #KEYS do
     end
 end
 
-if told == 1 or (alone and type(reply[1]) == 'table') then
+if size == 1 or (alone and type(reply[1]) == 'table') then
     return reply[1]
 end
 

@@ -6,7 +6,7 @@
 --            tokens      tokens there were at lastRefill, up to six decimals
 --            lastRefill  microseconds since the epoch, by this server's clock
 --            expires     milliseconds since the epoch: when the key goes
---            seen        lastRefill by the caller's clock, if ARGV[6] told it
+--            seen        lastRefill by the caller's clock, if ARGV[6] has it
 -- ARGV[1]  capacity, in tokens
 -- ARGV[2]  refill in tokens a second is the fraction ARGV[2] / ARGV[3]
 -- ARGV[3]
@@ -54,7 +54,7 @@ local never = num == 0 and lifetime * 500
 --@ include tokens
 --@ include leftover
 
--- when a key goes; one that could not be told has to be told by the next call
+-- Sets when a key goes. Should that fail, "expires" makes the next call try.
 local function expire(key, ttl)
     if type(pcall('PEXPIRE', key, ttl)) == 'table' then
         call('HSET', key, 'expires', '0')
