@@ -247,7 +247,7 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
                         ? claims[i].claim.decision.limit
                         : claims[i].claim.bucket.capacity);
 
-        t = ngx_rl_span(&claims[i].claim.bucket);
+        t = ngx_rl_bucket_span(&claims[i].claim.bucket);
 
         if (t != NGX_RL_NEVER) {
             p = ngx_sprintf(p, ";w=%uL", t);

@@ -102,7 +102,7 @@ ngx_rl_local_take(ngx_rl_zone_t *zone, ngx_rl_claim_t **claims, ngx_uint_t n,
         look[i].bucket = claims[i]->bucket;
 
         if (share) {
-            ngx_rl_level_share(&look[i].bucket, share);
+            ngx_rl_bucket_share(&look[i].bucket, share);
         }
     }
 

@@ -6,9 +6,6 @@ static void ngx_rl_decide_bucket(ngx_rl_decision_t *d,
     const ngx_rl_bucket_t *bucket, uint64_t left, const int64_t *state);
 static void ngx_rl_decide_window(ngx_rl_decision_t *d,
     const ngx_rl_bucket_t *bucket, uint64_t left, const int64_t *state);
-static uint64_t ngx_rl_refill(
-    const ngx_rl_bucket_t *bucket, uint64_t microtokens, uint64_t gone);
-static uint64_t ngx_rl_seconds(uint64_t us);
 
 
 static const char  *ngx_rl_outcome_names[] = {
@@ -32,17 +29,6 @@ static const char  *ngx_rl_source_names[] = {
 };
 
 
-size_t
-ngx_rl_states(const ngx_rl_bucket_t *bucket)
-{
-    if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-        return 3;
-    }
-
-    return bucket->step ? 2 : 1;
-}
-
-
 void
 ngx_rl_decide(ngx_rl_decision_t *d,
     const ngx_rl_bucket_t *bucket, const int64_t *state)
@@ -51,8 +37,7 @@ ngx_rl_decide(ngx_rl_decision_t *d,
 
     left = (state[0] >= 0) ? (uint64_t) state[0] : (uint64_t) (-1 - state[0]);
 
-    d->outcome = (state[0] >= 0) ? NGX_RL_PASSED
-                                 : NGX_RL_REJECTED;
+    d->outcome = (state[0] >= 0) ? NGX_RL_PASSED : NGX_RL_REJECTED;
     d->limit = bucket->capacity;
     d->retry_after = 0;
 
@@ -93,10 +78,10 @@ ngx_rl_decide_bucket(ngx_rl_decision_t *d,
     }
 
     d->remaining = left / NGX_RL_MICRO;
-    d->reset = ngx_rl_refill(bucket, full - left + owed, gone);
+    d->reset = ngx_rl_bucket_wait(bucket, full - left + owed, gone);
 
     if (d->outcome == NGX_RL_REJECTED && cost > left) {
-        d->retry_after = ngx_rl_refill(bucket, cost - left + owed, gone);
+        d->retry_after = ngx_rl_bucket_wait(bucket, cost - left + owed, gone);
     }
 }
 
@@ -111,17 +96,6 @@ ngx_rl_decide_window(ngx_rl_decision_t *d,
     if (d->outcome == NGX_RL_REJECTED) {
         d->retry_after = ngx_rl_seconds(state[2] > 0 ? state[2] : 0);
     }
-}
-
-
-uint64_t
-ngx_rl_span(const ngx_rl_bucket_t *bucket)
-{
-    if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-        return ngx_rl_seconds(bucket->window);
-    }
-
-    return ngx_rl_refill(bucket, bucket->capacity * NGX_RL_MICRO, 0);
 }
 
 
@@ -145,36 +119,4 @@ const char *
 ngx_rl_source_name(ngx_rl_source_e s)
 {
     return ngx_rl_source_names[s];
-}
-
-
-/* seconds until so many tokens have come; "gone" is spent of this step */
-
-static uint64_t
-ngx_rl_refill(const ngx_rl_bucket_t *bucket,
-    uint64_t microtokens, uint64_t gone)
-{
-    uint64_t  us;
-
-    us = ngx_rl_rate_wait(&bucket->rate, microtokens);
-
-    if (bucket->step && us && us < NGX_RL_NEVER - bucket->step) {
-        us += bucket->step - 1;
-        us -= us % bucket->step;
-        us -= (gone < us) ? gone : us;
-    }
-
-    return ngx_rl_seconds(us);
-}
-
-
-static uint64_t
-ngx_rl_seconds(uint64_t us)
-{
-    if (us == NGX_RL_NEVER) {
-        return NGX_RL_NEVER;
-    }
-
-    return us / NGX_RL_MICRO
-           + (us % NGX_RL_MICRO ? 1 : 0);
 }

@@ -268,17 +268,3 @@ ngx_rl_level_much(const ngx_rl_bucket_t *bucket, const int64_t *state)
 
     return 2 * state[0] <= full;
 }
-
-
-void
-ngx_rl_level_share(ngx_rl_bucket_t *bucket, const ngx_rl_share_t *share)
-{
-    bucket->capacity = bucket->capacity * share->num / share->den;
-
-    if (bucket->capacity == 0) {
-        bucket->capacity = 1;
-    }
-
-    bucket->rate.num *= share->num;
-    bucket->rate.den *= share->den;
-}

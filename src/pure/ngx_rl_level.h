@@ -18,7 +18,7 @@
 #define _NGX_RL_LEVEL_H_INCLUDED_
 
 
-#include "pure/ngx_rl_decision.h"
+#include "pure/ngx_rl_bucket.h"
 
 
 /* requests that a window tells apart */
@@ -47,8 +47,8 @@ typedef struct {
 
 
 /*
- * These return whether the cost fits, and fill in the state as
- * ngx_rl_decide() wants it.
+ * These return whether the cost fits, and fill in the state, as
+ * ngx_rl_bucket.h explains it.
  */
 int ngx_rl_level_look(ngx_rl_level_t *level,
     const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state);
@@ -80,9 +80,6 @@ uint64_t ngx_rl_log_until(const ngx_rl_log_t *log,
 
 /* whether at least half of the limit is taken, by the state after a take */
 int ngx_rl_level_much(const ngx_rl_bucket_t *bucket, const int64_t *state);
-
-/* the part of a limit that one machine grants: at least one token */
-void ngx_rl_level_share(ngx_rl_bucket_t *bucket, const ngx_rl_share_t *share);
 
 
 #endif /* _NGX_RL_LEVEL_H_INCLUDED_ */

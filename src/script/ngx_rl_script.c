@@ -63,7 +63,6 @@ static char *ngx_rl_prefix(char *p, char type, uint64_t n);
 static void ngx_rl_eval_claim(ngx_rl_resp_t *args, const ngx_rl_claim_t *claim);
 static void ngx_rl_eval_state(ngx_rl_claim_t *claim, size_t i, int64_t n);
 static int ngx_rl_eval_slow(const ngx_rl_bucket_t *bucket);
-static uint64_t ngx_rl_eval_ttl(const ngx_rl_bucket_t *bucket);
 
 
 /* as the scripts call them, in the order of their numbers */
@@ -196,9 +195,8 @@ ngx_rl_eval_number(ngx_rl_eval_t *eval, ngx_rl_call_t *call)
             eval->limits[limits++] = claim;
 
         } else if (eval->limits[k]->shadow != claim->shadow
-                   || memcmp(&eval->limits[k]->bucket, &claim->bucket,
-                             sizeof(ngx_rl_bucket_t))
-                   != 0)
+                   || !ngx_rl_bucket_same(&eval->limits[k]->bucket,
+                                          &claim->bucket))
         {
             return 0;
         }
@@ -226,7 +224,7 @@ ngx_rl_eval_format(char **command, ngx_rl_eval_t *eval, unsigned with_text)
 
         for (k = 0; k < call->n; k++) {
             eval->elements[i] +=
-                       ngx_rl_states(&call->claims[k]->bucket);
+                       ngx_rl_bucket_states(&call->claims[k]->bucket);
         }
     }
 
@@ -274,7 +272,7 @@ ngx_rl_eval_short(char **command, ngx_rl_eval_t *eval, unsigned with_text)
         ngx_rl_resp_number(&args, bucket->rate.num);
         ngx_rl_resp_number(&args, bucket->rate.den);
         ngx_rl_resp_number(&args, bucket->cost);
-        ngx_rl_resp_number(&args, ngx_rl_eval_ttl(bucket));
+        ngx_rl_resp_number(&args, ngx_rl_bucket_ttl(bucket));
 
         now = ngx_rl_eval_slow(bucket) ? eval->scripts[0]->now
                                                      : 0;
@@ -528,7 +526,7 @@ ngx_rl_eval_states(ngx_rl_call_t *call,
     }
 
     for (i = 0; i < call->n; i++) {
-        states += ngx_rl_states(&call->claims[i]->bucket);
+        states += ngx_rl_bucket_states(&call->claims[i]->bucket);
     }
 
     told = n - states;
@@ -541,7 +539,7 @@ ngx_rl_eval_states(ngx_rl_call_t *call,
     k = told;
 
     for (i = 0; i < call->n; i++) {
-        states = ngx_rl_states(&call->claims[i]->bucket);
+        states = ngx_rl_bucket_states(&call->claims[i]->bucket);
 
         for (n = 0; n < states; n++) {
             ngx_rl_eval_state(call->claims[i], n, element[k++]->integer);
@@ -650,7 +648,7 @@ ngx_rl_call_short(const ngx_rl_call_t *call)
 static int
 ngx_rl_eval_slow(const ngx_rl_bucket_t *bucket)
 {
-    return ngx_rl_eval_ttl(bucket) > NGX_RL_HOUR;
+    return ngx_rl_bucket_ttl(bucket) > NGX_RL_HOUR;
 }
 
 
@@ -684,7 +682,7 @@ ngx_rl_eval_claim(ngx_rl_resp_t *args, const ngx_rl_claim_t *claim)
     /* how long the state of gcra is kept, it says itself */
 
     ngx_rl_resp_number(args, bucket->algorithm == NGX_RL_GCRA
-                       ? 0 : ngx_rl_eval_ttl(bucket));
+                       ? 0 : ngx_rl_bucket_ttl(bucket));
 }
 
 
@@ -795,35 +793,4 @@ void
 ngx_rl_resp_free(char *command)
 {
     free(command);
-}
-
-
-/*
- * A bucket that is gone counts as full and a window as empty, so they may go
- * when they would be, and a second later for the sake of rounding.  One that
- * never is full can't be kept for ever: it goes when nobody wants it any more.
- */
-
-static uint64_t
-ngx_rl_eval_ttl(const ngx_rl_bucket_t *bucket)
-{
-    uint64_t  us;
-
-    if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-        us = bucket->window;
-
-    } else if (bucket->rate.num == 0) {
-        return NGX_RL_TTL_NEVER;
-
-    } else {
-        us = ngx_rl_rate_wait(&bucket->rate, bucket->capacity * NGX_RL_MICRO);
-    }
-
-    us = (us > UINT64_MAX - bucket->step) ? us : us + bucket->step;
-
-    if (us / 1000 > NGX_RL_TTL_MAX - 1000) {
-        return NGX_RL_TTL_MAX;
-    }
-
-    return us / 1000 + 1000;
 }

@@ -14,14 +14,6 @@
 #include "pure/ngx_rl_reply.h"
 
 
-/*
- * Time to live of a key, ms: if its bucket never refills, a year, which the
- * scripts renew before half of it is over; else until it is full
- */
-#define NGX_RL_TTL_NEVER  31536000000ULL        /* 365 days */
-#define NGX_RL_TTL_MAX    3155760000000ULL      /* 100 years */
-
-
 /* the claims of one request that go to one server together */
 
 typedef struct {

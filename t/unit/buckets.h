@@ -10,7 +10,7 @@
 
 #include "tap.h"
 
-#include "pure/ngx_rl_decision.h"
+#include "pure/ngx_rl_bucket.h"
 
 
 static inline ngx_rl_bucket_t

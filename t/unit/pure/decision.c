@@ -8,6 +8,8 @@
 
 #include "buckets.h"
 
+#include "pure/ngx_rl_decision.h"
+
 
 #define NEVER   NGX_RL_NEVER
 #define SECOND  1000000ULL
@@ -52,30 +54,6 @@ is_decision(const ngx_rl_decision_t *d, int passed,
              ngx_rl_outcome_name(d->outcome), d->limit,
              d->remaining, d->reset, d->retry_after);
     }
-}
-
-
-static void
-test_states(void)
-{
-    ngx_rl_bucket_t  bucket;
-
-    bucket = bucket_of(10, "1r/s", 1);
-    is_number(ngx_rl_states(&bucket), 1, "a bucket: one number");
-
-    bucket.step = 1;
-    is_number(ngx_rl_states(&bucket), 2, "with a step: two");
-
-    bucket = bucket_of(10, "1r/s", 1);
-    bucket.algorithm = NGX_RL_GCRA;
-    is_number(ngx_rl_states(&bucket), 1, "gcra: one number");
-
-    bucket = window_of(10, SECOND, 1);
-    bucket.step = 0;
-    is_number(ngx_rl_states(&bucket), 3, "a window: three");
-
-    bucket.step = 1;
-    is_number(ngx_rl_states(&bucket), 3, "whatever step is set beside it");
 }
 
 
@@ -367,44 +345,6 @@ test_windows(void)
 
 
 static void
-test_span(void)
-{
-    ngx_rl_bucket_t  bucket;
-
-    bucket = bucket_of(100, "5r/s", 1);
-    is_number(ngx_rl_span(&bucket), 20, "100 at 5 a second: 20 s");
-
-    bucket = bucket_of(100, "7r/s", 99);
-    is_number(ngx_rl_span(&bucket), 15, "rounded up, whatever the cost");
-
-    bucket = bucket_of(1, "1000r/s", 1);
-    is_number(ngx_rl_span(&bucket), 1, "at least a second");
-
-    bucket = bucket_of(1, "1r/d", 1);
-    is_number(ngx_rl_span(&bucket), DAY, "a day");
-
-    bucket = bucket_of(10, "1r/s", 1);
-    bucket.step = 7 * SECOND;
-    is_number(ngx_rl_span(&bucket), 14, "two steps of 7 s");
-
-    bucket = bucket_of(10, "0r/s", 1);
-    is_number(ngx_rl_span(&bucket), NEVER, "a rate of zero");
-
-    bucket.step = 7 * SECOND;
-    is_number(ngx_rl_span(&bucket), NEVER, "with a step");
-
-    bucket = window_of(10, 60 * SECOND, 1);
-    is_number(ngx_rl_span(&bucket), 60, "a window's length");
-
-    bucket = window_of(10, 1000, 1);
-    is_number(ngx_rl_span(&bucket), 1, "rounded up");
-
-    bucket = window_of(10, 365ULL * DAY * SECOND, 1);
-    is_number(ngx_rl_span(&bucket), 365 * DAY, "a year");
-}
-
-
-static void
 test_tighter(void)
 {
     size_t             i;
@@ -552,14 +492,12 @@ test_names(void)
 int
 main(void)
 {
-    test_states();
     test_buckets();
     test_steps();
     test_owed();
     test_windows();
     test_retry();
     test_retry_steps();
-    test_span();
     test_tighter();
     test_names();
 

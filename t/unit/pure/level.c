@@ -8,6 +8,7 @@
 
 #include "buckets.h"
 
+#include "pure/ngx_rl_decision.h"
 #include "pure/ngx_rl_level.h"
 
 
@@ -826,78 +827,6 @@ test_window_model(void)
 }
 
 
-/* ---- shares */
-
-static void
-test_share(void)
-{
-    size_t          i;
-    bucket_t        bucket;
-    ngx_rl_rate_t   rate;
-    ngx_rl_share_t  share;
-
-    static const struct {
-        uint64_t     capacity;
-        const char  *share;
-        uint64_t     expected;
-    } cases[] = {
-        { 100, "1", 100 },
-        { 100, "0.25", 25 },
-        { 100, "1/4", 25 },
-        { 100, "1/3", 33 },
-        { 100, "2/3", 66 },
-        { 10, "0.25", 2 },
-        { 3, "0.25", 1 },
-        { 1, "1/1000", 1 },
-        { 1000000000, "0.001", 1000000 },
-        { 1000000000, "999/1000", 999000000 }
-    };
-
-    for (i = 0; i < nelts_of(cases); i++) {
-        bucket = bucket_of(cases[i].capacity, "7r/m", 2);
-        rate = bucket.rate;
-
-        (void) ngx_rl_share_parse(cases[i].share,
-                                  strlen(cases[i].share), &share);
-        ngx_rl_level_share(&bucket, &share);
-
-        ok(bucket.capacity == cases[i].expected, "%s of %" PRIu64 " is %"
-           PRIu64 ", rounded down, at least one", cases[i].share,
-           cases[i].capacity, cases[i].expected);
-        ok(bucket.rate.num * rate.den * share.den
-           == bucket.rate.den * rate.num * share.num,
-           "and that part of the rate, exactly");
-        ok(bucket.cost == 2, "and all of the cost");
-    }
-
-    /* four machines of a quarter each give what one would */
-
-    bucket = bucket_of(1000000000, "999999999.999999r/s", 1);
-    share.num = 999;
-    share.den = 1000;
-    ngx_rl_level_share(&bucket, &share);
-    is_number(ngx_rl_rate_refill(&bucket.rate, SECOND),
-              998999999999999ULL, "no rate is too great for a share");
-
-    bucket = bucket_of(1, "0.000001r/d", 1);
-    share.num = 1;
-    ngx_rl_level_share(&bucket, &share);
-    is_number(ngx_rl_rate_wait(&bucket.rate, 1), 1000 * DAY, "none too small");
-
-    bucket = bucket_of(5, "0r/s", 1);
-    ngx_rl_level_share(&bucket, &share);
-    is_number(ngx_rl_rate_refill(&bucket.rate, DAY), 0,
-              "and of nothing it is nothing");
-
-    bucket = window_of(100, 60 * SECOND, 1);
-    memset(&bucket.rate, 0, sizeof(bucket.rate));
-    share.den = 4;
-    ngx_rl_level_share(&bucket, &share);
-    ok(bucket.capacity == 25 && bucket.window == 60 * SECOND,
-       "a window grants less in the same time");
-}
-
-
 int
 main(void)
 {
@@ -913,7 +842,6 @@ main(void)
     test_window_owed();
     test_squeeze();
     test_window_model();
-    test_share();
 
     return tap_done();
 }

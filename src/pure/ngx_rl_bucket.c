@@ -1,0 +1,108 @@
+
+#include <string.h>
+
+#include "pure/ngx_rl_bucket.h"
+
+
+size_t
+ngx_rl_bucket_states(const ngx_rl_bucket_t *bucket)
+{
+    if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+        return 3;
+    }
+
+    return bucket->step ? 2 : 1;
+}
+
+
+int
+ngx_rl_bucket_same(const ngx_rl_bucket_t *a, const ngx_rl_bucket_t *b)
+{
+    return memcmp(a, b, sizeof(ngx_rl_bucket_t)) == 0;
+}
+
+
+uint64_t
+ngx_rl_bucket_span(const ngx_rl_bucket_t *bucket)
+{
+    if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+        return ngx_rl_seconds(bucket->window);
+    }
+
+    return ngx_rl_bucket_wait(bucket, bucket->capacity * NGX_RL_MICRO, 0);
+}
+
+
+uint64_t
+ngx_rl_bucket_wait(const ngx_rl_bucket_t *bucket,
+    uint64_t microtokens, uint64_t gone)
+{
+    uint64_t  us;
+
+    us = ngx_rl_rate_wait(&bucket->rate, microtokens);
+
+    if (bucket->step && us && us < NGX_RL_NEVER - bucket->step) {
+        us += bucket->step - 1;
+        us -= us % bucket->step;
+        us -= (gone < us) ? gone : us;
+    }
+
+    return ngx_rl_seconds(us);
+}
+
+
+/*
+ * A bucket that is gone counts as full and a window as empty, so they may go
+ * when they would be, and a second later for the sake of rounding.  One that
+ * is never full can't be kept for ever: it goes when nobody asks for it any
+ * more.
+ */
+
+uint64_t
+ngx_rl_bucket_ttl(const ngx_rl_bucket_t *bucket)
+{
+    uint64_t  us;
+
+    if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+        us = bucket->window;
+
+    } else if (bucket->rate.num == 0) {
+        return NGX_RL_TTL_NEVER;
+
+    } else {
+        us = ngx_rl_rate_wait(&bucket->rate, bucket->capacity * NGX_RL_MICRO);
+    }
+
+    us = (us > UINT64_MAX - bucket->step) ? us : us + bucket->step;
+
+    if (us / 1000 > NGX_RL_TTL_MAX - 1000) {
+        return NGX_RL_TTL_MAX;
+    }
+
+    return us / 1000 + 1000;
+}
+
+
+void
+ngx_rl_bucket_share(ngx_rl_bucket_t *bucket, const ngx_rl_share_t *share)
+{
+    bucket->capacity = bucket->capacity * share->num / share->den;
+
+    if (bucket->capacity == 0) {
+        bucket->capacity = 1;
+    }
+
+    bucket->rate.num *= share->num;
+    bucket->rate.den *= share->den;
+}
+
+
+uint64_t
+ngx_rl_seconds(uint64_t us)
+{
+    if (us == NGX_RL_NEVER) {
+        return NGX_RL_NEVER;
+    }
+
+    return us / NGX_RL_MICRO + (us % NGX_RL_MICRO ? 1 : 0);
+}

@@ -1,0 +1,91 @@
+
+/*
+ * A bucket or window: its algorithm and parameters, what a request wants of
+ * it, and what follows from them alone.  Pure.
+ */
+
+
+#ifndef _NGX_RL_BUCKET_H_INCLUDED_
+#define _NGX_RL_BUCKET_H_INCLUDED_
+
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pure/ngx_rl_rate.h"
+
+
+#define NGX_RL_MICRO      1000000
+
+/*
+ * Time to live of a key in Redis, ms: if its bucket never refills, a year,
+ * which the scripts renew before half of it is over; else until it is full
+ */
+#define NGX_RL_TTL_NEVER  31536000000ULL        /* 365 days */
+#define NGX_RL_TTL_MAX    3155760000000ULL      /* 100 years */
+
+
+typedef enum {
+    NGX_RL_TOKEN_BUCKET = 0,
+    NGX_RL_SLIDING_WINDOW_LOG,
+    NGX_RL_GCRA                /* a bucket, otherwise kept */
+} ngx_rl_algorithm_e;
+
+
+/* buckets are compared as bytes: all of the struct has to be set */
+
+typedef struct {
+    ngx_rl_algorithm_e  algorithm;
+    uint64_t            capacity;  /* or the window's limit */
+    uint64_t            cost;
+    ngx_rl_rate_t       rate;      /* of a bucket */
+    uint64_t            step;      /* of its refill, us, or 0 */
+    uint64_t            window;    /* us */
+    uint64_t            varies;    /* 1: other requests for it
+                                      may have other numbers */
+} ngx_rl_bucket_t;
+
+
+/*
+ * The state after a call, as the scripts reply it:
+ *
+ * state[0]: t >= 0: the cost was taken, or would have been if no other limit
+ *           had denied, and t is left; t < 0: denied, -1 - t is there.
+ *           In microtokens for a bucket, in whole ones for a window.
+ * state[1]: bucket with a step: microseconds of the present step gone;
+ *           window: microseconds until the oldest entry leaves
+ * state[2]: window: microseconds until the cost fits;
+ *           bucket: microtokens owed, which come before all others
+ */
+#define NGX_RL_STATES     3
+
+/* how many of these numbers a script replies */
+size_t ngx_rl_bucket_states(const ngx_rl_bucket_t *bucket);
+
+/* whether all of two buckets is the same */
+int ngx_rl_bucket_same(const ngx_rl_bucket_t *a, const ngx_rl_bucket_t *b);
+
+/*
+ * Seconds in which the whole limit comes back: to refill a bucket, or the
+ * length of a window; NGX_RL_NEVER for a rate of zero
+ */
+uint64_t ngx_rl_bucket_span(const ngx_rl_bucket_t *bucket);
+
+/*
+ * Seconds until so many microtokens have come to a bucket; "gone" microseconds
+ * of the present step have passed
+ */
+uint64_t ngx_rl_bucket_wait(const ngx_rl_bucket_t *bucket,
+    uint64_t microtokens, uint64_t gone);
+
+/* of its key in Redis, ms */
+uint64_t ngx_rl_bucket_ttl(const ngx_rl_bucket_t *bucket);
+
+/* the part of a limit that one machine grants: at least one token */
+void ngx_rl_bucket_share(ngx_rl_bucket_t *bucket, const ngx_rl_share_t *share);
+
+/* rounded up; NGX_RL_NEVER stays */
+uint64_t ngx_rl_seconds(uint64_t us);
+
+
+#endif /* _NGX_RL_BUCKET_H_INCLUDED_ */
