@@ -62,7 +62,7 @@ ngx_rl_evaluate(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    if (ngx_rl_stats_once(&ll->limit->stats->told_cost)) {
+    if (ngx_rl_throttle(&ll->limit->stats->log_cost, 1, NULL)) {
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
                       "cost %uL is above capacity %uL of limit \"%V\": "
                       "this request can never pass",
@@ -407,7 +407,7 @@ ngx_rl_evaluate_invalid(ngx_http_request_t *r,
 
     stats = claims->limit->stats;
 
-    if (ngx_rl_stats_once(&stats->told_invalid)) {
+    if (ngx_rl_throttle(&stats->log_invalid, 1, NULL)) {
         len = ngx_rl_escape(text, value->data, ngx_min(value->len,
                                                        NGX_RL_LOG_VALUE));
 

@@ -13,13 +13,6 @@
 #define NGX_RL_LOCAL_STALE   1000
 
 
-/*
- * us: a step that a shard is in may have begun before this machine did.  It
- * takes a day at most, and the slowest rate makes a microtoken a day
- */
-#define NGX_RL_LOCAL_BEGIN   (4 * 86400 * 1000000ULL)
-
-
 /* a claim while it is looked at */
 
 typedef struct {
@@ -63,19 +56,6 @@ static ngx_rl_look_t
 #define ngx_rl_known_over(node, now)                                          \
     (ngx_rl_known_age(node, now)                                              \
      >= ngx_rl_known_lasts(node))
-
-
-uint64_t
-ngx_rl_clock_us(void)
-{
-    struct timespec  ts;
-
-    (void) clock_gettime(CLOCK_MONOTONIC, &ts);
-
-    return NGX_RL_LOCAL_BEGIN
-           + (uint64_t) ts.tv_sec * NGX_RL_MICRO
-           + ts.tv_nsec / 1000;
-}
 
 
 ngx_int_t

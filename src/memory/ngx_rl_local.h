@@ -15,11 +15,9 @@
 #include <ngx_core.h>
 
 #include "pure/ngx_rl_claim.h"
+#include "core/ngx_rl_clock.h"
 #include "memory/ngx_rl_zone.h"
 
-
-/* the clock of all that happens on this machine: us, never steps back */
-uint64_t ngx_rl_clock_us(void);
 
 /*
  * Takes the claims' costs, all or nothing, as the scripts do, and fills in

@@ -10,10 +10,6 @@
 #define NGX_RL_RECORD_SHARD  2
 
 
-#define NGX_RL_STATS_LOG     60         /* s */
-#define NGX_RL_STATS_LINES   10         /* logged in that time */
-
-
 static void ngx_rl_stats_mark(ngx_rl_record_t *shard, ngx_uint_t used);
 static void ngx_rl_stats_ask(ngx_rl_zone_ask_t *ask,
     ngx_str_t *name, ngx_rl_users_t living);
@@ -76,8 +72,8 @@ static const uint32_t  ngx_rl_stats_fields[] = {
     ngx_rl_zone_field(limit_stats, tokens),
     ngx_rl_zone_field(limit_stats, near_limit),
     ngx_rl_zone_field(limit_stats, invalid),
-    ngx_rl_zone_field(limit_stats, told_invalid),
-    ngx_rl_zone_field(limit_stats, told_cost),
+    ngx_rl_zone_field(limit_stats, log_invalid),
+    ngx_rl_zone_field(limit_stats, log_cost),
 
     sizeof(ngx_rl_histogram_t),
     ngx_rl_zone_field(histogram, bins),
@@ -88,9 +84,9 @@ static const uint32_t  ngx_rl_stats_fields[] = {
     ngx_rl_zone_field(gauges, connections),
 
     sizeof(ngx_rl_throttle_t),
-    ngx_rl_zone_field(throttle, told),
+    ngx_rl_zone_field(throttle, minute),
     ngx_rl_zone_field(throttle, lines),
-    ngx_rl_zone_field(throttle, untold),
+    ngx_rl_zone_field(throttle, dropped),
 
     sizeof(ngx_rl_breaker_t),
     ngx_rl_zone_field(breaker, state),
@@ -122,11 +118,11 @@ static const uint32_t  ngx_rl_stats_fields[] = {
     ngx_rl_zone_field(record, node),
     ngx_rl_zone_field(record, node_len),
     ngx_rl_zone_field(record, failure),
-    ngx_rl_zone_field(record, opened),
-    ngx_rl_zone_field(record, still),
-    ngx_rl_zone_field(record, changes),
-    ngx_rl_zone_field(record, outages),
-    ngx_rl_zone_field(record, logged),
+    ngx_rl_zone_field(record, changed),
+    ngx_rl_zone_field(record, log.failure),
+    ngx_rl_zone_field(record, log.changes),
+    ngx_rl_zone_field(record, log.outages),
+    ngx_rl_zone_field(record, log.open),
     ngx_rl_zone_field(record, users),
     ngx_rl_zone_field(record, gauges),
 
@@ -533,22 +529,9 @@ ngx_rl_stats_latency(ngx_rl_histogram_t *histogram, uint64_t us)
 
 
 ngx_uint_t
-ngx_rl_stats_may_log(ngx_rl_record_t *shard, ngx_rl_failure_e failure)
+ngx_rl_record_may_log(ngx_rl_record_t *record, ngx_rl_failure_e failure)
 {
-    return ngx_rl_stats_once(&shard->logged[failure]);
-}
-
-
-ngx_uint_t
-ngx_rl_stats_once(ngx_atomic_t *logged)
-{
-    ngx_atomic_uint_t  now, then;
-
-    now = ngx_rl_stats_seconds();
-    then = *logged;
-
-    return ngx_rl_stats_minute(now, then)
-           && ngx_atomic_cmp_set(logged, then, now);
+    return ngx_rl_throttle(&record->log.failure[failure], 1, NULL);
 }
 
 
@@ -590,55 +573,6 @@ ngx_rl_stats_news(ngx_rl_zone_t *zone, ngx_rl_record_t *shard, uint64_t hash)
     ngx_rl_zone_unlock(zone);
 
     return news;
-}
-
-
-ngx_uint_t
-ngx_rl_stats_may_tell(ngx_rl_throttle_t *throttle)
-{
-    ngx_atomic_uint_t  now;
-
-    now = ngx_rl_stats_seconds();
-
-    if (ngx_rl_stats_minute(now, throttle->told)) {
-        throttle->told = now;
-        throttle->lines = 0;
-    }
-
-    return ngx_atomic_fetch_add(&throttle->lines, 1)
-           < NGX_RL_STATS_LINES;
-}
-
-
-ngx_atomic_uint_t
-ngx_rl_stats_untold(ngx_rl_throttle_t *throttle)
-{
-    ngx_atomic_uint_t  untold;
-
-    untold = throttle->untold;
-
-    if (untold == 0
-        || !ngx_rl_stats_minute(ngx_rl_stats_seconds(), throttle->told)
-        || !ngx_atomic_cmp_set(&throttle->untold, untold, 0))
-    {
-        return 0;
-    }
-
-    return untold;
-}
-
-
-ngx_atomic_uint_t
-ngx_rl_stats_seconds(void)
-{
-    return ngx_current_msec / 1000 + NGX_RL_STATS_LOG;
-}
-
-
-ngx_uint_t
-ngx_rl_stats_minute(ngx_atomic_uint_t now, ngx_atomic_uint_t then)
-{
-    return (ngx_atomic_int_t) (now - then) >= NGX_RL_STATS_LOG;
 }
 
 

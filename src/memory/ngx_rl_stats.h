@@ -16,6 +16,7 @@
 #include "pure/ngx_rl_breaker.h"
 #include "pure/ngx_rl_decision.h"
 #include "pure/ngx_rl_failure.h"
+#include "core/ngx_rl_throttle.h"
 #include "memory/ngx_rl_zone.h"
 
 
@@ -50,9 +51,9 @@ typedef struct {
     ngx_atomic_t        near_limit;
     ngx_atomic_t        invalid;  /* values of variables */
 
-    /* when that was logged, and that a cost can never pass; s */
-    ngx_atomic_t        told_invalid;
-    ngx_atomic_t        told_cost;
+    /* lines about that, and about a cost that can never pass */
+    ngx_rl_throttle_t   log_invalid;
+    ngx_rl_throttle_t   log_cost;
 } ngx_rl_limit_stats_t;
 
 
@@ -99,15 +100,6 @@ typedef struct {
 typedef uint64_t  ngx_rl_users_t[NGX_RL_PROCESSES / 64];
 
 
-/* lines about changes of one kind */
-
-typedef struct {
-    ngx_atomic_t  told;    /* s, since when there are */
-    ngx_atomic_t  lines;   /* so many, */
-    ngx_atomic_t  untold;  /* and so many left out */
-} ngx_rl_throttle_t;
-
-
 typedef struct {
 
     /* changed with the zone held; its state is read without */
@@ -137,14 +129,15 @@ typedef struct {
     u_char              node[NGX_SOCKADDR_STRLEN];
     size_t              node_len;      /* where it was last */
 
-    /* what was logged, all times in seconds */
-
     ngx_atomic_t        failure;       /* the last one */
-    ngx_atomic_t        opened;        /* or changed otherwise */
-    ngx_atomic_t        still;         /* when told that it is */
-    ngx_rl_throttle_t   changes;       /* to fallback and back */
-    ngx_rl_throttle_t   outages;       /* begun and ended */
-    ngx_atomic_t        logged[NGX_RL_FAILURES];
+    ngx_atomic_t        changed;       /* s: when the breaker was */
+
+    struct {
+        ngx_rl_throttle_t  failure[NGX_RL_FAILURES];
+        ngx_rl_throttle_t  changes;    /* to fallback and back */
+        ngx_rl_throttle_t  outages;    /* begun and ended */
+        ngx_rl_throttle_t  open;       /* one that goes on */
+    } log;
 
     ngx_rl_users_t      users;         /* with the zone held */
     ngx_rl_gauges_t     gauges[NGX_RL_PROCESSES];
@@ -223,20 +216,8 @@ void ngx_rl_stats_latency(ngx_rl_histogram_t *histogram, uint64_t us);
  * Whether a failure of this class is to be logged now: once a minute, and once
  * for all workers
  */
-ngx_uint_t ngx_rl_stats_may_log(ngx_rl_record_t *shard,
+ngx_uint_t ngx_rl_record_may_log(ngx_rl_record_t *record,
     ngx_rl_failure_e failure);
-
-/* the same for anything else; "logged" is when it was logged last */
-ngx_uint_t ngx_rl_stats_once(ngx_atomic_t *logged);
-
-/* whether one more change may be logged, up to ten a minute of all workers */
-ngx_uint_t ngx_rl_stats_may_tell(ngx_rl_throttle_t *throttle);
-
-/*
- * How many changes were left out of the log, if it has been quiet since, so
- * that it is time to say so; 0: none
- */
-ngx_atomic_uint_t ngx_rl_stats_untold(ngx_rl_throttle_t *throttle);
 
 /* keeps where a shard is; returns whether that was not known */
 ngx_uint_t ngx_rl_stats_found(ngx_rl_zone_t *zone,
@@ -245,12 +226,6 @@ ngx_uint_t ngx_rl_stats_found(ngx_rl_zone_t *zone,
 /* whether that is not what a worker has told last */
 ngx_uint_t ngx_rl_stats_news(ngx_rl_zone_t *zone,
     ngx_rl_record_t *shard, uint64_t hash);
-
-/* seconds by a clock that never steps back; any moment is a minute ago */
-ngx_atomic_uint_t ngx_rl_stats_seconds(void);
-
-/* the clock of another worker may be a moment ahead */
-ngx_uint_t ngx_rl_stats_minute(ngx_atomic_uint_t now, ngx_atomic_uint_t then);
 
 extern const uint32_t
     ngx_rl_latency_bounds[NGX_RL_LATENCIES];  /* us */

@@ -29,7 +29,7 @@
  * theirs.
  */
 #ifndef NGX_RL_ZONE_FORMAT
-#define NGX_RL_ZONE_FORMAT   7
+#define NGX_RL_ZONE_FORMAT   8
 #endif
 
 /* followed by the layout */

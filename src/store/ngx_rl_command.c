@@ -14,7 +14,7 @@
 
 
 #include "store/ngx_rl_command.h"
-#include "memory/ngx_rl_local.h"
+#include "core/ngx_rl_clock.h"
 
 
 /* ms: in a worker that has much to do, turns are long */
@@ -273,11 +273,8 @@ ngx_rl_command_stamp(ngx_rl_command_t *command)
     uint64_t        now;
     ngx_uint_t      i;
     ngx_rl_call_t  *call;
-    struct timeval  tv;
 
-    ngx_gettimeofday(&tv);
-
-    now = (uint64_t) tv.tv_sec * NGX_RL_MICRO + tv.tv_usec;
+    now = ngx_rl_clock_wall_us();
     len = 0;
 
     if (!ngx_rl_call_short(command->bundle.scripts[0])) {

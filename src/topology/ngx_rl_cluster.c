@@ -764,7 +764,7 @@ ngx_rl_cluster_place(ngx_rl_cluster_t *cluster, ngx_int_t *n)
     if (cluster->n == NGX_RL_CLUSTER_NODES) {
         cluster->full = 1;
 
-        if (ngx_rl_stats_may_log(cluster->peer->stats, NGX_RL_OVERLOAD)) {
+        if (ngx_rl_record_may_log(cluster->peer->stats, NGX_RL_OVERLOAD)) {
             ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
                           "%V has more than %d nodes at a time: the others are "
                           "not used", &cluster->peer->label,
@@ -927,7 +927,7 @@ ngx_rl_cluster_record(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
         ngx_memzero(node->own, sizeof(ngx_rl_record_t));
         conf->stats = node->own;
 
-        if (ngx_rl_stats_may_log(cluster->peer->stats, NGX_RL_OVERLOAD)) {
+        if (ngx_rl_record_may_log(cluster->peer->stats, NGX_RL_OVERLOAD)) {
             ngx_log_error(NGX_LOG_WARN, cluster->log, 0,
                           "\"ratelimit_zone\" has no room for node %V of a "
                           "cluster: each worker has a breaker of its own for "
@@ -1328,7 +1328,8 @@ ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster, ngx_rl_server_t *from)
     /* told by the first worker that finds it so */
 
     if (ngx_rl_stats_news(cluster->zone, cluster->peer->stats, hash)
-        && ngx_rl_stats_may_tell(&cluster->peer->stats->changes))
+        && ngx_rl_throttle(&cluster->peer->stats->log.changes,
+                           NGX_RL_SERVER_CHANGES, NULL))
     {
         ngx_log_error(NGX_LOG_NOTICE, cluster->log, 0,
                       "ratelimit cluster: %ui nodes serve %ui of %d slots, "

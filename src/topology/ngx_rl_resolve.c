@@ -19,6 +19,7 @@
 
 #include "topology/ngx_rl_resolve.h"
 #include "core/ngx_rl_core.h"
+#include "core/ngx_rl_throttle.h"
 #include "pure/ngx_rl_backoff.h"
 
 
@@ -28,7 +29,6 @@
 #define NGX_RL_RESOLVE_TTL     300000     /* of a TTL */
 #define NGX_RL_RESOLVE_SPREAD  200        /* of workers, at most */
 #define NGX_RL_RESOLVE_PAUSE   30000      /* after failures, at most */
-#define NGX_RL_RESOLVE_LOG     60000      /* between failures told */
 
 #define NGX_RL_RESOLVE_TEXT    1024       /* of addresses, logged */
 
@@ -54,7 +54,7 @@ struct ngx_rl_resolve_s {
     ngx_event_t           timer;
     ngx_msec_t            timeout;
     ngx_msec_t            looked;     /* when, the last time */
-    ngx_msec_t            warned;     /* when, of a failure */
+    ngx_rl_throttle_t     warnings;   /* of failures */
     uint32_t              failures;   /* since the last success */
     in_port_t             port;
 
@@ -64,7 +64,6 @@ struct ngx_rl_resolve_s {
     ngx_rl_resolve_set_t  set;
 
     unsigned              telling:1;  /* the handler runs */
-    unsigned              quiet:1;    /* has warned once */
     unsigned              ended:1;
 
     ngx_str_t             label;
@@ -392,12 +391,8 @@ ngx_rl_resolve_failed(ngx_rl_resolve_t *resolve, ngx_int_t state)
     ngx_rl_resolve_schedule(resolve, ngx_max(delay, NGX_RL_RESOLVE_MIN));
 
     if (ngx_rl_resolve_tell(resolve, NULL, 0)
-        && (!resolve->quiet
-            || ngx_current_msec - resolve->warned >= NGX_RL_RESOLVE_LOG))
+        && ngx_rl_throttle(&resolve->warnings, 1, NULL))
     {
-        resolve->quiet = 1;
-        resolve->warned = ngx_current_msec;
-
         ngx_log_error(NGX_LOG_WARN, resolve->log, 0,
                       "ratelimit shard %V: name \"%V\" could not be resolved "
                       "(%i: %s), last addresses stay",

@@ -272,7 +272,7 @@ ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
     ngx_rl_sentinel_t  *sentinel = data;
 
     if (n == 0) {
-        return ngx_rl_stats_may_log(sentinel->owner.stats, NGX_RL_CONFIG);
+        return ngx_rl_record_may_log(sentinel->owner.stats, NGX_RL_CONFIG);
     }
 
     /* nobody waits for an answer: to leave the old address costs nothing */
@@ -511,7 +511,7 @@ ngx_rl_sentinel_may_log(void *data, ngx_rl_failure_e failure)
 {
     ngx_rl_sentinel_t  *sentinel = data;
 
-    return ngx_rl_stats_may_log(sentinel->owner.stats, failure);
+    return ngx_rl_record_may_log(sentinel->owner.stats, failure);
 }
 
 

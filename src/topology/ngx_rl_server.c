@@ -370,8 +370,8 @@ ngx_rl_server_answered(ngx_rl_server_t *server, uint64_t us)
     if (server->record->breaker.state == NGX_RL_FALLBACK) {
         ngx_rl_server_success(server, 0);
 
-    } else if (server->record->changes.untold
-               || server->record->outages.untold)
+    } else if (server->record->log.changes.dropped
+               || server->record->log.outages.dropped)
     {
         ngx_rl_server_settled(server);
     }
@@ -813,7 +813,7 @@ ngx_rl_server_events_may_log(void *data, ngx_rl_failure_e failure)
 ngx_uint_t
 ngx_rl_server_may_log(ngx_rl_server_t *server, ngx_rl_failure_e failure)
 {
-    return ngx_rl_stats_may_log(server->record, failure);
+    return ngx_rl_record_may_log(server->record, failure);
 }
 
 
@@ -825,7 +825,9 @@ ngx_rl_server_changed(ngx_rl_server_t *server,
 {
     u_char  more[NGX_RL_SERVER_MORE];
 
-    if (!ngx_rl_server_news(server, state, &server->record->changes, more)) {
+    if (!ngx_rl_server_news(server, state, &server->record->log.changes,
+                            more))
+    {
         return;
     }
 
@@ -851,7 +853,7 @@ ngx_rl_server_opened(ngx_rl_server_t *server, ngx_rl_failure_e failure)
     u_char  more[NGX_RL_SERVER_MORE];
 
     if (!ngx_rl_server_news(server, NGX_RL_CIRCUIT_OPEN,
-                            &server->record->outages, more))
+                            &server->record->log.outages, more))
     {
         return;
     }
@@ -869,10 +871,10 @@ ngx_rl_server_reclosed(ngx_rl_server_t *server)
     u_char             more[NGX_RL_SERVER_MORE];
     ngx_atomic_uint_t  opened;
 
-    opened = server->record->opened;
+    opened = server->record->changed;
 
     if (!ngx_rl_server_news(server, NGX_RL_DISTRIBUTED,
-                            &server->record->outages, more))
+                            &server->record->log.outages, more))
     {
         return;
     }
@@ -880,7 +882,7 @@ ngx_rl_server_reclosed(ngx_rl_server_t *server)
     ngx_log_error(NGX_LOG_ERR, server->log, 0,
                   "ratelimit: redis %V is available again after %uA s%s",
                   &server->conf->label,
-                  ngx_max(server->record->opened - opened, 1), more);
+                  ngx_max(server->record->changed - opened, 1), more);
 
     ngx_rl_server_forget(server);
 }
@@ -896,26 +898,23 @@ ngx_rl_server_news(ngx_rl_server_t *server,
     ngx_rl_breaker_e state, ngx_rl_throttle_t *throttle, u_char *more)
 {
     ngx_rl_record_t   *record;
-    ngx_atomic_uint_t  untold;
+    ngx_atomic_uint_t  dropped;
 
     record = server->record;
 
     ngx_rl_count(record->transitions[state]);
 
-    record->opened = ngx_rl_stats_seconds();
+    record->changed = ngx_current_msec / 1000;
+    ngx_rl_throttle_start(&record->log.open);
 
-    if (!ngx_rl_stats_may_tell(throttle)) {
-        ngx_rl_count(throttle->untold);
+    if (!ngx_rl_throttle(throttle, NGX_RL_SERVER_CHANGES, &dropped)) {
         return 0;
     }
 
-    untold = throttle->untold;
-    throttle->untold = 0;
-
     *more = '\0';
 
-    if (untold) {
-        ngx_sprintf(more, ", unlogged changes before this one: %uA%Z", untold);
+    if (dropped) {
+        ngx_sprintf(more, ", unlogged changes before this one: %uA%Z", dropped);
     }
 
     return 1;
@@ -930,7 +929,7 @@ ngx_rl_server_forget(ngx_rl_server_t *server)
     ngx_uint_t  i;
 
     for (i = 0; i < NGX_RL_FAILURES; i++) {
-        server->record->logged[i] = 0;
+        ngx_rl_throttle_reset(&server->record->log.failure[i]);
     }
 }
 
@@ -941,7 +940,7 @@ static void
 ngx_rl_server_settled(ngx_rl_server_t *server)
 {
     ngx_rl_record_t   *record;
-    ngx_atomic_uint_t  untold;
+    ngx_atomic_uint_t  dropped;
 
     record = server->record;
 
@@ -949,22 +948,22 @@ ngx_rl_server_settled(ngx_rl_server_t *server)
         return;
     }
 
-    untold = ngx_rl_stats_untold(&record->outages);
+    dropped = ngx_rl_throttle_dropped(&record->log.outages);
 
-    if (untold) {
+    if (dropped) {
         ngx_log_error(NGX_LOG_ERR, server->log, 0,
                       "ratelimit: redis %V is available again, unlogged "
                       "changes before this one: %uA",
-                      &server->conf->label, untold);
+                      &server->conf->label, dropped);
     }
 
-    untold = ngx_rl_stats_untold(&record->changes);
+    dropped = ngx_rl_throttle_dropped(&record->log.changes);
 
-    if (untold) {
+    if (dropped) {
         ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
                       "ratelimit shard %V is distributed again, unlogged "
                       "changes before this one: %uA",
-                      &server->conf->label, untold);
+                      &server->conf->label, dropped);
     }
 }
 
@@ -974,23 +973,17 @@ ngx_rl_server_settled(ngx_rl_server_t *server)
 static void
 ngx_rl_server_still_open(ngx_rl_server_t *server)
 {
-    ngx_rl_record_t   *record;
-    ngx_atomic_uint_t  now, opened, still;
+    ngx_rl_record_t  *record;
 
     record = server->record;
 
-    now = ngx_rl_stats_seconds();
-    opened = record->opened;
-    still = record->still;
-
-    if (!ngx_rl_stats_minute(now, ngx_max(opened, still))
-        || !ngx_atomic_cmp_set(&record->still, still, now))
-    {
+    if (!ngx_rl_throttle(&record->log.open, 1, NULL)) {
         return;
     }
 
     ngx_log_error(NGX_LOG_ERR, server->log, 0,
                   "ratelimit: redis %V is still unavailable after %uA s (%s)",
-                  &server->conf->label, now - opened, ngx_rl_failure_name(
-                      (ngx_rl_failure_e) record->failure));
+                  &server->conf->label,
+                  ngx_current_msec / 1000 - record->changed,
+                  ngx_rl_failure_name((ngx_rl_failure_e) record->failure));
 }

@@ -416,7 +416,7 @@ ngx_rl_server_conf_refused(ngx_rl_record_t *record,
 {
     ngx_rl_count(record->events[NGX_RL_EVENT_REFUSED]);
 
-    if (ngx_rl_stats_may_log(record, NGX_RL_CONFIG)) {
+    if (ngx_rl_record_may_log(record, NGX_RL_CONFIG)) {
         ngx_log_error(NGX_LOG_ERR, log, 0,
                       "%s %V announces %V, which is in none of "
                       "\"ratelimit_redis_networks\": it is not used", who,
