@@ -40,7 +40,9 @@ static ngx_uint_t ngx_rl_merge_access(
 static ngx_int_t ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data);
 static char *ngx_rl_make_shards(ngx_conf_t *cf,
     ngx_rl_shards_t *shared, ngx_rl_loc_conf_t *conf);
-static char *ngx_rl_server_defaults_given(ngx_rl_server_defaults_t *access);
+static void ngx_rl_server_defaults_init(ngx_rl_server_defaults_t *defaults);
+static const char *ngx_rl_server_defaults_given(
+    ngx_rl_server_defaults_t *access);
 static ngx_int_t ngx_rl_server_defaults_tls(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf);
 static ngx_int_t ngx_rl_server_defaults_user(ngx_conf_t *cf,
@@ -131,11 +133,8 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
     conf->deny_cache = NGX_CONF_UNSET_MSEC;
     conf->timeout = NGX_CONF_UNSET_MSEC;
     conf->terms.algorithm = NGX_CONF_UNSET_UINT;
-    conf->access.database = NGX_CONF_UNSET;
-    conf->access.networks = NGX_CONF_UNSET_PTR;
-    conf->access.connect_timeout = NGX_CONF_UNSET_MSEC;
 
-    ngx_rl_tls_conf_init(&conf->access.tls);
+    ngx_rl_server_defaults_init(&conf->access);
 
     confp = ngx_array_push(&ngx_rl_loading->confs);
     if (confp == NULL) {
@@ -148,6 +147,19 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
     conf->line = cf->conf_file->line;
 
     return conf;
+}
+
+
+/* "defaults" are all zeros until now */
+
+static void
+ngx_rl_server_defaults_init(ngx_rl_server_defaults_t *defaults)
+{
+    defaults->database = NGX_CONF_UNSET;
+    defaults->networks = NGX_CONF_UNSET_PTR;
+    defaults->connect_timeout = NGX_CONF_UNSET_MSEC;
+
+    ngx_rl_tls_conf_init(&defaults->tls);
 }
 
 
@@ -621,17 +633,15 @@ ngx_rl_location_limit_log_key(ngx_http_complex_value_t *key, ngx_uint_t log_key)
 static ngx_uint_t
 ngx_rl_merge_access(ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
 {
-    ngx_uint_t  own;
+    ngx_uint_t                own;
+    ngx_rl_server_defaults_t  unset;
 
-    own = conf->where || conf->access.user.data
-          || conf->access.password.data
-          || conf->access.database != NGX_CONF_UNSET
-          || conf->access.connect_timeout != NGX_CONF_UNSET_MSEC
-          || conf->access.sentinel_user.data
-          || conf->access.sentinel_password.data
-          || conf->access.breaker.failures
-          || conf->access.networks != NGX_CONF_UNSET_PTR
-          || ngx_rl_tls_conf_set(&conf->access.tls);
+    ngx_memzero(&unset, sizeof(ngx_rl_server_defaults_t));
+    ngx_rl_server_defaults_init(&unset);
+
+    own = conf->where
+          || ngx_memcmp(&conf->access, &unset, sizeof(ngx_rl_server_defaults_t))
+             != 0;
 
     if (conf->where == NULL) {
         conf->where = prev->where;
@@ -672,7 +682,7 @@ static char *
 ngx_rl_make_shards(ngx_conf_t *cf,
     ngx_rl_shards_t *shared, ngx_rl_loc_conf_t *conf)
 {
-    char                      *given;
+    const char                *given;
     ngx_conf_file_t            file, *saved;
     ngx_rl_main_conf_t        *rmcf;
     ngx_http_core_loc_conf_t  *clcf;
@@ -747,7 +757,7 @@ ngx_rl_make_shards(ngx_conf_t *cf,
 
 /* what is of no use without shards, or NULL; the name of a directive */
 
-static char *
+static const char *
 ngx_rl_server_defaults_given(ngx_rl_server_defaults_t *access)
 {
     return access->password.len ? "ratelimit_redis_password"
@@ -766,8 +776,8 @@ ngx_rl_server_defaults_given(ngx_rl_server_defaults_t *access)
 static ngx_int_t
 ngx_rl_server_defaults_tls(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 {
-    char          *given;
     ngx_uint_t     i;
+    const char    *given;
     ngx_rl_url_t  *url;
 
     given = ngx_rl_tls_conf_given(&conf->access.tls);

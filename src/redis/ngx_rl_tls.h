@@ -16,32 +16,10 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
+#include "redis/ngx_rl_tls_conf.h"
 
-#define NGX_RL_TLS_V1      0x0002
-#define NGX_RL_TLS_V1_1    0x0004
-#define NGX_RL_TLS_V1_2    0x0008
-#define NGX_RL_TLS_V1_3    0x0010
 
 #define NGX_RL_TLS_TEXT    512         /* of an error */
-
-
-/* the "ratelimit_redis_ssl..." directives, as written */
-
-typedef struct {
-    ngx_flag_t    enable;
-    ngx_flag_t    verify;
-    ngx_flag_t    session_reuse;
-    ngx_flag_t    server_name;          /* SNI */
-    ngx_uint_t    verify_depth;
-    ngx_uint_t    protocols;            /* 0: not set */
-    ngx_str_t     ciphers;
-    ngx_str_t     name;                 /* empty: the host */
-    ngx_str_t     trusted_certificate;  /* empty: the system's */
-    ngx_str_t     crl;
-    ngx_str_t     certificate;
-    ngx_str_t     certificate_key;
-    ngx_array_t  *passwords;            /* while it is parsed */
-} ngx_rl_tls_conf_t;
 
 
 typedef struct ngx_rl_tls_s  ngx_rl_tls_t;
@@ -62,21 +40,6 @@ typedef struct {
     char        text[NGX_RL_TLS_TEXT];
 } ngx_rl_tls_session_t;
 
-
-/* a conf that sets nothing */
-void ngx_rl_tls_conf_init(ngx_rl_tls_conf_t *conf);
-
-/* whether it sets anything */
-ngx_uint_t ngx_rl_tls_conf_set(ngx_rl_tls_conf_t *conf);
-
-/* all but "enable" gets its default, if neither sets it */
-void ngx_rl_tls_conf_merge(ngx_rl_tls_conf_t *prev, ngx_rl_tls_conf_t *conf);
-
-/* what is of no use without TLS, or NULL; the name of a directive */
-char *ngx_rl_tls_conf_given(ngx_rl_tls_conf_t *conf);
-
-/* whether two merged ones make the same connections */
-ngx_uint_t ngx_rl_tls_conf_equal(ngx_rl_tls_conf_t *a, ngx_rl_tls_conf_t *b);
 
 /* the passwords of keys, one in a line; NULL: an error was logged */
 ngx_array_t *ngx_rl_tls_passwords(ngx_conf_t *cf, ngx_str_t *file);
