@@ -35,7 +35,7 @@
 struct ngx_rl_combiner_s {
     ngx_queue_t              queue;     /* of its chain, or free */
     void                    *unused;
-    ngx_socket_t             ident;  /* see ngx_rl_event_init() */
+    ngx_socket_t             ident;     /* see ngx_rl_event_init() */
 
     ngx_rl_server_t         *server;
     uint64_t                 hash[2];
@@ -99,7 +99,7 @@ static ngx_rl_zone_t   *ngx_rl_combine_zone;
 
 
 #define ngx_rl_take_claim(take)                                               \
-    ((ngx_rl_take_call_t *) (take)->calls.elts)->entry.script.claims[0]
+    ((ngx_rl_take_call_t *) (take)->calls.elts)->entry.call.claims[0]
 
 
 ngx_int_t
@@ -170,13 +170,13 @@ ngx_rl_combine_join(ngx_rl_take_t *take, ngx_rl_server_t *server)
         take->combined = NULL;
         take->pending = 1;
 
-        if (combined && !combined->entry.gone
-            && combined->entry.script.times < NGX_RL_COMBINED_MAX)
+        if (combined && combined->entry.command == NULL
+            && combined->entry.call.times < NGX_RL_COMBINED_MAX)
         {
             take->combined = combined;
-            combined->entry.script.times++;
+            combined->entry.call.times++;
             ngx_queue_insert_tail(&combined->takes, &take->queue);
-            ngx_rl_command_grew(&combined->entry);
+            ngx_rl_entry_grew(&combined->entry);
 
             return NGX_AGAIN;
         }
@@ -422,14 +422,14 @@ ngx_rl_combined_start(ngx_rl_combined_call_t *combined,
         ngx_rl_combined_small(combined);
     }
 
-    call = &combined->entry.script;
+    call = &combined->entry.call;
 
     call->times = (uint32_t) (n + extra);
     call->passed = 0;
     call->clock = take->clock;
     call->part = 0;
 
-    failure = ngx_rl_command_add(combined->combiner->server, &combined->entry);
+    failure = ngx_rl_entry_add(combined->combiner->server, &combined->entry);
 
     if (failure == NGX_RL_OK) {
         combined->combiner->combined++;
@@ -503,7 +503,7 @@ ngx_rl_combined_serve(ngx_rl_combined_call_t *combined)
     combiner = combined->combiner;
     state = combined->claim.state;
 
-    grants = combined->entry.script.passed;
+    grants = combined->entry.call.passed;
     left = (state[0] < 0) ? -1 - state[0] : state[0];
 
     unit = combined->claim.bucket.cost;
@@ -554,7 +554,7 @@ ngx_rl_combined_serve_one(ngx_rl_combined_call_t *combined,
 
     take = ngx_queue_data(q, ngx_rl_take_t, queue);
     call = take->calls.elts;
-    claim = call->entry.script.claims[0];
+    claim = call->entry.call.claims[0];
 
     claim->state[0] = passed ? (int64_t) left : -1 - (int64_t) left;
     claim->state[1] = combined->claim.state[1];
@@ -602,13 +602,13 @@ ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
 
     /* a call for one request has charged it, come what may */
 
-    if (tokens && combined->entry.script.times > 1) {
+    if (tokens && combined->entry.call.times > 1) {
         refund.key = claim->key;
         refund.len = claim->len;
         refund.bucket = claim->bucket;
         refund.tokens = tokens;
-        refund.id = combined->entry.script.id;
-        refund.id_len = combined->entry.script.id_len;
+        refund.id = combined->entry.call.id;
+        refund.id_len = combined->entry.call.id_len;
 
         ngx_rl_refund(combined->combiner->server, &refund,
                       combined->combiner->timeout);
@@ -659,9 +659,9 @@ ngx_rl_combined_create(ngx_rl_combiner_t *combiner, ngx_rl_claim_t *claim)
         }
 
         combined->entry.handler = ngx_rl_combined_over;
-        combined->entry.script.claims[0] = &combined->claim;
-        combined->entry.script.n = 1;
-        combined->entry.script.id = (char *) combined->id;
+        combined->entry.call.claims[0] = &combined->claim;
+        combined->entry.call.n = 1;
+        combined->entry.call.id = (char *) combined->id;
 
         ngx_queue_init(&combined->takes);
         ngx_queue_insert_head(&ngx_rl_combined_calls_free, &combined->queue);

@@ -1,15 +1,19 @@
 
 /*
  * Calls wait for the end of the event-loop turn in which they are made, in a
- * list for each server, and on for as long as each further turn, which does not
- * sleep, brings more of them.  Then those that can be made by one call of a
+ * queue for each server, and on for as long as each further turn, which does
+ * not sleep, brings more of them.  Then those that can be made by one call of a
  * script go as one command: the server has less to do for it than for so many
  * commands, above all if some of their limits are the same, and it is woken up
  * once.  One reply has the answers of all of them, in order.
  *
- * A call belongs to who makes it, and may be cancelled or moved at any time: a
- * batch under way then has a gap in its place, and drops that part of the
+ * An entry belongs to the caller, and may be cancelled or moved at any time: a
+ * command under way then has a gap in its place, and drops that part of the
  * reply.
+ *
+ * Commands of all kinds are sent by their script's hash.  A server that does
+ * not know the script has not run it: only then a command is sent once more,
+ * with the text.
  */
 
 
@@ -21,45 +25,61 @@
 #define NGX_RL_COMMAND_WAIT  5
 
 
-/* a command under way */
+/* a command of calls */
 
-struct ngx_rl_command_s {
-    ngx_queue_t        queue;   /* free ones */
-    ngx_rl_server_t   *server;
-    ngx_rl_pending_t  *pending;
-    ngx_rl_entry_t    *entries[NGX_RL_EVAL_CALLS];
-    ngx_rl_eval_t      bundle;  /* of the same order */
-    ngx_uint_t         live;    /* not cancelled */
-    uint64_t           sent;    /* us */
-    unsigned           with_text:1;
-};
+typedef struct {
+    ngx_rl_command_t  command;
+    ngx_queue_t       queue;  /* free ones */
+    ngx_rl_entry_t   *entries[NGX_RL_EVAL_CALLS];
+    ngx_rl_eval_t     eval;   /* of the same order */
+    ngx_uint_t        live;   /* not cancelled */
+} ngx_rl_calls_t;
 
 
-static void ngx_rl_command_flush(ngx_event_t *ev);
-static ngx_rl_command_t *ngx_rl_command_create(ngx_rl_server_t *server);
-static void ngx_rl_command_stamp(ngx_rl_command_t *command);
 static ngx_rl_failure_e ngx_rl_command_send(ngx_rl_command_t *command);
 static ngx_int_t ngx_rl_command_reply(void *data,
     ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
 static ngx_rl_failure_e ngx_rl_command_again(ngx_rl_command_t *command);
-static void ngx_rl_command_done(ngx_rl_command_t *command,
+
+static void ngx_rl_calls_flush(ngx_event_t *ev);
+static ngx_rl_command_t *ngx_rl_calls_next(ngx_rl_server_t *server);
+static ngx_rl_calls_t *ngx_rl_calls_create(void);
+static void ngx_rl_calls_overload(ngx_rl_server_t *server);
+static void ngx_rl_calls_stamp(ngx_rl_calls_t *calls);
+static long long ngx_rl_calls_format(ngx_rl_command_t *command, char **bytes);
+static void ngx_rl_calls_compact(ngx_rl_calls_t *calls);
+static ngx_rl_failure_e ngx_rl_calls_reply(ngx_rl_command_t *command,
+    ngx_rl_reply_t *reply);
+static void ngx_rl_calls_unsent(ngx_rl_command_t *command,
     ngx_rl_failure_e failure);
-static void ngx_rl_command_free(ngx_rl_command_t *command);
+static void ngx_rl_calls_done(ngx_rl_command_t *command,
+    ngx_rl_failure_e failure);
+static void ngx_rl_calls_free(ngx_rl_calls_t *calls);
+
+
+static const ngx_rl_command_kind_t  ngx_rl_calls_kind = {
+    ngx_rl_calls_next,
+    ngx_rl_calls_format,
+    ngx_rl_calls_reply,
+    ngx_rl_calls_unsent,
+    ngx_rl_calls_done,
+    0
+};
 
 
 static ngx_pool_t   *ngx_rl_command_pool;
-static ngx_queue_t   ngx_rl_commands_free;
+static ngx_queue_t   ngx_rl_calls_unused;
 
 /* ids of calls: those of other processes begin with something else */
 static uint64_t      ngx_rl_command_process;
-static uint64_t      ngx_rl_command_calls;
+static uint64_t      ngx_rl_command_ids;
 
 
 void
 ngx_rl_command_init(ngx_cycle_t *cycle)
 {
     ngx_rl_command_pool = cycle->pool;
-    ngx_queue_init(&ngx_rl_commands_free);
+    ngx_queue_init(&ngx_rl_calls_unused);
 
     ngx_rl_command_process =
         ((uint64_t) ngx_random() << 40)
@@ -69,8 +89,123 @@ ngx_rl_command_init(ngx_cycle_t *cycle)
 }
 
 
+void
+ngx_rl_command_flush(ngx_rl_server_t *server, const ngx_rl_command_kind_t *kind)
+{
+    ngx_rl_command_t  *command;
+    ngx_rl_failure_e   failure;
+
+    for ( ;; ) {
+        command = kind->next(server);
+
+        if (command == NULL) {
+            return;
+        }
+
+        command->kind = kind;
+        command->server = server;
+        command->pending = NULL;
+        command->with_text = 0;
+
+        failure = ngx_rl_command_send(command);
+
+        if (failure != NGX_RL_OK) {
+            kind->unsent(command, failure);
+        }
+    }
+}
+
+
+static ngx_rl_failure_e
+ngx_rl_command_send(ngx_rl_command_t *command)
+{
+    char             *bytes;
+    long long         len;
+    ngx_str_t         text;
+    ngx_rl_failure_e  failure;
+
+    command->sent = ngx_rl_clock_us();
+
+    len = command->kind->format(command, &bytes);
+
+    if (len < 0) {
+        return NGX_RL_OVERLOAD;
+    }
+
+    failure = NGX_RL_TIMEOUT;
+
+    if (command->timeout) {
+        text.data = (u_char *) bytes;
+        text.len = len;
+
+        failure = ngx_rl_server_send(command->server, &text, command->timeout,
+                                     ngx_rl_command_reply, command,
+                                     &command->pending);
+    }
+
+    if (failure == NGX_RL_OK && command->kind->background) {
+        ngx_rl_pending_background(command->pending);
+    }
+
+    ngx_rl_resp_free(bytes);
+
+    return failure;
+}
+
+
+static ngx_int_t
+ngx_rl_command_reply(void *data, ngx_rl_reply_t *reply,
+    ngx_rl_failure_e failure)
+{
+    ngx_rl_command_t  *command = data;
+
+    command->pending = NULL;
+
+    if (failure == NGX_RL_OK) {
+        failure = command->kind->reply(command, reply);
+    }
+
+    if (failure == NGX_RL_NOSCRIPT && !command->with_text) {
+        failure = ngx_rl_command_again(command);
+
+        if (failure != NGX_RL_OK) {
+            command->kind->unsent(command, failure);
+        }
+
+        return NGX_OK;
+    }
+
+    if (failure != NGX_RL_OK) {
+        ngx_rl_server_failed(command->server, failure, reply, 1);
+    }
+
+    command->kind->done(command, failure);
+
+    return (failure == NGX_RL_PROTOCOL) ? NGX_ERROR : NGX_OK;
+}
+
+
+static ngx_rl_failure_e
+ngx_rl_command_again(ngx_rl_command_t *command)
+{
+    ngx_rl_failure_e  failure;
+
+    ngx_rl_count(command->server->record->script_reloads);
+
+    failure = ngx_rl_server_check(command->server);
+
+    if (failure != NGX_RL_OK) {
+        return failure;
+    }
+
+    command->with_text = 1;
+
+    return ngx_rl_command_send(command);
+}
+
+
 ngx_rl_failure_e
-ngx_rl_command_add(ngx_rl_server_t *server, ngx_rl_entry_t *entry)
+ngx_rl_entry_add(ngx_rl_server_t *server, ngx_rl_entry_t *entry)
 {
     ngx_rl_failure_e  failure;
 
@@ -82,10 +217,10 @@ ngx_rl_command_add(ngx_rl_server_t *server, ngx_rl_entry_t *entry)
     }
 
     entry->server = server;
-    entry->gone = 0;
+    entry->command = NULL;
 
     server->queue.grew = 1;
-    server->queue.flush.handler = ngx_rl_command_flush;
+    server->queue.flush.handler = ngx_rl_calls_flush;
 
     ngx_queue_insert_tail(&server->queue.entries, &entry->queue);
     ngx_post_event(&server->queue.flush, &ngx_posted_events);
@@ -95,59 +230,60 @@ ngx_rl_command_add(ngx_rl_server_t *server, ngx_rl_entry_t *entry)
 
 
 void
-ngx_rl_command_grew(ngx_rl_entry_t *entry)
+ngx_rl_entry_grew(ngx_rl_entry_t *entry)
 {
     entry->server->queue.grew = 1;
 }
 
 
 void
-ngx_rl_command_cancel(ngx_rl_entry_t *entry)
+ngx_rl_entry_cancel(ngx_rl_entry_t *entry)
 {
-    ngx_rl_command_t  *command;
+    ngx_rl_calls_t  *calls;
 
-    if (!entry->gone) {
+    if (entry->command == NULL) {
         ngx_queue_remove(&entry->queue);
         return;
     }
 
-    command = entry->batch;
+    calls = (ngx_rl_calls_t *) entry->command;
 
-    command->entries[entry->place] = NULL;
-    command->bundle.scripts[entry->place] = NULL;
+    calls->entries[entry->place] = NULL;
+    calls->eval.scripts[entry->place] = NULL;
+    calls->live--;
 
-    if (--command->live == 0) {
+    if (calls->live == 0 && calls->command.pending) {
 
         /* nobody waits for the reply, and it may not have been sent yet */
 
-        ngx_rl_pending_cancel(command->pending);
-        ngx_rl_command_free(command);
+        ngx_rl_pending_cancel(calls->command.pending);
+        ngx_rl_calls_free(calls);
     }
 }
 
 
 void
-ngx_rl_command_move(ngx_rl_entry_t *entry, ngx_rl_entry_t *copy)
+ngx_rl_entry_move(ngx_rl_entry_t *entry, ngx_rl_entry_t *copy)
 {
-    if (!entry->gone) {
+    ngx_rl_calls_t  *calls;
+
+    if (entry->command == NULL) {
         ngx_queue_insert_after(&entry->queue, &copy->queue);
         ngx_queue_remove(&entry->queue);
         return;
     }
 
-    entry->batch->entries[entry->place] = copy;
-    entry->batch->bundle.scripts[entry->place] = &copy->script;
+    calls = (ngx_rl_calls_t *) entry->command;
+
+    calls->entries[entry->place] = copy;
+    calls->eval.scripts[entry->place] = &copy->call;
 }
 
 
 static void
-ngx_rl_command_flush(ngx_event_t *ev)
+ngx_rl_calls_flush(ngx_event_t *ev)
 {
-    ngx_queue_t       *q;
-    ngx_rl_entry_t    *entry;
-    ngx_rl_server_t   *server;
-    ngx_rl_command_t  *command;
-    ngx_rl_failure_e   failure;
+    ngx_rl_server_t  *server;
 
     server = ev->data;
 
@@ -172,79 +308,45 @@ ngx_rl_command_flush(ngx_event_t *ev)
 
     ev->timedout = 0;
 
-    while (!ngx_queue_empty(&server->queue.entries)) {
-
-        command = ngx_rl_command_create(server);
-
-        if (command == NULL) {
-            q = ngx_queue_head(&server->queue.entries);
-            ngx_queue_remove(q);
-
-            entry = ngx_queue_data(q, ngx_rl_entry_t, queue);
-
-            ngx_rl_server_unsent(server, NGX_RL_OVERLOAD);
-
-            entry->ended = ngx_rl_clock_us();
-            entry->handler(entry, NGX_RL_OVERLOAD);
-            continue;
-        }
-
-        ngx_rl_command_stamp(command);
-
-        failure = ngx_rl_command_send(command);
-
-        if (failure != NGX_RL_OK) {
-            ngx_rl_server_unsent(server, failure);
-            ngx_rl_command_done(command, failure);
-        }
-    }
+    ngx_rl_command_flush(server, &ngx_rl_calls_kind);
 }
 
 
-/* the oldest errand, and all that can go with it */
+/* the oldest entry, and all that can go with it */
 
 static ngx_rl_command_t *
-ngx_rl_command_create(ngx_rl_server_t *server)
+ngx_rl_calls_next(ngx_rl_server_t *server)
 {
-    ngx_uint_t         most;
-    ngx_msec_t         timeout;
-    ngx_queue_t       *q, *next;
-    ngx_rl_entry_t    *entry;
-    ngx_rl_command_t  *command;
+    ngx_uint_t       most;
+    ngx_msec_t       timeout;
+    ngx_queue_t     *q, *next;
+    ngx_rl_calls_t  *calls;
+    ngx_rl_entry_t  *entry;
 
-    if (!ngx_queue_empty(&ngx_rl_commands_free)) {
-        q = ngx_queue_head(&ngx_rl_commands_free);
-        ngx_queue_remove(q);
-        command = ngx_queue_data(q, ngx_rl_command_t, queue);
-
-    } else {
-        command = ngx_palloc(ngx_rl_command_pool, sizeof(ngx_rl_command_t));
-        if (command == NULL) {
-            return NULL;
-        }
+    if (ngx_queue_empty(&server->queue.entries)) {
+        return NULL;
     }
 
-    command->server = server;
-    command->with_text = 0;
-    command->live = 0;
-    command->bundle.n = 0;
+    calls = ngx_rl_calls_create();
+    if (calls == NULL) {
+        ngx_rl_calls_overload(server);
+        return NULL;
+    }
 
     /* keys of one command to a cluster have to be of one slot */
 
     most = server->conf->node ? 1 : NGX_RL_EVAL_CALLS;
-
     timeout = 0;
 
     for (q = ngx_queue_head(&server->queue.entries);
-         q != ngx_queue_sentinel(&server->queue.entries)
-         && command->live < most;
+         q != ngx_queue_sentinel(&server->queue.entries) && calls->live < most;
          q = next)
     {
         next = ngx_queue_next(q);
         entry = ngx_queue_data(q, ngx_rl_entry_t, queue);
 
-        if ((command->live && entry->timeout != timeout)
-            || !ngx_rl_eval_add(&command->bundle, &entry->script))
+        if ((calls->live && entry->timeout != timeout)
+            || !ngx_rl_eval_add(&calls->eval, &entry->call))
         {
             continue;
         }
@@ -253,20 +355,66 @@ ngx_rl_command_create(ngx_rl_server_t *server)
 
         timeout = entry->timeout;
 
-        entry->gone = 1;
-        entry->batch = command;
-        entry->place = command->live;
-        command->entries[command->live++] = entry;
+        entry->command = &calls->command;
+        entry->place = calls->live;
+        calls->entries[calls->live++] = entry;
     }
 
-    return command;
+    ngx_rl_calls_stamp(calls);
+
+    return &calls->command;
+}
+
+
+static ngx_rl_calls_t *
+ngx_rl_calls_create(void)
+{
+    ngx_queue_t     *q;
+    ngx_rl_calls_t  *calls;
+
+    if (!ngx_queue_empty(&ngx_rl_calls_unused)) {
+        q = ngx_queue_head(&ngx_rl_calls_unused);
+        ngx_queue_remove(q);
+        calls = ngx_queue_data(q, ngx_rl_calls_t, queue);
+
+    } else {
+        calls = ngx_palloc(ngx_rl_command_pool, sizeof(ngx_rl_calls_t));
+        if (calls == NULL) {
+            return NULL;
+        }
+    }
+
+    calls->live = 0;
+    calls->eval.n = 0;
+
+    return calls;
+}
+
+
+static void
+ngx_rl_calls_overload(ngx_rl_server_t *server)
+{
+    ngx_queue_t     *q;
+    ngx_rl_entry_t  *entry;
+
+    while (!ngx_queue_empty(&server->queue.entries)) {
+        q = ngx_queue_head(&server->queue.entries);
+        ngx_queue_remove(q);
+
+        entry = ngx_queue_data(q, ngx_rl_entry_t, queue);
+
+        ngx_rl_server_unsent(server, NGX_RL_OVERLOAD);
+
+        entry->ended = ngx_rl_clock_us();
+        entry->handler(entry, NGX_RL_OVERLOAD);
+    }
 }
 
 
 /* the time, and an id that no other command has, if the script asks for one */
 
 static void
-ngx_rl_command_stamp(ngx_rl_command_t *command)
+ngx_rl_calls_stamp(ngx_rl_calls_t *calls)
 {
     size_t          len;
     u_char          id[NGX_RL_CALL_ID];
@@ -277,14 +425,14 @@ ngx_rl_command_stamp(ngx_rl_command_t *command)
     now = ngx_rl_clock_wall_us();
     len = 0;
 
-    if (!ngx_rl_call_short(command->bundle.scripts[0])) {
+    if (!ngx_rl_call_short(calls->eval.scripts[0])) {
         len = ngx_sprintf(id, "%xL-%xL", ngx_rl_command_process,
-                          ngx_rl_command_calls++)
+                          ngx_rl_command_ids++)
               - id;
     }
 
-    for (i = 0; i < command->bundle.n; i++) {
-        call = command->bundle.scripts[i];
+    for (i = 0; i < calls->eval.n; i++) {
+        call = calls->eval.scripts[i];
 
         call->now = now;
         call->id_len = len;
@@ -299,113 +447,55 @@ ngx_rl_command_stamp(ngx_rl_command_t *command)
  * server, which has not been asked yet, gets some all the same.
  */
 
-static ngx_rl_failure_e
-ngx_rl_command_send(ngx_rl_command_t *batch)
+static long long
+ngx_rl_calls_format(ngx_rl_command_t *command, char **bytes)
 {
-    char             *bytes;
-    long long         len;
-    ngx_str_t         command;
-    ngx_uint_t        i;
-    ngx_msec_t        spent, left;
-    ngx_rl_entry_t   *entry;
-    ngx_rl_failure_e  failure;
+    ngx_uint_t       i;
+    ngx_msec_t       spent;
+    ngx_rl_calls_t  *calls;
+    ngx_rl_entry_t  *entry;
 
-    left = NGX_MAX_INT32_VALUE;
-    batch->sent = ngx_rl_clock_us();
+    calls = (ngx_rl_calls_t *) command;
 
-    for (i = 0; i < batch->bundle.n; i++) {
-        entry = batch->entries[i];
-        entry->sent = batch->sent;
+    if (command->with_text) {
+        ngx_rl_calls_compact(calls);
+    }
+
+    command->timeout = NGX_MAX_INT32_VALUE;
+
+    for (i = 0; i < calls->eval.n; i++) {
+        entry = calls->entries[i];
+        entry->sent = command->sent;
 
         spent = ngx_current_msec - entry->start;
 
-        if (!batch->with_text) {
+        if (!command->with_text) {
             spent = ngx_min(spent, entry->timeout * 3 / 4);
         }
 
         spent = ngx_min(spent, entry->timeout);
-        left = ngx_min(left, entry->timeout - spent);
+        command->timeout = ngx_min(command->timeout, entry->timeout - spent);
     }
 
-    if (left == 0) {
-        return NGX_RL_TIMEOUT;
-    }
-
-    len = ngx_rl_eval_format(&bytes, &batch->bundle, batch->with_text);
-    if (len < 0) {
-        return NGX_RL_OVERLOAD;
-    }
-
-    command.data = (u_char *) bytes;
-    command.len = len;
-
-    failure = ngx_rl_server_send(batch->server, &command, left,
-                                 ngx_rl_command_reply, batch, &batch->pending);
-    ngx_rl_resp_free(bytes);
-
-    return failure;
+    return ngx_rl_eval_format(bytes, &calls->eval, command->with_text);
 }
 
 
-static ngx_int_t
-ngx_rl_command_reply(void *data, ngx_rl_reply_t *reply,
-    ngx_rl_failure_e failure)
+/* without those that were cancelled */
+
+static void
+ngx_rl_calls_compact(ngx_rl_calls_t *calls)
 {
-    ngx_rl_command_t  *command = data;
+    ngx_uint_t       i, n;
+    ngx_rl_entry_t  *entry;
 
-    if (failure == NGX_RL_OK) {
-        failure = ngx_rl_eval_reply(reply, &command->bundle);
-    }
+    n = calls->eval.n;
 
-    /* only a call that did not run is made again, once, with the text */
-
-    if (failure == NGX_RL_NOSCRIPT && !command->with_text) {
-        ngx_rl_server_reload(command->server);
-
-        failure = ngx_rl_command_again(command);
-
-        if (failure == NGX_RL_OK) {
-            return NGX_OK;
-        }
-    }
-
-    if (failure == NGX_RL_OK) {
-        ngx_rl_server_answered(command->server,
-                               ngx_rl_clock_us() - command->sent);
-
-    } else {
-        ngx_rl_server_failed(command->server, failure, reply, 1);
-    }
-
-    ngx_rl_command_done(command, failure);
-
-    return (failure == NGX_RL_PROTOCOL) ? NGX_ERROR : NGX_OK;
-}
-
-
-/* for those who still wait for it */
-
-static ngx_rl_failure_e
-ngx_rl_command_again(ngx_rl_command_t *command)
-{
-    ngx_uint_t        i, n;
-    ngx_rl_entry_t   *entry;
-    ngx_rl_failure_e  failure;
-
-    failure = ngx_rl_server_check(command->server);
-
-    if (failure != NGX_RL_OK) {
-        return failure;
-    }
-
-    n = command->bundle.n;
-
-    command->with_text = 1;
-    command->live = 0;
-    command->bundle.n = 0;
+    calls->live = 0;
+    calls->eval.n = 0;
 
     for (i = 0; i < n; i++) {
-        entry = command->entries[i];
+        entry = calls->entries[i];
 
         if (entry == NULL) {
             continue;
@@ -413,34 +503,54 @@ ngx_rl_command_again(ngx_rl_command_t *command)
 
         /* what went together before does so again */
 
-        (void) ngx_rl_eval_add(&command->bundle, &entry->script);
+        (void) ngx_rl_eval_add(&calls->eval, &entry->call);
 
-        entry->place = command->live;
-        command->entries[command->live++] = entry;
+        entry->place = calls->live;
+        calls->entries[calls->live++] = entry;
     }
+}
 
-    return ngx_rl_command_send(command);
+
+static ngx_rl_failure_e
+ngx_rl_calls_reply(ngx_rl_command_t *command, ngx_rl_reply_t *reply)
+{
+    ngx_rl_calls_t  *calls;
+
+    calls = (ngx_rl_calls_t *) command;
+
+    return ngx_rl_eval_reply(reply, &calls->eval);
 }
 
 
 static void
-ngx_rl_command_done(ngx_rl_command_t *command, ngx_rl_failure_e failure)
+ngx_rl_calls_unsent(ngx_rl_command_t *command, ngx_rl_failure_e failure)
+{
+    ngx_rl_server_unsent(command->server, failure);
+    ngx_rl_calls_done(command, failure);
+}
+
+
+static void
+ngx_rl_calls_done(ngx_rl_command_t *command, ngx_rl_failure_e failure)
 {
     uint64_t          now;
     ngx_uint_t        i, counts;
+    ngx_rl_calls_t   *calls;
     ngx_rl_entry_t   *entry;
     ngx_rl_failure_e  own;
+
+    calls = (ngx_rl_calls_t *) command;
 
     now = ngx_rl_clock_us();
     counts = 1;
 
-    /* whoever is cancelled from here on finds no slot to cancel */
+    if (failure == NGX_RL_OK) {
+        ngx_rl_server_answered(command->server, now - command->sent);
+    }
 
-    command->live = command->bundle.n + 1;
+    for (i = 0; i < calls->eval.n; i++) {
 
-    for (i = 0; i < command->bundle.n; i++) {
-
-        entry = command->entries[i];
+        entry = calls->entries[i];
 
         if (entry == NULL) {
             continue;
@@ -448,25 +558,25 @@ ngx_rl_command_done(ngx_rl_command_t *command, ngx_rl_failure_e failure)
 
         own = failure;
 
-        if (failure == NGX_RL_OK && entry->script.failure != NGX_RL_OK) {
-            own = entry->script.failure;
-            ngx_rl_server_failed(command->server, own,
-                                 entry->script.error, counts);
+        if (failure == NGX_RL_OK && entry->call.failure != NGX_RL_OK) {
+            own = entry->call.failure;
+            ngx_rl_server_failed(command->server, own, entry->call.error,
+                                 counts);
             counts = 0;
         }
 
-        command->entries[i] = NULL;
+        calls->entries[i] = NULL;
 
         entry->ended = now;
         entry->handler(entry, own);
     }
 
-    ngx_rl_command_free(command);
+    ngx_rl_calls_free(calls);
 }
 
 
 static void
-ngx_rl_command_free(ngx_rl_command_t *command)
+ngx_rl_calls_free(ngx_rl_calls_t *calls)
 {
-    ngx_queue_insert_head(&ngx_rl_commands_free, &command->queue);
+    ngx_queue_insert_head(&ngx_rl_calls_unused, &calls->queue);
 }

@@ -1,6 +1,7 @@
 
 /*
- * Calls of a worker to one server go together.
+ * Commands: what goes over the wire to one server, with all that belongs
+ * together.  There are two kinds, calls of requests and refunds.
  */
 
 
@@ -19,20 +20,20 @@
 #define NGX_RL_CALL_ID  (2 * NGX_INT64_LEN)
 
 
-typedef struct ngx_rl_entry_s  ngx_rl_entry_t;
-typedef struct ngx_rl_command_s   ngx_rl_command_t;
+typedef struct ngx_rl_entry_s    ngx_rl_entry_t;
+typedef struct ngx_rl_command_s  ngx_rl_command_t;
 
-typedef void (*ngx_rl_entry_pt)(
-    ngx_rl_entry_t *entry, ngx_rl_failure_e failure);
+typedef void (*ngx_rl_entry_pt)(ngx_rl_entry_t *entry,
+    ngx_rl_failure_e failure);
 
 
-/* a call; its memory is the caller's */
+/* a call's place in a command; embedded in the struct that makes the call */
 
 struct ngx_rl_entry_s {
 
     /* set by the caller */
 
-    ngx_rl_call_t      script;   /* its id: room for one */
+    ngx_rl_call_t      call;     /* its id: room for one */
     ngx_rl_entry_pt    handler;
     ngx_msec_t         start;
     ngx_msec_t         timeout;  /* since then */
@@ -42,37 +43,79 @@ struct ngx_rl_entry_s {
     uint64_t           sent;     /* us */
     uint64_t           ended;
 
-    /* the batch's own */
+    /* the command's own */
 
-    ngx_queue_t        queue;    /* until it has gone */
     ngx_rl_server_t   *server;
-    ngx_rl_command_t  *batch;
-    ngx_uint_t         place;    /* in the batch */
-    unsigned           gone:1;   /* the script is final */
+    ngx_queue_t        queue;    /* of the server */
+    ngx_rl_command_t  *command;  /* NULL while it is in that queue, and the
+                                    call may still change */
+    ngx_uint_t         place;    /* in the command */
+};
+
+
+/* what all commands of a kind have in common */
+
+typedef struct {
+
+    /* made of what waits longest for the server; NULL: nothing is to be sent */
+    ngx_rl_command_t *
+                      (*next)(ngx_rl_server_t *server);
+
+    /* as ngx_rl_eval_format(); a timeout of 0: it is too late to send it */
+    long long         (*format)(ngx_rl_command_t *command, char **bytes);
+
+    ngx_rl_failure_e  (*reply)(ngx_rl_command_t *command,
+                               ngx_rl_reply_t   *reply);
+
+    /* it has ended without having been sent, or as the server was told: both
+       release it */
+    void              (*unsent)(ngx_rl_command_t *command,
+                                ngx_rl_failure_e failure);
+    void              (*done)(ngx_rl_command_t *command,
+                              ngx_rl_failure_e failure);
+
+    unsigned  background:1;  /* does not hold up the end of the
+                                process */
+} ngx_rl_command_kind_t;
+
+
+/* embedded in what a kind keeps of a command */
+
+struct ngx_rl_command_s {
+    const ngx_rl_command_kind_t  *kind;
+    ngx_rl_server_t              *server;
+    ngx_rl_pending_t             *pending;      /* NULL: not under way */
+    ngx_msec_t                    timeout;
+    uint64_t                      sent;         /* us */
+    unsigned                      with_text:1;  /* of the script */
 };
 
 
 void ngx_rl_command_init(ngx_cycle_t *cycle);
 
-/*
- * NGX_RL_OK: the handler will be called, exactly once and within
- * the timeout, not before this function has returned; else it will not.  The
- * link has been told what came of it in either case.
- */
-ngx_rl_failure_e ngx_rl_command_add(
-    ngx_rl_server_t *server, ngx_rl_entry_t *entry);
-
-/* an errand that has not gone yet is for one request more */
-void ngx_rl_command_grew(ngx_rl_entry_t *entry);
+/* sends what waits for a server, as far as its kind lets it */
+void ngx_rl_command_flush(ngx_rl_server_t *server,
+    const ngx_rl_command_kind_t *kind);
 
 /*
- * The handler will not be called, and nothing of the errand is used any more.
- * What it asks for is taken all the same, if it has gone.
+ * NGX_RL_OK: the handler will be called, exactly once and within the timeout,
+ * not before this function has returned; else it will not.  The server has been
+ * told what came of it in either case.
  */
-void ngx_rl_command_cancel(ngx_rl_entry_t *entry);
+ngx_rl_failure_e ngx_rl_entry_add(ngx_rl_server_t *server,
+    ngx_rl_entry_t *entry);
 
-/* an errand under way goes on in a copy of it */
-void ngx_rl_command_move(ngx_rl_entry_t *entry, ngx_rl_entry_t *copy);
+/* a call that has not been sent yet is for one request more */
+void ngx_rl_entry_grew(ngx_rl_entry_t *entry);
+
+/*
+ * The handler will not be called, and nothing of the entry is used any more.
+ * What it asks for is taken all the same, if it has been sent.
+ */
+void ngx_rl_entry_cancel(ngx_rl_entry_t *entry);
+
+/* a copy of an entry takes its place */
+void ngx_rl_entry_move(ngx_rl_entry_t *entry, ngx_rl_entry_t *copy);
 
 
 #endif /* _NGX_RL_COMMAND_H_INCLUDED_ */

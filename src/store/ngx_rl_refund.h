@@ -29,7 +29,7 @@ void ngx_rl_refund_exit(void);
 /*
  * Gives back tokens, with others of the same event-loop turn.  What it points
  * to is copied.  Nobody waits for that: if it fails, tokens stay taken that
- * come back with time, and the link has counted it.
+ * come back with time, and the loss is counted.
  */
 void ngx_rl_refund(ngx_rl_server_t *server,
     const ngx_rl_refund_t *refund, ngx_msec_t timeout);

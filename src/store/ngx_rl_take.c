@@ -124,7 +124,7 @@ ngx_rl_take_add(ngx_rl_take_t *take,
         return NGX_ERROR;
     }
 
-    call->entry.script.claims[call->entry.script.n++] = claim;
+    call->entry.call.claims[call->entry.call.n++] = claim;
 
     return NGX_OK;
 }
@@ -157,11 +157,11 @@ ngx_rl_take_call(ngx_rl_take_t *take, ngx_rl_server_t *server, ngx_uint_t part)
     call->failure = NGX_RL_OK;
     call->under_way = 0;
 
-    call->entry.script.n = 0;
-    call->entry.script.times = 1;
-    call->entry.script.preview = take->preview;
-    call->entry.script.clock = take->clock;
-    call->entry.script.part = 0;
+    call->entry.call.n = 0;
+    call->entry.call.times = 1;
+    call->entry.call.preview = take->preview;
+    call->entry.call.clock = take->clock;
+    call->entry.call.part = 0;
 
     return call;
 }
@@ -183,7 +183,7 @@ ngx_rl_take_send(ngx_rl_take_t *take)
 
     /* others may want the same of the same bucket */
 
-    if (take->calls.nelts == 1 && call->entry.script.n == 1 && !take->preview)
+    if (take->calls.nelts == 1 && call->entry.call.n == 1 && !take->preview)
     {
         return ngx_rl_combine_join(take, call->server);
     }
@@ -194,13 +194,13 @@ ngx_rl_take_send(ngx_rl_take_t *take)
 
         /* elements don't move any more: the id may be pointed to */
 
-        call[i].entry.script.id = (char *) call[i].id;
-        call[i].entry.script.part = (take->calls.nelts > 1);
+        call[i].entry.call.id = (char *) call[i].id;
+        call[i].entry.call.part = (take->calls.nelts > 1);
         call[i].entry.handler = ngx_rl_take_over;
         call[i].entry.start = take->start;
         call[i].entry.timeout = take->timeout;
 
-        call[i].failure = ngx_rl_command_add(call[i].server, &call[i].entry);
+        call[i].failure = ngx_rl_entry_add(call[i].server, &call[i].entry);
 
         if (call[i].failure == NGX_RL_OK) {
             call[i].under_way = 1;
@@ -230,7 +230,7 @@ ngx_rl_take_away(ngx_rl_take_t *take)
 
     for (i = 0; i < take->calls.nelts; i++) {
 
-        if (!ngx_rl_call_enforced(&call[i].entry.script)) {
+        if (!ngx_rl_call_enforced(&call[i].entry.call)) {
             continue;
         }
 
@@ -282,7 +282,7 @@ ngx_rl_take_cancel(ngx_rl_take_t *take)
     for (i = 0; i < take->calls.nelts; i++) {
 
         if (call[i].under_way) {
-            ngx_rl_command_cancel(&call[i].entry);
+            ngx_rl_entry_cancel(&call[i].entry);
             call[i].under_way = 0;
         }
     }
@@ -329,7 +329,7 @@ ngx_rl_take_detach(ngx_rl_take_t *take)
 
         copy[i] = call[i];
         copy[i].take = &detached->take;
-        script = &copy[i].entry.script;
+        script = &copy[i].entry.call;
         script->id = (char *) copy[i].id;
 
         for (j = 0; j < script->n; j++) {
@@ -352,7 +352,7 @@ ngx_rl_take_detach(ngx_rl_take_t *take)
     for (i = 0; i < take->calls.nelts; i++) {
 
         if (call[i].under_way) {
-            ngx_rl_command_move(&call[i].entry, &copy[i].entry);
+            ngx_rl_entry_move(&call[i].entry, &copy[i].entry);
             call[i].under_way = 0;
         }
     }
@@ -403,8 +403,8 @@ ngx_rl_take_find(ngx_rl_take_t *take, ngx_rl_claim_t *claim)
     call = take->calls.elts;
 
     for (i = 0; i < take->calls.nelts; i++) {
-        for (j = 0; j < call[i].entry.script.n; j++) {
-            if (call[i].entry.script.claims[j] == claim) {
+        for (j = 0; j < call[i].entry.call.n; j++) {
+            if (call[i].entry.call.claims[j] == claim) {
                 return &call[i];
             }
         }
@@ -455,8 +455,8 @@ ngx_rl_take_decide(ngx_rl_take_call_t *call)
 
     take = call->take;
 
-    for (i = 0; i < call->entry.script.n; i++) {
-        claim = call->entry.script.claims[i];
+    for (i = 0; i < call->entry.call.n; i++) {
+        claim = call->entry.call.claims[i];
 
         ngx_rl_decide(&claim->decision, &claim->bucket, claim->state);
         claim->decision.source = NGX_RL_SOURCE_REDIS;
@@ -504,10 +504,10 @@ ngx_rl_take_denied(ngx_rl_take_t *take)
             continue;
         }
 
-        for (j = 0; j < call[i].entry.script.n; j++) {
+        for (j = 0; j < call[i].entry.call.n; j++) {
 
-            if (call[i].entry.script.claims[j]->state[0] < 0
-                && !call[i].entry.script.claims[j]->shadow)
+            if (call[i].entry.call.claims[j]->state[0] < 0
+                && !call[i].entry.call.claims[j]->shadow)
             {
                 return 1;
             }
@@ -531,13 +531,13 @@ ngx_rl_take_refund(ngx_rl_take_t *take)
     for (i = 0; i < take->calls.nelts; i++) {
 
         if (call[i].failure != NGX_RL_OK
-            || !ngx_rl_call_taken(&call[i].entry.script))
+            || !ngx_rl_call_taken(&call[i].entry.call))
         {
             continue;
         }
 
-        for (j = 0; j < call[i].entry.script.n; j++) {
-            claim = call[i].entry.script.claims[j];
+        for (j = 0; j < call[i].entry.call.n; j++) {
+            claim = call[i].entry.call.claims[j];
 
             /* a shadow limit that denied took nothing */
 
@@ -549,8 +549,8 @@ ngx_rl_take_refund(ngx_rl_take_t *take)
             refund.len = claim->len;
             refund.bucket = claim->bucket;
             refund.tokens = claim->bucket.cost;
-            refund.id = call[i].entry.script.id;
-            refund.id_len = call[i].entry.script.id_len;
+            refund.id = call[i].entry.call.id;
+            refund.id_len = call[i].entry.call.id_len;
 
             ngx_rl_refund(call[i].server, &refund, take->timeout);
             ngx_rl_known_lease_returned(ngx_rl_store_zone,

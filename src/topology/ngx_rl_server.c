@@ -443,27 +443,6 @@ ngx_rl_server_tell(ngx_rl_server_t *server,
 }
 
 
-void
-ngx_rl_server_refund(ngx_rl_server_t *server)
-{
-    ngx_rl_count(server->record->refunds);
-}
-
-
-void
-ngx_rl_server_refund_lost(ngx_rl_server_t *server)
-{
-    ngx_rl_count(server->record->refunds_lost);
-}
-
-
-void
-ngx_rl_server_reload(ngx_rl_server_t *server)
-{
-    ngx_rl_count(server->record->script_reloads);
-}
-
-
 /* of a call that was sent to another server first */
 
 static void

@@ -166,14 +166,6 @@ void ngx_rl_server_failed(ngx_rl_server_t *server,
 /* the same for a call that could not be sent */
 void ngx_rl_server_unsent(ngx_rl_server_t *server, ngx_rl_failure_e failure);
 
-/*
- * What else is counted: calls that give back, refunds that nobody knows to have
- * arrived, and scripts sent again
- */
-void ngx_rl_server_refund(ngx_rl_server_t *server);
-void ngx_rl_server_refund_lost(ngx_rl_server_t *server);
-void ngx_rl_server_reload(ngx_rl_server_t *server);
-
 /* for the end of the process */
 void ngx_rl_server_exit(ngx_rl_server_t *server);
 
