@@ -48,7 +48,7 @@ static ngx_queue_t  ngx_rl_connection_all = {
 
 ngx_rl_connection_t *
 ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
-    ngx_rl_events_t *owner)
+    const ngx_rl_events_t *events, void *owner, ngx_rl_record_t *record)
 {
     ngx_rl_connection_t  *connection;
 
@@ -59,9 +59,11 @@ ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
 
     connection->conf = conf;
     connection->owner = owner;
+    connection->events = events;
+    connection->record = record;
     connection->addrs = conf->addrs;
     connection->naddrs = conf->naddrs;
-    connection->gauges = ngx_rl_stats_gauges(owner->stats);
+    connection->gauges = ngx_rl_stats_gauges(record);
     connection->cycle_log = log;
     connection->failure = NGX_RL_REFUSED;
     connection->created = ngx_current_msec;
@@ -248,7 +250,7 @@ ngx_uint_t
 ngx_rl_connection_may_log(ngx_rl_connection_t *connection,
     ngx_rl_failure_e failure)
 {
-    return connection->owner->loud(connection->owner->data, failure);
+    return connection->events->may_log(connection->owner, failure);
 }
 
 
@@ -287,7 +289,7 @@ ngx_rl_connection_timer_handler(ngx_event_t *ev)
             return;
         }
 
-        delay = connection->owner->may_connect(connection->owner->data);
+        delay = connection->events->may_connect(connection->owner);
 
         if (delay) {
             ngx_add_timer(ev, delay);
@@ -583,7 +585,7 @@ ngx_rl_connection_close(ngx_rl_connection_t *connection,
         return;
     }
 
-    delay = connection->owner->closed(connection->owner->data, failure, stable);
+    delay = connection->events->closed(connection->owner, failure, stable);
 
     if (ngx_exiting || delay == NGX_TIMER_INFINITE) {
         /* from now on a connection is made only when one is needed */

@@ -29,7 +29,7 @@ typedef struct ngx_rl_pending_s   ngx_rl_pending_t;
 typedef struct {
     ngx_str_t   command;      /* as it goes over the wire */
     ngx_str_t   name;         /* for the log */
-    ngx_uint_t  tell;         /* 0, or what the owner knows it by */
+    ngx_uint_t  tag;          /* 0, or for the owner's step() */
     unsigned    required:1;   /* no use of the server without it */
     unsigned    secret:1;     /* must not get into the log */
     unsigned    elsewhere:1;  /* MOVED is as good as any answer */
@@ -51,60 +51,69 @@ typedef struct {
 
     /* who it has to be; if that is empty, the address */
     ngx_str_t      host;
+
+    unsigned       node:1;           /* of a cluster */
 } ngx_rl_connection_conf_t;
 
 
-/* who owns a connection is told about it, and asked */
+/*
+ * What a connection tells its owner, a server or a sentinel, and asks it; there
+ * is one table for all owners of a kind.  A connection that has retired tells
+ * nothing but forward_failed() and redirect().
+ */
 
 typedef struct {
-    void             *data;
-
     /* 0: connect now; else when to ask again, ms */
-    ngx_msec_t  (*may_connect)(void *data);
+    ngx_msec_t  (*may_connect)(void *owner);
 
-    void        (*ready)(void *data);
+    void        (*ready)(void *owner);
 
     /*
-     * It ended by a failure, or, NGX_RL_OK, while nobody used it;
-     * "stable" if it had lived for a while.  Returns when to connect again,
-     * ms; 0: at once; NGX_TIMER_INFINITE: when it is woken or used
+     * It ended by a failure, or, NGX_RL_OK, while nobody used it; "stable" if
+     * it had lived for a while.  Returns when to connect again, ms; 0: at once;
+     * NGX_TIMER_INFINITE: when it is woken or used
      */
-    ngx_msec_t  (*closed)(void *data, ngx_rl_failure_e failure,
+    ngx_msec_t  (*closed)(void *owner, ngx_rl_failure_e failure,
                           ngx_uint_t stable);
 
     /* whether a failure of this class is to be logged now */
-    ngx_uint_t  (*loud)(void *data, ngx_rl_failure_e failure);
+    ngx_uint_t  (*may_log)(void *owner, ngx_rl_failure_e failure);
 
     /*
-     * A reply to a greeting that the owner is told about, if it is no error.
-     * Anything but NGX_RL_OK ends the connection; then the owner
-     * has logged why.
+     * The reply to a step of the handshake that has a tag, if it is no error.
+     * Anything but NGX_RL_OK ends the connection; then the owner has logged
+     * why.  NULL: no step has a tag
      */
     ngx_rl_failure_e
-                (*greeted)(void *data, ngx_uint_t tell, ngx_rl_reply_t *reply);
+                (*step)(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply);
 
     /*
-     * May be NULL.  An error reply to a command that has a handler: NGX_OK if
-     * the slot was forwarded or parked, NGX_DECLINED if the handler is to have
-     * the reply, NGX_ERROR if it is to have *failure
+     * NULL: nothing is redirected.  An error reply to a command that has a
+     * handler: NGX_OK if the pending was forwarded or parked, NGX_DECLINED if
+     * the handler is to have the reply, NGX_ERROR if it is to have *failure
      */
-    ngx_int_t   (*redirect)(void *data, ngx_rl_pending_t *slot,
-                            ngx_rl_reply_t  *reply, ngx_rl_failure_e *failure);
+    ngx_int_t   (*redirect)(void *owner, ngx_rl_pending_t *pending,
+                            ngx_rl_reply_t *reply, ngx_rl_failure_e *failure);
 
     /*
-     * A command that another server has sent on was not answered as it should
-     * be.  Who has made it, and knows the other server only, is not told why.
+     * A command that came from another server was not answered as it should
+     * be.  Its handler, which knows only that server, does not learn why.
+     * NULL: as redirect
      */
-    void        (*failed)(void *data, ngx_rl_failure_e failure,
-                          ngx_rl_reply_t *reply);
+    void        (*forward_failed)(void *owner, ngx_rl_failure_e failure,
+                                  ngx_rl_reply_t *reply);
 
     /*
-     * May be NULL.  All that the server says after the greeting: it is never
-     * asked anything, see ngx_rl_connection_ping()
+     * All that the server says after the handshake: it is never asked anything,
+     * see ngx_rl_connection_ping().  NULL: it answers commands
      */
-    void        (*push)(void *data, ngx_rl_reply_t *reply);
+    void        (*push)(void *owner, ngx_rl_reply_t *reply);
 
-    ngx_rl_record_t  *stats;
+    /*
+     * Called by a server, not by its connection: it did not answer, or not as
+     * it should, and may be elsewhere by now.  NULL: nobody looks for it
+     */
+    void        (*failed)(void *owner, ngx_rl_failure_e failure);
 } ngx_rl_events_t;
 
 
@@ -119,7 +128,8 @@ typedef ngx_int_t (*ngx_rl_pending_pt)(void *data,
 
 /* NULL if there is no memory; connects when it is woken or used */
 ngx_rl_connection_t *ngx_rl_connection_create(ngx_log_t *log,
-    ngx_rl_connection_conf_t *conf, ngx_rl_events_t *owner);
+    ngx_rl_connection_conf_t *conf, const ngx_rl_events_t *events, void *owner,
+    ngx_rl_record_t *record);
 
 /*
  * The server has other addresses now, which are copied.  If the connection is
@@ -212,7 +222,7 @@ ngx_uint_t ngx_rl_connection_ready(ngx_rl_connection_t *connection);
  * Whether calls of this owner are about to fail for a reason that it has been
  * told, or that says nothing about where its connection leads to now
  */
-ngx_uint_t ngx_rl_connection_failing(ngx_rl_events_t *owner);
+ngx_uint_t ngx_rl_connection_failing(void *owner);
 
 /* there is reason to believe that the server is there: don't wait */
 void ngx_rl_connection_wake(ngx_rl_connection_t *connection);

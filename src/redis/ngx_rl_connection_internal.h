@@ -60,9 +60,11 @@ struct ngx_rl_pending_s {
 struct ngx_rl_connection_s {
     ngx_connection_t          *c;
     ngx_rl_connection_conf_t  *conf;
-    ngx_rl_events_t           *owner;
+    void                      *owner;
     ngx_socket_t               ident;  /* see ngx_rl_event_init() */
 
+    const ngx_rl_events_t     *events;
+    ngx_rl_record_t           *record;
     ngx_queue_t                queue;     /* of all, or retired ones */
     ngx_addr_t                *addrs;
     ngx_uint_t                 naddrs;

@@ -196,10 +196,10 @@ ngx_rl_handshake_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
     step = connection->conf->greeting.elts;
     step += connection->steps++;
 
-    if (reply->type != REDIS_REPLY_ERROR && step->tell) {
+    if (reply->type != REDIS_REPLY_ERROR && step->tag) {
 
-        failure = connection->owner->greeted(connection->owner->data,
-                                             step->tell, reply);
+        failure = connection->events->step(connection->owner,
+                                             step->tag, reply);
 
         if (failure != NGX_RL_OK) {
             ngx_rl_connection_close(connection, failure);
@@ -279,7 +279,7 @@ ngx_rl_handshake_refused(ngx_rl_connection_t *connection,
 {
     if ((ngx_strncmp(reply, "MOVED ", 6) == 0
          || ngx_strncmp(reply, "CLUSTERDOWN ", 12) == 0)
-        && connection->owner->redirect == NULL)
+        && !connection->conf->node)
     {
         ngx_log_error(NGX_LOG_ERR, &connection->log, 0,
                       "redis %V is a node of a cluster: write "
@@ -321,7 +321,7 @@ ngx_rl_handshake_ready(ngx_rl_connection_t *connection)
     connection->known = 1;
     connection->gauges->connections++;
 
-    connection->owner->ready(connection->owner->data);
+    connection->events->ready(connection->owner);
 
     while (connection->c && !ngx_queue_empty(&connection->waiting)) {
         q = ngx_queue_head(&connection->waiting);

@@ -74,7 +74,7 @@ static ngx_queue_t  ngx_rl_pipeline_pendings = {
 };
 
 /* whose calls are being failed, and knows why */
-static ngx_rl_events_t  *ngx_rl_pipeline_told;
+static void  *ngx_rl_pipeline_told;
 
 
 ngx_rl_failure_e
@@ -164,7 +164,7 @@ ngx_rl_pipeline_queue(ngx_rl_connection_t *connection,
     ready = (connection->state == NGX_RL_CONNECTION_READY);
 
     if (pending->command.data == NULL
-        && (!ready || connection->owner->redirect))
+        && (!ready || connection->events->redirect))
     {
 
         pending->command.data = ngx_alloc(command->len, &connection->log);
@@ -192,7 +192,7 @@ ngx_rl_pipeline_queue(ngx_rl_connection_t *connection,
         return NGX_ERROR;
     }
 
-    if (pending->command.data && connection->owner->redirect == NULL) {
+    if (pending->command.data && connection->events->redirect == NULL) {
         ngx_free(pending->command.data);
         ngx_str_null(&pending->command);
     }
@@ -377,7 +377,7 @@ ngx_rl_pipeline_write_handler(ngx_event_t *wev)
         }
 
         connection->out_pos += n;
-        (void) ngx_atomic_fetch_add(&connection->owner->stats->sent, n);
+        (void) ngx_atomic_fetch_add(&connection->record->sent, n);
     }
 
     if (connection->out_pos == connection->out_last) {
@@ -446,7 +446,7 @@ ngx_rl_pipeline_read_handler(ngx_event_t *rev)
             return;
         }
 
-        (void) ngx_atomic_fetch_add(&connection->owner->stats->received, n);
+        (void) ngx_atomic_fetch_add(&connection->record->received, n);
 
         rc = ngx_rl_pipeline_expect(connection);
 
@@ -571,8 +571,8 @@ ngx_rl_pipeline_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
         return;
     }
 
-    if (connection->owner->push) {
-        connection->owner->push(connection->owner->data, reply);
+    if (connection->events->push) {
+        connection->events->push(connection->owner, reply);
         return;
     }
 
@@ -596,7 +596,7 @@ ngx_rl_pipeline_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
 
     if (reply->type == REDIS_REPLY_ERROR && pending->handler
         && pending->command.data
-        && connection->owner->redirect(connection->owner->data, pending, reply,
+        && connection->events->redirect(connection->owner, pending, reply,
                                        &failure)
            == NGX_OK)
     {
@@ -759,7 +759,6 @@ ngx_rl_pipeline_pending_handler(ngx_event_t *ev)
     void                 *data;
     ngx_msec_t            late;
     ngx_uint_t            hops;
-    ngx_rl_events_t      *owner;
     ngx_rl_pending_t     *pending;
     ngx_rl_failure_e      failure;
     ngx_rl_pending_pt     handler;
@@ -800,7 +799,6 @@ ngx_rl_pipeline_pending_handler(ngx_event_t *ev)
     handler = pending->handler;
     data = pending->data;
     hops = pending->hops;
-    owner = connection->owner;
 
     pending->handler = NULL;
     pending->expired = ngx_current_msec;
@@ -814,13 +812,13 @@ ngx_rl_pipeline_pending_handler(ngx_event_t *ev)
     }
 
     if (hops) {
-        owner->failed(owner->data, failure, NULL);
+        connection->events->forward_failed(connection->owner, failure, NULL);
         failure = NGX_RL_MOVED;
     }
 
     /* that a server is slow from which others have moved away is no news */
 
-    ngx_rl_pipeline_told = connection->retired ? owner : NULL;
+    ngx_rl_pipeline_told = connection->retired ? connection->owner : NULL;
 
     (void) handler(data, NULL, failure);
 
@@ -834,16 +832,16 @@ static ngx_int_t
 ngx_rl_pipeline_deliver(ngx_rl_pending_t *pending,
     ngx_rl_reply_t *reply, ngx_rl_failure_e failure)
 {
-    void              *data;
-    ngx_uint_t         hops;
-    ngx_rl_events_t   *owner;
-    ngx_rl_failure_e   why;
-    ngx_rl_pending_pt  handler;
+    void                 *data;
+    ngx_uint_t            hops;
+    ngx_rl_failure_e      why;
+    ngx_rl_pending_pt     handler;
+    ngx_rl_connection_t  *connection;
 
     handler = pending->handler;
     data = pending->data;
     hops = pending->hops;
-    owner = pending->connection->owner;
+    connection = pending->connection;
 
     ngx_rl_pipeline_free(pending);
 
@@ -859,7 +857,7 @@ ngx_rl_pipeline_deliver(ngx_rl_pending_t *pending,
             && why != NGX_RL_MOVED
             && ngx_rl_failure_breaks(why))
         {
-            owner->failed(owner->data, why, reply);
+            connection->events->forward_failed(connection->owner, why, reply);
 
             reply = NULL;
             failure = NGX_RL_MOVED;
@@ -874,8 +872,8 @@ void
 ngx_rl_pipeline_fail(ngx_rl_connection_t *connection,
     ngx_queue_t *failed, ngx_rl_failure_e failure)
 {
-    ngx_queue_t      *q;
-    ngx_rl_events_t  *told;
+    void         *told;
+    ngx_queue_t  *q;
 
     told = ngx_rl_pipeline_told;
     ngx_rl_pipeline_told = connection->owner;
@@ -893,7 +891,7 @@ ngx_rl_pipeline_fail(ngx_rl_connection_t *connection,
 
 
 ngx_uint_t
-ngx_rl_connection_failing(ngx_rl_events_t *owner)
+ngx_rl_connection_failing(void *owner)
 {
     return ngx_rl_pipeline_told == owner;
 }

@@ -22,6 +22,7 @@
 #include "store/ngx_rl_refund.h"
 #include "store/ngx_rl_command.h"
 #include "core/ngx_rl_clock.h"
+#include "topology/ngx_rl_route.h"
 
 
 #define NGX_RL_REFUND_COMMANDS  512      /* of a server, under way */
@@ -123,7 +124,7 @@ ngx_rl_refund(ngx_rl_server_t *server,
 
     /* the node that a lease came from may have left its cluster */
 
-    server = ngx_rl_server_now(server, refund->key, refund->len);
+    server = ngx_rl_route_now(server, refund->key, refund->len);
     kept = NULL;
 
     /* leases, which are given back at the end, have a bound of their own */

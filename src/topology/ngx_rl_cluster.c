@@ -84,7 +84,6 @@ struct ngx_rl_cluster_s {
 
     ngx_rl_stats_t        *stats;
     ngx_log_t             *log;
-    ngx_rl_route_events_t  guide;
 
     ngx_rl_node_t        **nodes;
     ngx_uint_t             n;
@@ -155,17 +154,13 @@ static void ngx_rl_cluster_unindex(
     ngx_rl_cluster_t *cluster, ngx_rl_node_t *node);
 static ngx_uint_t ngx_rl_cluster_chain(const void *text,
     size_t len, in_port_t port);
-static ngx_rl_server_t *ngx_rl_cluster_now(void *data,
-    const char *key, size_t len);
 static ngx_rl_server_t *ngx_rl_cluster_any(ngx_rl_cluster_t *cluster);
 static ngx_rl_failure_e ngx_rl_cluster_step(
-    void *data, ngx_rl_server_t *server, ngx_uint_t tell,
-    ngx_rl_reply_t *reply);
-static ngx_int_t ngx_rl_cluster_redirect(void *data,
-    ngx_rl_server_t *server, ngx_rl_pending_t *pending,
-    ngx_rl_reply_t *reply, ngx_rl_failure_e *failure);
-static void ngx_rl_cluster_failed(void *data,
-    ngx_rl_server_t *server, ngx_rl_failure_e failure);
+    void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply);
+static ngx_int_t ngx_rl_cluster_redirect(void *owner,
+    ngx_rl_pending_t *pending, ngx_rl_reply_t *reply,
+    ngx_rl_failure_e *failure);
+static void ngx_rl_cluster_failed(void *owner, ngx_rl_failure_e failure);
 static ngx_int_t ngx_rl_cluster_learn(
     ngx_rl_cluster_t *cluster, ngx_rl_server_t *from, ngx_rl_reply_t *reply);
 static void ngx_rl_cluster_range(void *data, const ngx_rl_slot_range_t *range);
@@ -186,6 +181,19 @@ static ngx_int_t ngx_rl_cluster_refreshed(void *data,
 static ngx_uint_t ngx_rl_cluster_ill(ngx_rl_cluster_t *cluster);
 static void ngx_rl_cluster_wake(ngx_rl_cluster_t *cluster);
 static void ngx_rl_cluster_again(ngx_event_t *ev);
+
+
+static const ngx_rl_events_t  ngx_rl_cluster_events = {
+    ngx_rl_server_may_connect,             /* may_connect */
+    ngx_rl_server_ready,                   /* ready */
+    ngx_rl_server_closed,                  /* closed */
+    ngx_rl_server_may_log,                 /* may_log */
+    ngx_rl_cluster_step,                   /* step */
+    ngx_rl_cluster_redirect,               /* redirect */
+    ngx_rl_server_forward_failed,          /* forward_failed */
+    NULL,                                  /* push */
+    ngx_rl_cluster_failed                  /* failed */
+};
 
 
 /* read one at a time */
@@ -212,12 +220,6 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
     cluster->stats = stats;
     cluster->pool = cycle->pool;
     cluster->log = cycle->log;
-
-    cluster->guide.data = cluster;
-    cluster->guide.greeted = ngx_rl_cluster_step;
-    cluster->guide.redirect = ngx_rl_cluster_redirect;
-    cluster->guide.trouble = ngx_rl_cluster_failed;
-    cluster->guide.find = ngx_rl_cluster_now;
 
     ngx_rl_event_init(&cluster->refresh, ngx_rl_cluster_t,
                       ngx_rl_cluster_refresh, cluster, cycle->log);
@@ -339,15 +341,6 @@ ngx_rl_cluster_find(ngx_rl_cluster_t *cluster,
     ngx_rl_cluster_want(cluster);
 
     return ngx_rl_cluster_any(cluster);
-}
-
-
-static ngx_rl_server_t *
-ngx_rl_cluster_now(void *data, const char *key, size_t len)
-{
-    ngx_uint_t  slot;
-
-    return ngx_rl_cluster_find(data, key, len, &slot);
 }
 
 
@@ -877,7 +870,7 @@ ngx_rl_cluster_attach(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 
     node->link = ngx_rl_server_create(cluster->pool, cluster->log,
                                       conf, cluster->zone, cluster->stats,
-                                      &cluster->guide);
+                                      &ngx_rl_cluster_events, cluster);
     if (node->link == NULL) {
         goto failed;
     }
@@ -1042,30 +1035,28 @@ ngx_rl_cluster_chain(const void *text, size_t len, in_port_t port)
 /* the map that comes with a new connection */
 
 static ngx_rl_failure_e
-ngx_rl_cluster_step(void *data, ngx_rl_server_t *server,
-    ngx_uint_t tell, ngx_rl_reply_t *reply)
+ngx_rl_cluster_step(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
 {
-    ngx_rl_cluster_t  *cluster = data;
+    ngx_rl_server_t  *server = owner;
 
-    if (ngx_rl_cluster_learn(cluster, server, reply) == NGX_OK) {
-        return NGX_RL_OK;
-    }
-
-    return NGX_RL_PROTOCOL;
+    return ngx_rl_cluster_learn(server->route, server, reply) == NGX_OK
+           ? NGX_RL_OK : NGX_RL_PROTOCOL;
 }
 
 
 static ngx_int_t
-ngx_rl_cluster_redirect(void *data,
-    ngx_rl_server_t *server, ngx_rl_pending_t *pending,
+ngx_rl_cluster_redirect(void *owner, ngx_rl_pending_t *pending,
     ngx_rl_reply_t *reply, ngx_rl_failure_e *failure)
 {
-    ngx_rl_cluster_t  *cluster = data;
+    ngx_rl_server_t  *server = owner;
 
-    ngx_int_t                      n;
-    ngx_rl_node_t   *node;
-    ngx_rl_slot_range_t     where;
-    ngx_rl_redirect_t  there;
+    ngx_int_t            n;
+    ngx_rl_node_t       *node;
+    ngx_rl_cluster_t    *cluster;
+    ngx_rl_redirect_t    there;
+    ngx_rl_slot_range_t  where;
+
+    cluster = server->route;
 
     (void) ngx_rl_redirect_parse(reply->str, reply->len, &there);
 
@@ -1157,10 +1148,9 @@ ngx_rl_cluster_redirect(void *data,
 
 
 static void
-ngx_rl_cluster_failed(void *data, ngx_rl_server_t *server,
-    ngx_rl_failure_e failure)
+ngx_rl_cluster_failed(void *owner, ngx_rl_failure_e failure)
 {
-    ngx_rl_cluster_t  *cluster = data;
+    ngx_rl_server_t  *server = owner;
 
     ngx_rl_node_t  *node;
 
@@ -1168,7 +1158,7 @@ ngx_rl_cluster_failed(void *data, ngx_rl_server_t *server,
         return;
     }
 
-    ngx_rl_cluster_want(cluster);
+    ngx_rl_cluster_want(server->route);
 
     node = ngx_rl_container(server->conf, ngx_rl_node_t, peer);
 

@@ -21,10 +21,22 @@ static ngx_int_t ngx_rl_route_shard(ngx_cycle_t *cycle,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 static ngx_uint_t ngx_rl_route_renamed(void *data,
     ngx_addr_t *addrs, ngx_uint_t n);
-static void ngx_rl_route_failed(void *data,
-    ngx_rl_server_t *server, ngx_rl_failure_e failure);
+static void ngx_rl_route_failed(void *owner, ngx_rl_failure_e failure);
 static ngx_int_t ngx_rl_route_sentinel(ngx_cycle_t *cycle,
     ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
+
+
+static const ngx_rl_events_t  ngx_rl_route_events = {
+    ngx_rl_server_may_connect,             /* may_connect */
+    ngx_rl_server_ready,                   /* ready */
+    ngx_rl_server_closed,                  /* closed */
+    ngx_rl_server_may_log,                 /* may_log */
+    NULL,                                  /* step */
+    NULL,                                  /* redirect */
+    NULL,                                  /* forward_failed */
+    NULL,                                  /* push */
+    ngx_rl_route_failed                    /* failed */
+};
 
 
 /* this process's, by the index of the peer */
@@ -86,15 +98,9 @@ ngx_rl_route_shard(ngx_cycle_t *cycle,
     ngx_rl_route_t *route, ngx_rl_server_conf_t *conf,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
 {
-    ngx_rl_route_events_t  guide;
-
-    ngx_memzero(&guide, sizeof(ngx_rl_route_events_t));
-
-    guide.data = route;
-    guide.trouble = ngx_rl_route_failed;
-
     route->link = ngx_rl_server_create(cycle->pool, cycle->log, conf,
-                                       zone, stats, &guide);
+                                       zone, stats, &ngx_rl_route_events,
+                                       route);
     if (route->link == NULL) {
         return NGX_ERROR;
     }
@@ -127,10 +133,13 @@ ngx_rl_route_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 
 
 static void
-ngx_rl_route_failed(void *data,
-    ngx_rl_server_t *server, ngx_rl_failure_e failure)
+ngx_rl_route_failed(void *owner, ngx_rl_failure_e failure)
 {
-    ngx_rl_route_t  *route = data;
+    ngx_rl_server_t  *server = owner;
+
+    ngx_rl_route_t  *route;
+
+    route = server->route;
 
     if (route->name && ngx_rl_failure_breaks(failure)) {
         ngx_rl_resolve_again(route->name);
@@ -187,6 +196,16 @@ ngx_rl_route_find(ngx_rl_server_conf_t *conf,
     *part = 0;
 
     return route->link;
+}
+
+
+ngx_rl_server_t *
+ngx_rl_route_now(ngx_rl_server_t *server, const char *key, size_t len)
+{
+    ngx_uint_t  slot;
+
+    return server->conf->node
+           ? ngx_rl_cluster_find(server->route, key, len, &slot) : server;
 }
 
 

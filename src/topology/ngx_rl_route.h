@@ -28,5 +28,9 @@ void ngx_rl_route_exit(void);
 ngx_rl_server_t *ngx_rl_route_find(
     ngx_rl_server_conf_t *conf, const char *key, size_t len, ngx_uint_t *part);
 
+/* the server of a key that lived on this one some time ago */
+ngx_rl_server_t *ngx_rl_route_now(
+    ngx_rl_server_t *server, const char *key, size_t len);
+
 
 #endif /* _NGX_RL_ROUTE_H_INCLUDED_ */

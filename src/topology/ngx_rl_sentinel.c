@@ -64,7 +64,6 @@ typedef struct {
     ngx_rl_sentinels_t       *sentinel;
     ngx_rl_connection_t      *redis;
     ngx_rl_connection_conf_t  conf;
-    ngx_rl_events_t           owner;
     ngx_rl_resolve_t         *name;  /* NULL: is an address */
 } ngx_rl_sentinel_t;
 
@@ -76,7 +75,6 @@ struct ngx_rl_sentinels_s {
     ngx_socket_t           ident;  /* see ngx_rl_event_init() */
 
     ngx_log_t             *log;
-    ngx_rl_route_events_t  guide;    /* of the masters' links */
     ngx_rl_master_t       *masters;
     ngx_uint_t             n;
     ngx_rl_sentinel_t     *posts;
@@ -102,14 +100,15 @@ static ngx_uint_t ngx_rl_sentinel_renamed(void *data,
 static void ngx_rl_sentinel_turn(
     ngx_rl_sentinels_t *sentinels, ngx_msec_t delay);
 static void ngx_rl_sentinel_next(ngx_event_t *ev);
-static ngx_msec_t ngx_rl_sentinel_may_connect(void *data);
-static void ngx_rl_sentinel_ready(void *data);
-static ngx_msec_t ngx_rl_sentinel_closed(void *data,
+static ngx_msec_t ngx_rl_sentinel_may_connect(void *owner);
+static void ngx_rl_sentinel_ready(void *owner);
+static ngx_msec_t ngx_rl_sentinel_closed(void *owner,
     ngx_rl_failure_e failure, ngx_uint_t stable);
-static ngx_uint_t ngx_rl_sentinel_may_log(void *data, ngx_rl_failure_e failure);
+static ngx_uint_t ngx_rl_sentinel_may_log(void *owner,
+    ngx_rl_failure_e failure);
 static ngx_rl_failure_e ngx_rl_sentinel_step(
-    void *data, ngx_uint_t tell, ngx_rl_reply_t *reply);
-static void ngx_rl_sentinel_push(void *data, ngx_rl_reply_t *reply);
+    void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply);
+static void ngx_rl_sentinel_push(void *owner, ngx_rl_reply_t *reply);
 static void ngx_rl_sentinel_switch(
     ngx_rl_sentinels_t *sentinels, ngx_str_t *word);
 static ngx_int_t ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
@@ -128,12 +127,35 @@ static void ngx_rl_sentinel_again(ngx_rl_sentinels_t *sentinels);
 static void ngx_rl_sentinel_tell(ngx_rl_sentinels_t *sentinels,
     ngx_rl_master_t *master, ngx_uint_t switched, ngx_addr_t *from);
 static ngx_rl_failure_e ngx_rl_sentinel_role(
-    void *data, ngx_rl_server_t *server, ngx_uint_t tell,
-    ngx_rl_reply_t *reply);
-static void ngx_rl_sentinels_failed(void *data,
-    ngx_rl_server_t *server, ngx_rl_failure_e failure);
+    void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply);
+static void ngx_rl_sentinels_failed(void *owner, ngx_rl_failure_e failure);
 static void ngx_rl_sentinel_ask(ngx_event_t *ev);
 static void ngx_rl_sentinel_ping(ngx_event_t *ev);
+
+
+static const ngx_rl_events_t  ngx_rl_sentinel_events = {
+    ngx_rl_sentinel_may_connect,           /* may_connect */
+    ngx_rl_sentinel_ready,                 /* ready */
+    ngx_rl_sentinel_closed,                /* closed */
+    ngx_rl_sentinel_may_log,               /* may_log */
+    ngx_rl_sentinel_step,                  /* step */
+    NULL,                                  /* redirect */
+    NULL,                                  /* forward_failed */
+    ngx_rl_sentinel_push,                  /* push */
+    NULL                                   /* failed */
+};
+
+static const ngx_rl_events_t  ngx_rl_sentinel_master_events = {
+    ngx_rl_server_may_connect,             /* may_connect */
+    ngx_rl_server_ready,                   /* ready */
+    ngx_rl_server_closed,                  /* closed */
+    ngx_rl_server_may_log,                 /* may_log */
+    ngx_rl_sentinel_role,                  /* step */
+    NULL,                                  /* redirect */
+    NULL,                                  /* forward_failed */
+    NULL,                                  /* push */
+    ngx_rl_sentinels_failed                /* failed */
+};
 
 
 ngx_rl_sentinels_t *
@@ -166,10 +188,6 @@ ngx_rl_sentinels_create(ngx_cycle_t *cycle,
     ngx_rl_event_init(&sentinel->ping, ngx_rl_sentinels_t,
                       ngx_rl_sentinel_ping, sentinel, cycle->log);
     sentinel->ping.cancelable = 1;
-
-    sentinel->guide.data = sentinel;
-    sentinel->guide.greeted = ngx_rl_sentinel_role;
-    sentinel->guide.trouble = ngx_rl_sentinels_failed;
 
     sentinel->n = sentinels->masters.nelts;
     sentinel->masters = ngx_pcalloc(cycle->pool, sentinel->n
@@ -234,17 +252,9 @@ ngx_rl_sentinel_add(ngx_rl_sentinels_t *sentinels,
     sentinel->conf.naddrs = url->naddrs;
     sentinel->conf.host = url->host;
 
-    sentinel->owner.data = sentinel;
-    sentinel->owner.may_connect = ngx_rl_sentinel_may_connect;
-    sentinel->owner.ready = ngx_rl_sentinel_ready;
-    sentinel->owner.closed = ngx_rl_sentinel_closed;
-    sentinel->owner.loud = ngx_rl_sentinel_may_log;
-    sentinel->owner.greeted = ngx_rl_sentinel_step;
-    sentinel->owner.push = ngx_rl_sentinel_push;
-    sentinel->owner.stats = conf->stats;
-
     sentinel->redis = ngx_rl_connection_create(cycle->log, &sentinel->conf,
-                                               &sentinel->owner);
+                                               &ngx_rl_sentinel_events,
+                                               sentinel, conf->stats);
     if (sentinel->redis == NULL) {
         return NGX_ERROR;
     }
@@ -272,7 +282,7 @@ ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
     ngx_rl_sentinel_t  *sentinel = data;
 
     if (n == 0) {
-        return ngx_rl_record_may_log(sentinel->owner.stats, NGX_RL_CONFIG);
+        return ngx_rl_sentinel_may_log(sentinel, NGX_RL_CONFIG);
     }
 
     /* nobody waits for an answer: to leave the old address costs nothing */
@@ -283,7 +293,8 @@ ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
         ngx_rl_connection_close_idle(sentinel->redis);
     }
 
-    return ngx_rl_stats_news(sentinel->sentinel->zone, sentinel->owner.stats,
+    return ngx_rl_stats_news(sentinel->sentinel->zone,
+                             sentinel->sentinel->peer->stats,
                              ngx_rl_address_hash(addrs, n));
 }
 
@@ -304,7 +315,8 @@ ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
 
     master->link = ngx_rl_server_create(cycle->pool, cycle->log, &master->peer,
                                         sentinels->zone, stats,
-                                        &sentinels->guide);
+                                        &ngx_rl_sentinel_master_events,
+                                        sentinels);
     if (master->link == NULL) {
         return NGX_ERROR;
     }
@@ -409,16 +421,16 @@ ngx_rl_sentinels_exit(ngx_rl_sentinels_t *sentinels)
 
 
 static ngx_msec_t
-ngx_rl_sentinel_may_connect(void *data)
+ngx_rl_sentinel_may_connect(void *owner)
 {
     return 0;
 }
 
 
 static void
-ngx_rl_sentinel_ready(void *data)
+ngx_rl_sentinel_ready(void *owner)
 {
-    ngx_rl_sentinel_t  *sentinel = data;
+    ngx_rl_sentinel_t  *sentinel = owner;
 
     ngx_rl_sentinels_t  *sentinels;
 
@@ -439,9 +451,9 @@ ngx_rl_sentinel_ready(void *data)
 /* the next one at once, and a pause when all have been tried */
 
 static ngx_msec_t
-ngx_rl_sentinel_closed(void *data, ngx_rl_failure_e failure, ngx_uint_t stable)
+ngx_rl_sentinel_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
 {
-    ngx_rl_sentinel_t  *sentinel = data;
+    ngx_rl_sentinel_t  *sentinel = owner;
 
     ngx_msec_t                      delay;
     ngx_rl_sentinels_t  *sentinels;
@@ -507,20 +519,20 @@ ngx_rl_sentinel_next(ngx_event_t *ev)
 
 
 static ngx_uint_t
-ngx_rl_sentinel_may_log(void *data, ngx_rl_failure_e failure)
+ngx_rl_sentinel_may_log(void *owner, ngx_rl_failure_e failure)
 {
-    ngx_rl_sentinel_t  *sentinel = data;
+    ngx_rl_sentinel_t  *sentinel = owner;
 
-    return ngx_rl_record_may_log(sentinel->owner.stats, failure);
+    return ngx_rl_record_may_log(sentinel->sentinel->peer->stats, failure);
 }
 
 
 /* the reply to SENTINEL GET-MASTER-ADDR-BY-NAME */
 
 static ngx_rl_failure_e
-ngx_rl_sentinel_step(void *data, ngx_uint_t tell, ngx_rl_reply_t *reply)
+ngx_rl_sentinel_step(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
 {
-    ngx_rl_sentinel_t  *sentinel = data;
+    ngx_rl_sentinel_t  *sentinel = owner;
 
     ngx_str_t                       host, port;
     ngx_addr_t                     *addr;
@@ -528,7 +540,7 @@ ngx_rl_sentinel_step(void *data, ngx_uint_t tell, ngx_rl_reply_t *reply)
     ngx_rl_sentinels_t  *sentinels;
 
     sentinels = sentinel->sentinel;
-    master = &sentinels->masters[tell - 1];
+    master = &sentinels->masters[tag - 1];
     addr = ngx_rl_connection_addr(sentinel->redis);
 
     if (reply->type == REDIS_REPLY_NIL) {
@@ -571,9 +583,9 @@ ngx_rl_sentinel_step(void *data, ngx_uint_t tell, ngx_rl_reply_t *reply)
 /* message, +switch-master, "NAME oldip oldport newip newport"; or a pong */
 
 static void
-ngx_rl_sentinel_push(void *data, ngx_rl_reply_t *reply)
+ngx_rl_sentinel_push(void *owner, ngx_rl_reply_t *reply)
 {
-    ngx_rl_sentinel_t  *sentinel = data;
+    ngx_rl_sentinel_t  *sentinel = owner;
 
     u_char      *p, *last;
     ngx_str_t    word[5];
@@ -897,10 +909,9 @@ ngx_rl_sentinel_tell(ngx_rl_sentinels_t *sentinels,
 /* of a new connection to a master */
 
 static ngx_rl_failure_e
-ngx_rl_sentinel_role(void *data, ngx_rl_server_t *server,
-    ngx_uint_t tell, ngx_rl_reply_t *reply)
+ngx_rl_sentinel_role(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
 {
-    ngx_rl_sentinels_t  *sentinels = data;
+    ngx_rl_server_t  *server = owner;
 
     if (reply->type == REDIS_REPLY_ARRAY && reply->elements
         && reply->element[0]->type == REDIS_REPLY_STRING
@@ -910,7 +921,7 @@ ngx_rl_sentinel_role(void *data, ngx_rl_server_t *server,
     }
 
     if (ngx_rl_server_may_log(server, NGX_RL_READONLY)) {
-        ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
+        ngx_log_error(NGX_LOG_ERR, server->log, 0,
                       "redis %V, the master of \"%V\", is none by its ROLE",
                       &ngx_rl_connection_addr(server->connection)->name,
                       &server->conf->label);
@@ -921,13 +932,15 @@ ngx_rl_sentinel_role(void *data, ngx_rl_server_t *server,
 
 
 static void
-ngx_rl_sentinels_failed(void *data,
-    ngx_rl_server_t *server, ngx_rl_failure_e failure)
+ngx_rl_sentinels_failed(void *owner, ngx_rl_failure_e failure)
 {
-    ngx_rl_sentinels_t  *sentinels = data;
+    ngx_rl_server_t  *server = owner;
 
-    ngx_msec_t                    age;
-    ngx_rl_master_t  *master;
+    ngx_msec_t           age;
+    ngx_rl_master_t     *master;
+    ngx_rl_sentinels_t  *sentinels;
+
+    sentinels = server->route;
 
     if (!ngx_rl_failure_breaks(failure) || ngx_exiting) {
         return;

@@ -43,13 +43,6 @@
     (sizeof(", unlogged changes before this one: ") + NGX_ATOMIC_T_LEN)
 
 
-static ngx_int_t ngx_rl_server_redirect(void *data,
-    ngx_rl_pending_t *pending, ngx_rl_reply_t *reply,
-    ngx_rl_failure_e *failure);
-static ngx_msec_t ngx_rl_server_may_connect(void *data);
-static void ngx_rl_server_ready(void *data);
-static ngx_msec_t ngx_rl_server_closed(void *data,
-    ngx_rl_failure_e failure, ngx_uint_t stable);
 static void ngx_rl_server_tell(ngx_rl_server_t *server,
     ngx_rl_failure_e failure, ngx_rl_reply_t *reply);
 static ngx_uint_t ngx_rl_server_moved_ok(ngx_rl_server_t *server);
@@ -60,12 +53,6 @@ static void ngx_rl_server_schedule(ngx_rl_server_t *server, ngx_msec_t delay);
 static void ngx_rl_server_probe_handler(ngx_event_t *ev);
 static ngx_int_t ngx_rl_server_probed(void *data,
     ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
-static ngx_uint_t ngx_rl_server_events_may_log(void *data,
-    ngx_rl_failure_e failure);
-static void ngx_rl_server_stray(void *data,
-    ngx_rl_failure_e failure, ngx_rl_reply_t *reply);
-static ngx_rl_failure_e ngx_rl_server_step(
-    void *data, ngx_uint_t tell, ngx_rl_reply_t *reply);
 static void ngx_rl_server_changed(ngx_rl_server_t *server,
     ngx_rl_breaker_e state, ngx_rl_failure_e failure);
 static void ngx_rl_server_opened(ngx_rl_server_t *server,
@@ -81,7 +68,7 @@ static void ngx_rl_server_still_open(ngx_rl_server_t *server);
 ngx_rl_server_t *
 ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
     ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *all, ngx_rl_route_events_t *guide)
+    ngx_rl_stats_t *stats, const ngx_rl_events_t *events, void *route)
 {
     ngx_rl_server_t  *server;
 
@@ -93,7 +80,9 @@ ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
     server->conf = conf;
     server->zone = zone;
     server->record = conf->stats;
-    server->stats = all;
+    server->stats = stats;
+    server->events = events;
+    server->route = route;
     server->who = (uint64_t) ngx_pid << 16 | conf->index;
     server->log = log;
 
@@ -106,25 +95,8 @@ ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
                       ngx_rl_server_probe_handler, server, log);
     server->probe.cancelable = 1;
 
-    server->owner.data = server;
-    server->owner.may_connect = ngx_rl_server_may_connect;
-    server->owner.ready = ngx_rl_server_ready;
-    server->owner.closed = ngx_rl_server_closed;
-    server->owner.loud = ngx_rl_server_events_may_log;
-    server->owner.greeted = ngx_rl_server_step;
-    server->owner.failed = ngx_rl_server_stray;
-    server->owner.stats = server->record;
-
-    if (guide) {
-        server->guide = *guide;
-
-        if (guide->redirect) {
-            server->owner.redirect = ngx_rl_server_redirect;
-        }
-    }
-
-    server->connection = ngx_rl_connection_create(log, &conf->redis,
-                                                  &server->owner);
+    server->connection = ngx_rl_connection_create(log, &conf->redis, events,
+                                                  server, server->record);
 
     return server->connection ? server : NULL;
 }
@@ -153,12 +125,10 @@ ngx_rl_server_reuse(ngx_rl_server_t *server)
 {
     ngx_rl_connection_t  *connection;
 
-    server->owner.stats = server->conf->stats;
-
     connection = ngx_rl_connection_create(server->log, &server->conf->redis,
-                                          &server->owner);
+                                          server->events, server,
+                                          server->conf->stats);
     if (connection == NULL) {
-        server->owner.stats = server->record;
         return NGX_ERROR;
     }
 
@@ -204,7 +174,8 @@ ngx_rl_server_move(ngx_rl_server_t *server,
     }
 
     connection = ngx_rl_connection_create(server->log, &server->conf->redis,
-                                          &server->owner);
+                                          server->events, server,
+                                          server->record);
     if (connection == NULL) {
         return NGX_ERROR;
     }
@@ -223,14 +194,6 @@ ngx_rl_server_move(ngx_rl_server_t *server,
     server->up = 0;
 
     return NGX_OK;
-}
-
-
-ngx_rl_server_t *
-ngx_rl_server_now(ngx_rl_server_t *server, const char *key, size_t len)
-{
-    return server->guide.find ? server->guide.find(server->guide.data, key, len)
-                            : server;
 }
 
 
@@ -265,17 +228,6 @@ void
 ngx_rl_server_event(ngx_rl_server_t *server, ngx_rl_event_e event)
 {
     ngx_rl_count(server->record->events[event]);
-}
-
-
-static ngx_int_t
-ngx_rl_server_redirect(void *data, ngx_rl_pending_t *pending,
-    ngx_rl_reply_t *reply, ngx_rl_failure_e *failure)
-{
-    ngx_rl_server_t  *server = data;
-
-    return server->guide.redirect(server->guide.data, server, pending, reply,
-                                  failure);
 }
 
 
@@ -422,7 +374,7 @@ ngx_rl_server_tell(ngx_rl_server_t *server,
         return;
     }
 
-    if (failure == NGX_RL_MOVED && server->guide.redirect == NULL) {
+    if (failure == NGX_RL_MOVED && !server->conf->node) {
         ngx_log_error(NGX_LOG_ERR, server->log, 0,
                       "redis %V is a node of a cluster: write "
                       "\"ratelimit_shards cluster ...\"", &server->conf->label);
@@ -445,26 +397,18 @@ ngx_rl_server_tell(ngx_rl_server_t *server,
 
 /* of a call that was sent to another server first */
 
-static void
-ngx_rl_server_stray(void *data, ngx_rl_failure_e failure, ngx_rl_reply_t *reply)
+void
+ngx_rl_server_forward_failed(void *owner,
+    ngx_rl_failure_e failure, ngx_rl_reply_t *reply)
 {
-    ngx_rl_server_failed(data, failure, reply, 1);
+    ngx_rl_server_failed(owner, failure, reply, 1);
 }
 
 
-static ngx_rl_failure_e
-ngx_rl_server_step(void *data, ngx_uint_t tell, ngx_rl_reply_t *reply)
+ngx_msec_t
+ngx_rl_server_may_connect(void *owner)
 {
-    ngx_rl_server_t  *server = data;
-
-    return server->guide.greeted(server->guide.data, server, tell, reply);
-}
-
-
-static ngx_msec_t
-ngx_rl_server_may_connect(void *data)
-{
-    ngx_rl_server_t  *server = data;
+    ngx_rl_server_t  *server = owner;
 
     uint64_t                       wait, now;
     ngx_rl_breaker_t  *breaker;
@@ -495,10 +439,10 @@ ngx_rl_server_may_connect(void *data)
 }
 
 
-static void
-ngx_rl_server_ready(void *data)
+void
+ngx_rl_server_ready(void *owner)
 {
-    ngx_rl_server_t  *server = data;
+    ngx_rl_server_t  *server = owner;
 
     if (server->connected) {
         ngx_rl_count(server->record->reconnects);
@@ -522,10 +466,10 @@ ngx_rl_server_ready(void *data)
 }
 
 
-static ngx_msec_t
-ngx_rl_server_closed(void *data, ngx_rl_failure_e failure, ngx_uint_t stable)
+ngx_msec_t
+ngx_rl_server_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
 {
-    ngx_rl_server_t  *server = data;
+    ngx_rl_server_t  *server = owner;
 
     ngx_msec_t                     wait;
     ngx_rl_breaker_t  *breaker;
@@ -584,8 +528,8 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
 
     ngx_rl_count(server->record->failures[failure]);
 
-    if (server->guide.trouble) {
-        server->guide.trouble(server->guide.data, server, failure);
+    if (server->events->failed) {
+        server->events->failed(server, failure);
     }
 
     /* an error of any other kind is of one key, but not if a probe gets it */
@@ -605,11 +549,11 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
 
     /* a node that has not got a slot, or nobody has, is well for all that */
 
-    if (failure == NGX_RL_MOVED && server->guide.redirect && !probe) {
+    if (failure == NGX_RL_MOVED && server->conf->node && !probe) {
         breaks = 0;
     }
 
-    if (ngx_rl_connection_failing(&server->owner) || (!breaks && !probe)) {
+    if (ngx_rl_connection_failing(server) || (!breaks && !probe)) {
         return;
     }
 
@@ -750,7 +694,7 @@ ngx_rl_server_probed(void *data, ngx_rl_reply_t *reply,
     ngx_rl_server_t  *server = data;
 
     if (failure == NGX_RL_OK && reply->type == REDIS_REPLY_ERROR
-        && !(server->guide.redirect
+        && !(server->conf->node
              && ngx_rl_connection_moved_ok(reply)))
     {
         failure = ngx_rl_failure(reply->str, reply->len);
@@ -782,16 +726,11 @@ ngx_rl_server_moved_ok(ngx_rl_server_t *server)
 }
 
 
-static ngx_uint_t
-ngx_rl_server_events_may_log(void *data, ngx_rl_failure_e failure)
-{
-    return ngx_rl_server_may_log(data, failure);
-}
-
-
 ngx_uint_t
-ngx_rl_server_may_log(ngx_rl_server_t *server, ngx_rl_failure_e failure)
+ngx_rl_server_may_log(void *owner, ngx_rl_failure_e failure)
 {
+    ngx_rl_server_t  *server = owner;
+
     return ngx_rl_record_may_log(server->record, failure);
 }
 

@@ -19,32 +19,6 @@
 typedef struct ngx_rl_server_s  ngx_rl_server_t;
 
 
-/* who knows where servers are, above the link; all functions may be NULL */
-
-typedef struct {
-    void  *data;
-
-    /* see ngx_rl_events_t */
-
-    ngx_rl_failure_e
-                (*greeted)(void *data, ngx_rl_server_t *link,
-                           ngx_uint_t  tell, ngx_rl_reply_t *reply);
-
-    ngx_int_t   (*redirect)(void *data, ngx_rl_server_t *link,
-                            ngx_rl_pending_t  *pending,
-                            ngx_rl_reply_t    *reply,
-                            ngx_rl_failure_e *failure);
-
-    /* it did not answer, or not as it should: it may be elsewhere by now */
-    void        (*trouble)(void *data, ngx_rl_server_t *link,
-                           ngx_rl_failure_e failure);
-
-    /* where a key lives by now; never NULL */
-    ngx_rl_server_t *
-                (*find)(void *data, const char *key, size_t len);
-} ngx_rl_route_events_t;
-
-
 /* what the store keeps of a server: all that waits to be sent there */
 
 typedef struct {
@@ -63,31 +37,42 @@ typedef struct {
 
 
 struct ngx_rl_server_s {
-    ngx_rl_server_conf_t  *conf;
-    ngx_rl_connection_t   *connection;   /* changes when it has moved */
-    ngx_rl_zone_t         *zone;
-    ngx_socket_t           ident;  /* see ngx_rl_event_init() */
+    ngx_rl_server_conf_t   *conf;
+    ngx_rl_connection_t    *connection;   /* changes when it has moved */
+    ngx_rl_zone_t          *zone;
+    ngx_socket_t            ident;        /* see ngx_rl_event_init() */
 
-    ngx_rl_events_t        owner;
-    ngx_rl_route_events_t  guide;
-    ngx_rl_server_queue_t  queue;
-    ngx_rl_record_t       *record;
-    ngx_rl_stats_t        *stats;
-    ngx_log_t             *log;
-    ngx_event_t            probe;
-    uint32_t               attempt;      /* to connect */
-    uint64_t               closed;       /* the breaker was, when last
-                                            looked at */
-    uint64_t               who;          /* among all probers */
-    unsigned               connected:1;  /* once */
-    unsigned               up:1;         /* now */
+    const ngx_rl_events_t  *events;       /* of its topology */
+    void                   *route;        /* its cluster, its sentinels or
+                                             its ngx_rl_route_t */
+    ngx_rl_server_queue_t   queue;
+    ngx_rl_record_t        *record;
+    ngx_rl_stats_t         *stats;
+    ngx_log_t              *log;
+    ngx_event_t             probe;
+    uint32_t                attempt;      /* to connect */
+    uint64_t                closed;       /* the breaker was, when last
+                                             looked at */
+    uint64_t                who;          /* among all probers */
+    unsigned                connected:1;  /* once */
+    unsigned                up:1;         /* now */
 };
 
 
 /* NULL if there is no memory; connects when it is used or woken */
 ngx_rl_server_t *ngx_rl_server_create(ngx_pool_t *pool,
     ngx_log_t *log, ngx_rl_server_conf_t *conf,
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *all, ngx_rl_route_events_t *guide);
+    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats, const ngx_rl_events_t *events,
+    void *route);
+
+/* for the tables of events of all topologies; the owner is a server */
+ngx_msec_t ngx_rl_server_may_connect(void *owner);
+void ngx_rl_server_ready(void *owner);
+ngx_msec_t ngx_rl_server_closed(void *owner,
+    ngx_rl_failure_e failure, ngx_uint_t stable);
+ngx_uint_t ngx_rl_server_may_log(void *owner, ngx_rl_failure_e failure);
+void ngx_rl_server_forward_failed(void *owner,
+    ngx_rl_failure_e failure, ngx_rl_reply_t *reply);
 
 /* nobody needs it for now */
 void ngx_rl_server_close_idle(ngx_rl_server_t *server);
@@ -110,10 +95,6 @@ ngx_int_t ngx_rl_server_reuse(ngx_rl_server_t *server);
 ngx_int_t ngx_rl_server_move(ngx_rl_server_t *server,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop);
 
-/* the link to a key that this one led to some time ago */
-ngx_rl_server_t *ngx_rl_server_now(
-    ngx_rl_server_t *server, const char *key, size_t len);
-
 /* keeps where the peer is; returns whether other workers don't know that yet */
 ngx_uint_t ngx_rl_server_found(ngx_rl_server_t *server, ngx_str_t *address);
 
@@ -123,10 +104,6 @@ ngx_uint_t ngx_rl_server_found(ngx_rl_server_t *server, ngx_str_t *address);
  */
 ngx_uint_t ngx_rl_server_renamed(ngx_rl_server_t *server,
     ngx_addr_t *addrs, ngx_uint_t n);
-
-/* whether a failure of this class is to be logged now */
-ngx_uint_t ngx_rl_server_may_log(ngx_rl_server_t *server,
-    ngx_rl_failure_e failure);
 
 /* counts what becomes of the topology */
 void ngx_rl_server_event(ngx_rl_server_t *server, ngx_rl_event_e event);

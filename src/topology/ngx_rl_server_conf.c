@@ -25,7 +25,7 @@ static ngx_int_t ngx_rl_server_conf_introduce(ngx_conf_t *cf,
 static ngx_int_t ngx_rl_server_conf_step(ngx_conf_t *cf,
     ngx_rl_server_conf_t *conf, char *name, ngx_uint_t required,
     char *command, long long len);
-static void ngx_rl_server_conf_tag(ngx_rl_server_conf_t *conf, ngx_uint_t tell);
+static void ngx_rl_server_conf_tag(ngx_rl_server_conf_t *conf, ngx_uint_t tag);
 
 
 const char  ngx_rl_server_conf_unused[] = "no limits live there";
@@ -83,6 +83,7 @@ ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
         conf->kind = NGX_RL_CLUSTER;
         conf->role = NGX_RL_ROLE_NODE;
         conf->node = 1;
+        conf->redis.node = 1;
 
     } else if (sentinels) {
         conf->kind = NGX_RL_SENTINEL;
@@ -657,7 +658,7 @@ ngx_rl_server_conf_step(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
     if (step) {
         step->name.data = (u_char *) name;
         step->name.len = ngx_strlen(name);
-        step->tell = 0;
+        step->tag = 0;
         step->required = required;
         step->elsewhere = 0;
         step->gate = 0;
@@ -680,10 +681,10 @@ ngx_rl_server_conf_step(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
 /* who knows the topology hears the reply to the last command */
 
 static void
-ngx_rl_server_conf_tag(ngx_rl_server_conf_t *conf, ngx_uint_t tell)
+ngx_rl_server_conf_tag(ngx_rl_server_conf_t *conf, ngx_uint_t tag)
 {
     ngx_rl_handshake_step_t  *step;
 
     step = conf->redis.greeting.elts;
-    step[conf->redis.greeting.nelts - 1].tell = tell;
+    step[conf->redis.greeting.nelts - 1].tag = tag;
 }
