@@ -203,8 +203,8 @@ ngx_rl_check_values(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
     ngx_rl_limit_params_t  *params;
 
     for (i = 0; i < conf->n; i++) {
-        limit = conf->guards[i].limit;
-        params = &limit->terms;
+        limit = conf->limits[i].limit;
+        params = &limit->params;
 
         ngx_rl_check_value(check, conf, limit, "ratelimit_key", params->key);
         ngx_rl_check_value(check, conf, limit,
@@ -218,7 +218,8 @@ ngx_rl_check_values(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
             ngx_rl_check_value(check, conf, limit,
                                "ratelimit_rate", params->rate.value);
             ngx_rl_check_value(check, conf, limit,
-                               "ratelimit_refill_interval", params->step.value);
+                               "ratelimit_refill_interval",
+                               params->interval.value);
         }
 
         if (limit->cost.value) {
@@ -474,7 +475,7 @@ ngx_rl_check_lease(ngx_rl_loc_conf_t *conf)
     uint64_t                capacity;
     ngx_rl_limit_params_t  *params;
 
-    params = &conf->guards[0].limit->terms;
+    params = &conf->limits[0].limit->params;
 
     if (conf->shards == NULL) {
         return "without \"ratelimit_shards\" nobody is asked for tokens";
@@ -573,8 +574,8 @@ ngx_rl_check_plain(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
     ngx_rl_server_conf_t  *peer;
 
     if (conf->shards == NULL
-        || conf->where->kind == NGX_RL_SHARDS
-        || ngx_rl_check_loopback(&conf->where->addresses))
+        || conf->shards_conf->kind == NGX_RL_SHARDS
+        || ngx_rl_check_loopback(&conf->shards_conf->addresses))
     {
         return;
     }
@@ -593,7 +594,7 @@ ngx_rl_check_plain(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
                               "to all servers that %s of \"ratelimit_shards\" "
                               "announces: "
                               "write \"ratelimit_redis_ssl on;\"",
-                              conf->where->kind == NGX_RL_CLUSTER
+                              conf->shards_conf->kind == NGX_RL_CLUSTER
                               ? "the cluster" : "a sentinel");
             return;
         }
@@ -690,7 +691,7 @@ ngx_rl_check_shards(ngx_rl_check_t *check, ngx_rl_loc_conf_t *http)
             continue;
         }
 
-        if (check->rmcf->peers.nelts == 0) {
+        if (check->rmcf->servers.nelts == 0) {
             ngx_rl_check_warn(check, http, NULL,
                               NGX_LOG_NOTICE, NGX_RL_CHECK_SHARDS,
                               "there is no \"ratelimit_shards\": each machine "

@@ -1,8 +1,8 @@
 
 /*
- * What guards a place: the limit of its own, if any, and the named ones.
+ * The limits of a location: its own, if any, and the named ones.
  *
- * A location that sets any of the terms (key, capacity, rate, algorithm,
+ * A location that sets any of the parameters (key, capacity, rate, algorithm,
  * window, refill interval) makes a limit of its own; one that sets none of
  * them shares its parent's, bucket and all.  Such a limit is named after the
  * server and location that made it, so that machines with one configuration
@@ -31,18 +31,18 @@ static ngx_uint_t ngx_rl_limit_params_set(ngx_rl_limit_params_t *params);
 static void ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf);
 static char *ngx_rl_merge_location_limits(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf);
-static ngx_int_t ngx_rl_guard(ngx_conf_t *cf,
+static ngx_int_t ngx_rl_location_limit_add(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit);
 static ngx_uint_t ngx_rl_location_limit_log_key(
     ngx_http_complex_value_t *key, ngx_uint_t log_key);
-static ngx_uint_t ngx_rl_merge_access(
+static ngx_uint_t ngx_rl_merge_server_defaults(
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
 static ngx_int_t ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data);
 static char *ngx_rl_make_shards(ngx_conf_t *cf,
     ngx_rl_shards_t *shared, ngx_rl_loc_conf_t *conf);
 static void ngx_rl_server_defaults_init(ngx_rl_server_defaults_t *defaults);
 static const char *ngx_rl_server_defaults_given(
-    ngx_rl_server_defaults_t *access);
+    ngx_rl_server_defaults_t *defaults);
 static ngx_int_t ngx_rl_server_defaults_tls(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf);
 static ngx_int_t ngx_rl_server_defaults_user(ngx_conf_t *cf,
@@ -71,7 +71,7 @@ ngx_rl_create_main_conf(ngx_conf_t *cf)
         return NULL;
     }
 
-    if (ngx_array_init(&rmcf->peers, cf->pool, 4,
+    if (ngx_array_init(&rmcf->servers, cf->pool, 4,
                        sizeof(ngx_rl_server_conf_t *))
         != NGX_OK)
     {
@@ -106,10 +106,10 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
     /*
      * set by ngx_pcalloc():
      *
-     *     conf->guards, n, enforced, shards, cost
-     *     conf->terms but the algorithm
-     *     conf->headers, limit, named, prefix, where, off
-     *     conf->access.user, password, sentinel_..., breaker
+     *     conf->limits, n, enforced, shards, cost
+     *     conf->params but the algorithm
+     *     conf->headers, limit, names, prefix, shards_conf, off
+     *     conf->defaults.user, password, sentinel_..., breaker
      *     conf->local_share, lease, silence, block
      */
 
@@ -132,9 +132,9 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
     conf->preview_cache = NGX_CONF_UNSET_MSEC;
     conf->deny_cache = NGX_CONF_UNSET_MSEC;
     conf->timeout = NGX_CONF_UNSET_MSEC;
-    conf->terms.algorithm = NGX_CONF_UNSET_UINT;
+    conf->params.algorithm = NGX_CONF_UNSET_UINT;
 
-    ngx_rl_server_defaults_init(&conf->access);
+    ngx_rl_server_defaults_init(&conf->defaults);
 
     confp = ngx_array_push(&ngx_rl_loading->confs);
     if (confp == NULL) {
@@ -237,14 +237,14 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     conf->silence |= prev->silence;
 
-    own = ngx_rl_merge_access(prev, conf);
+    own = ngx_rl_merge_server_defaults(prev, conf);
 
     rv = ngx_rl_merge_limit(cf, prev, conf);
     if (rv != NGX_CONF_OK) {
         return rv;
     }
 
-    if (conf->limit == NULL && conf->named == NULL) {
+    if (conf->limit == NULL && conf->names == NULL) {
         return NGX_CONF_OK;
     }
 
@@ -327,13 +327,13 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
     ngx_http_core_srv_conf_t  *cscf;
     ngx_http_core_loc_conf_t  *clcf;
 
-    own = ngx_rl_limit_params_set(&conf->terms);
+    own = ngx_rl_limit_params_set(&conf->params);
 
     if (!conf->off) {
-        ngx_rl_merge_limit_params(&prev->terms, &conf->terms);
+        ngx_rl_merge_limit_params(&prev->params, &conf->params);
 
-        if (conf->named == NULL) {
-            conf->named = prev->named;
+        if (conf->names == NULL) {
+            conf->names = prev->names;
         }
 
         if (!own) {
@@ -342,15 +342,15 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
         }
     }
 
-    if (conf->terms.algorithm == NGX_CONF_UNSET_UINT) {
-        conf->terms.algorithm = NGX_RL_TOKEN_BUCKET;
+    if (conf->params.algorithm == NGX_CONF_UNSET_UINT) {
+        conf->params.algorithm = NGX_RL_TOKEN_BUCKET;
     }
 
     if (!own) {
         return NGX_CONF_OK;
     }
 
-    if (!ngx_rl_limit_params_complete(&conf->terms)) {
+    if (!ngx_rl_limit_params_complete(&conf->params)) {
 
         /*
          * outside of locations, values may stand alone as defaults, unless
@@ -364,16 +364,16 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
             return NGX_CONF_OK;
         }
 
-        given = conf->terms.capacity.value ? "ratelimit_capacity"
-                : conf->terms.key ? "ratelimit_key"
-                : conf->terms.window.value ? "ratelimit_window"
-                : conf->terms.step.value ? "ratelimit_refill_interval"
+        given = conf->params.capacity.value ? "ratelimit_capacity"
+                : conf->params.key ? "ratelimit_key"
+                : conf->params.window.value ? "ratelimit_window"
+                : conf->params.interval.value ? "ratelimit_refill_interval"
                 : "ratelimit_algorithm";
 
         ngx_rl_statement_error(cf, conf, given,
                                "\"%s\" without \"%s\" in %s \"%V\": "
                                "nothing would be limited", given,
-                               conf->terms.algorithm
+                               conf->params.algorithm
                                == NGX_RL_SLIDING_WINDOW_LOG
                                ? "ratelimit_capacity" : "ratelimit_rate",
                                clcf->name.len ? "location" : "server",
@@ -392,7 +392,7 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
         return NGX_CONF_ERROR;
     }
 
-    conf->limit->terms = conf->terms;
+    conf->limit->params = conf->params;
 
     limitp = ngx_array_push(&rmcf->limits);
     if (limitp == NULL) {
@@ -409,7 +409,7 @@ static ngx_uint_t
 ngx_rl_limit_params_set(ngx_rl_limit_params_t *params)
 {
     return params->key || params->capacity.value || params->rate.value
-           || params->window.value || params->step.value
+           || params->window.value || params->interval.value
            || params->algorithm != NGX_CONF_UNSET_UINT;
 }
 
@@ -434,8 +434,8 @@ ngx_rl_merge_limit_params(ngx_rl_limit_params_t *prev,
         conf->window = prev->window;
     }
 
-    if (conf->step.value == NULL) {
-        conf->step = prev->step;
+    if (conf->interval.value == NULL) {
+        conf->interval = prev->interval;
     }
 
     ngx_conf_merge_uint_value(conf->algorithm, prev->algorithm,
@@ -455,7 +455,7 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
-    n = (conf->limit ? 1 : 0) + (conf->named ? conf->named->nelts : 0);
+    n = (conf->limit ? 1 : 0) + (conf->names ? conf->names->nelts : 0);
 
     if (n > NGX_RL_CLAIMS) {
         ngx_rl_statement_error(cf, conf, "ratelimit",
@@ -464,19 +464,21 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
         return NGX_CONF_ERROR;
     }
 
-    conf->guards = ngx_palloc(cf->pool, n * sizeof(ngx_rl_location_limit_t));
-    if (conf->guards == NULL) {
+    conf->limits = ngx_palloc(cf->pool, n * sizeof(ngx_rl_location_limit_t));
+    if (conf->limits == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    if (conf->limit && ngx_rl_guard(cf, conf, conf->limit) != NGX_OK) {
+    if (conf->limit
+        && ngx_rl_location_limit_add(cf, conf, conf->limit) != NGX_OK)
+    {
         return NGX_CONF_ERROR;
     }
 
-    if (conf->named) {
-        name = conf->named->elts;
+    if (conf->names) {
+        name = conf->names->elts;
 
-        for (i = 0; i < conf->named->nelts; i++) {
+        for (i = 0; i < conf->names->nelts; i++) {
             limit = ngx_rl_limit_find(&rmcf->limits, &name[i]);
 
             if (limit == NULL || !limit->named) {
@@ -494,7 +496,7 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
                 return NGX_CONF_ERROR;
             }
 
-            if (ngx_rl_guard(cf, conf, limit) != NGX_OK) {
+            if (ngx_rl_location_limit_add(cf, conf, limit) != NGX_OK) {
                 return NGX_CONF_ERROR;
             }
         }
@@ -507,7 +509,8 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 
 
 static ngx_int_t
-ngx_rl_guard(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit)
+ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
+    ngx_rl_limit_t *limit)
 {
     u_char                   *p;
     u_char                    text[NGX_MAX_CONF_ERRSTR];
@@ -528,10 +531,10 @@ ngx_rl_guard(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit)
 
     limit->used = 1;
 
-    ll = &conf->guards[conf->n++];
+    ll = &conf->limits[conf->n++];
     ll->limit = limit;
 
-    ll->log_key = ngx_rl_location_limit_log_key(limit->terms.key,
+    ll->log_key = ngx_rl_location_limit_log_key(limit->params.key,
                                                 conf->log_key);
 
     if (!limit->dry_run && !conf->dry_run && !conf->preview) {
@@ -549,8 +552,8 @@ ngx_rl_guard(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit)
 
     /* what is in braces says where a key of a cluster lives */
 
-    ll->braces = conf->where
-                    && conf->where->kind == NGX_RL_CLUSTER;
+    ll->braces = conf->shards_conf
+                    && conf->shards_conf->kind == NGX_RL_CLUSTER;
 
     if (ll->braces) {
 
@@ -631,7 +634,7 @@ ngx_rl_location_limit_log_key(ngx_http_complex_value_t *key, ngx_uint_t log_key)
 /* whether this level says anything about the shards */
 
 static ngx_uint_t
-ngx_rl_merge_access(ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
+ngx_rl_merge_server_defaults(ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
 {
     ngx_uint_t                own;
     ngx_rl_server_defaults_t  unset;
@@ -639,34 +642,34 @@ ngx_rl_merge_access(ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
     ngx_memzero(&unset, sizeof(ngx_rl_server_defaults_t));
     ngx_rl_server_defaults_init(&unset);
 
-    own = conf->where
-          || ngx_memcmp(&conf->access, &unset, sizeof(ngx_rl_server_defaults_t))
-             != 0;
+    own = conf->shards_conf
+          || ngx_memcmp(&conf->defaults, &unset, sizeof(unset)) != 0;
 
-    if (conf->where == NULL) {
-        conf->where = prev->where;
+    if (conf->shards_conf == NULL) {
+        conf->shards_conf = prev->shards_conf;
     }
 
-    ngx_conf_merge_str_value(conf->access.user, prev->access.user, "");
-    ngx_conf_merge_str_value(conf->access.password, prev->access.password, "");
-    ngx_conf_merge_value(conf->access.database, prev->access.database, 0);
-    ngx_conf_merge_msec_value(conf->access.connect_timeout,
-                              prev->access.connect_timeout, 100);
-    ngx_conf_merge_str_value(conf->access.sentinel_user,
-                             prev->access.sentinel_user, "");
-    ngx_conf_merge_str_value(conf->access.sentinel_password,
-                             prev->access.sentinel_password, "");
-    ngx_conf_merge_ptr_value(conf->access.networks, prev->access.networks,
+    ngx_conf_merge_str_value(conf->defaults.user, prev->defaults.user, "");
+    ngx_conf_merge_str_value(conf->defaults.password,
+                             prev->defaults.password, "");
+    ngx_conf_merge_value(conf->defaults.database, prev->defaults.database, 0);
+    ngx_conf_merge_msec_value(conf->defaults.connect_timeout,
+                              prev->defaults.connect_timeout, 100);
+    ngx_conf_merge_str_value(conf->defaults.sentinel_user,
+                             prev->defaults.sentinel_user, "");
+    ngx_conf_merge_str_value(conf->defaults.sentinel_password,
+                             prev->defaults.sentinel_password, "");
+    ngx_conf_merge_ptr_value(conf->defaults.networks, prev->defaults.networks,
                              NULL);
 
-    ngx_rl_tls_conf_merge(&prev->access.tls, &conf->access.tls);
+    ngx_rl_tls_conf_merge(&prev->defaults.tls, &conf->defaults.tls);
 
-    if (conf->access.breaker.failures == 0) {
-        conf->access.breaker = prev->access.breaker;
+    if (conf->defaults.breaker.failures == 0) {
+        conf->defaults.breaker = prev->defaults.breaker;
     }
 
-    if (conf->access.breaker.failures == 0) {
-        conf->access.breaker = ngx_rl_breaker_default;
+    if (conf->defaults.breaker.failures == 0) {
+        conf->defaults.breaker = ngx_rl_breaker_default;
     }
 
     return own;
@@ -694,9 +697,9 @@ ngx_rl_make_shards(ngx_conf_t *cf,
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
-    if (conf->where == NULL) {
+    if (conf->shards_conf == NULL) {
 
-        given = ngx_rl_server_defaults_given(&conf->access);
+        given = ngx_rl_server_defaults_given(&conf->defaults);
 
         if (given) {
             ngx_rl_statement_error(cf, conf, given,
@@ -710,32 +713,33 @@ ngx_rl_make_shards(ngx_conf_t *cf,
     }
 
     if (ngx_rl_server_defaults_user(cf, conf, "ratelimit_redis_user",
-                                    &conf->access.user, &conf->access.password)
+                                    &conf->defaults.user,
+                                    &conf->defaults.password)
         != NGX_OK
         || ngx_rl_server_defaults_user(cf, conf, "ratelimit_sentinel_user",
-                                       &conf->access.sentinel_user,
-                                       &conf->access.sentinel_password)
+                                       &conf->defaults.sentinel_user,
+                                       &conf->defaults.sentinel_password)
         != NGX_OK
         || ngx_rl_server_defaults_tls(cf, conf) != NGX_OK)
     {
         return NGX_CONF_ERROR;
     }
 
-    if (conf->where->kind == NGX_RL_CLUSTER && conf->access.database) {
+    if (conf->shards_conf->kind == NGX_RL_CLUSTER && conf->defaults.database) {
         ngx_rl_statement_error(cf, conf, "ratelimit_redis_database",
                                "\"ratelimit_redis_database\" %i with "
                                "\"ratelimit_shards cluster\": a cluster has no "
-                               "databases", conf->access.database);
+                               "databases", conf->defaults.database);
         return NGX_CONF_ERROR;
     }
 
-    conf->access.prefix = conf->prefix;
+    conf->defaults.prefix = conf->prefix;
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 
     if (clcf->resolver->connections.nelts) {
-        conf->access.resolver = clcf->resolver;
-        conf->access.resolver_timeout = clcf->resolver_timeout;
+        conf->defaults.resolver = clcf->resolver;
+        conf->defaults.resolver_timeout = clcf->resolver_timeout;
     }
 
     /* errors of the servers are shown there */
@@ -743,8 +747,8 @@ ngx_rl_make_shards(ngx_conf_t *cf,
     saved = cf->conf_file;
     ngx_rl_statement_set(cf, conf, "ratelimit_shards", &file);
 
-    conf->shards = ngx_rl_shards_create(cf, conf->where, &conf->access,
-                                        &rmcf->peers);
+    conf->shards = ngx_rl_shards_create(cf, conf->shards_conf, &conf->defaults,
+                                        &rmcf->servers);
     cf->conf_file = saved;
 
     if (conf->shards == NULL) {
@@ -758,16 +762,16 @@ ngx_rl_make_shards(ngx_conf_t *cf,
 /* what is of no use without shards, or NULL; the name of a directive */
 
 static const char *
-ngx_rl_server_defaults_given(ngx_rl_server_defaults_t *access)
+ngx_rl_server_defaults_given(ngx_rl_server_defaults_t *defaults)
 {
-    return access->password.len ? "ratelimit_redis_password"
-           : access->user.len ? "ratelimit_redis_user"
-           : access->database ? "ratelimit_redis_database"
-           : access->sentinel_password.len ? "ratelimit_sentinel_password"
-           : access->sentinel_user.len ? "ratelimit_sentinel_user"
-           : access->networks ? "ratelimit_redis_networks"
-           : access->tls.enable == 1 ? "ratelimit_redis_ssl"
-           : ngx_rl_tls_conf_given(&access->tls);
+    return defaults->password.len ? "ratelimit_redis_password"
+           : defaults->user.len ? "ratelimit_redis_user"
+           : defaults->database ? "ratelimit_redis_database"
+           : defaults->sentinel_password.len ? "ratelimit_sentinel_password"
+           : defaults->sentinel_user.len ? "ratelimit_sentinel_user"
+           : defaults->networks ? "ratelimit_redis_networks"
+           : defaults->tls.enable == 1 ? "ratelimit_redis_ssl"
+           : ngx_rl_tls_conf_given(&defaults->tls);
 }
 
 
@@ -780,15 +784,15 @@ ngx_rl_server_defaults_tls(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
     const char    *given;
     ngx_rl_url_t  *url;
 
-    given = ngx_rl_tls_conf_given(&conf->access.tls);
+    given = ngx_rl_tls_conf_given(&conf->defaults.tls);
 
-    if (given == NULL || conf->access.tls.enable != NGX_CONF_UNSET) {
+    if (given == NULL || conf->defaults.tls.enable != NGX_CONF_UNSET) {
         return NGX_OK;
     }
 
-    url = conf->where->addresses.elts;
+    url = conf->shards_conf->addresses.elts;
 
-    for (i = 0; i < conf->where->addresses.nelts; i++) {
+    for (i = 0; i < conf->shards_conf->addresses.nelts; i++) {
         if (url[i].tls) {
             return NGX_OK;
         }
@@ -871,5 +875,5 @@ ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data)
         }
     }
 
-    return ngx_rl_server_confs_attach(zone, rmcf->stats, &rmcf->peers);
+    return ngx_rl_server_confs_attach(zone, rmcf->stats, &rmcf->servers);
 }

@@ -53,17 +53,17 @@
 
 
 typedef struct {
-    ngx_array_t          peers;   /* ..._peer_t *, all of them */
-    ngx_array_t          limits;  /* ..._limit_t *, all */
+    ngx_array_t          servers;  /* ngx_rl_server_conf_t *, all */
+    ngx_array_t          limits;   /* ngx_rl_limit_t *, all */
     size_t               zone_size;
-    ngx_rl_zone_t       *zone;    /* NULL: nobody needs it */
-    ngx_rl_stats_t      *stats;   /* shared memory */
-    unsigned             used:1;  /* somebody does */
+    ngx_rl_zone_t       *zone;     /* NULL: nobody needs it */
+    ngx_rl_stats_t      *stats;    /* shared memory */
+    unsigned             used:1;   /* somebody does */
 
     /* for messages, while the configuration is loaded */
 
-    ngx_array_t          confs;   /* ..._loc_conf_t *, all */
-    ngx_rl_statement_t  *text;    /* NULL: not known */
+    ngx_array_t          confs;    /* ngx_rl_loc_conf_t *, all */
+    ngx_rl_statement_t  *text;     /* NULL: not known */
     unsigned             scanned:1;
 } ngx_rl_main_conf_t;
 
@@ -78,7 +78,7 @@ typedef struct {
 } ngx_rl_lease_conf_t;
 
 
-/* a limit that guards a place */
+/* a limit that applies to a location */
 
 typedef struct {
     ngx_rl_limit_t  *limit;
@@ -89,7 +89,7 @@ typedef struct {
 
 
 typedef struct {
-    ngx_rl_location_limit_t  *guards;
+    ngx_rl_location_limit_t  *limits;
     ngx_uint_t                n;            /* 0: not limited here */
     ngx_uint_t                enforced;     /* how many can reject */
     ngx_rl_shards_t          *shards;       /* NULL: lives here */
@@ -113,14 +113,14 @@ typedef struct {
     ngx_rl_lease_conf_t       lease;
     ngx_msec_t                timeout;
 
-    /* as written; guards and shards are made of these */
+    /* as written; limits and shards are made of these */
 
-    ngx_rl_limit_params_t     terms;
-    ngx_rl_limit_t           *limit;        /* made of the terms */
-    ngx_array_t              *named;        /* ngx_str_t, names */
+    ngx_rl_limit_params_t     params;
+    ngx_rl_limit_t           *limit;        /* made of params */
+    ngx_array_t              *names;        /* ngx_str_t, of limits */
     ngx_str_t                 prefix;
-    ngx_rl_shards_conf_t     *where;        /* shards */
-    ngx_rl_server_defaults_t  access;
+    ngx_rl_shards_conf_t     *shards_conf;
+    ngx_rl_server_defaults_t  defaults;     /* of servers */
     unsigned                  off:1;        /* nothing inherited */
 
     /* for messages, while the configuration is loaded */

@@ -18,7 +18,7 @@
 #define NGX_RL_ALLOWED_LEN   512        /* of an error message */
 
 
-static char *ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *named);
+static char *ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *names);
 static char *ngx_rl_directive_choice(ngx_conf_t *cf,
     ngx_str_t *word, ngx_conf_enum_t *e, ngx_uint_t *np);
 
@@ -28,13 +28,13 @@ ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_rl_loc_conf_t  *rlcf = conf;
 
-    if (rlcf->where) {
+    if (rlcf->shards_conf) {
         return "is duplicate";
     }
 
-    rlcf->where = ngx_rl_shards_conf_parse(cf);
+    rlcf->shards_conf = ngx_rl_shards_conf_parse(cf);
 
-    return rlcf->where ? NGX_CONF_OK : NGX_CONF_ERROR;
+    return rlcf->shards_conf ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
@@ -59,8 +59,8 @@ ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if (rlcf->named || rlcf->off) {
-        return ngx_rl_directive_twice(cf, rlcf->named);
+    if (rlcf->names || rlcf->off) {
+        return ngx_rl_directive_twice(cf, rlcf->names);
     }
 
     if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
@@ -68,9 +68,9 @@ ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    rlcf->named = ngx_array_create(cf->pool, cf->args->nelts - 1,
+    rlcf->names = ngx_array_create(cf->pool, cf->args->nelts - 1,
                                    sizeof(ngx_str_t));
-    if (rlcf->named == NULL) {
+    if (rlcf->names == NULL) {
         return NGX_CONF_ERROR;
     }
 
@@ -92,7 +92,7 @@ ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             return NGX_CONF_ERROR;
         }
 
-        name = ngx_array_push(rlcf->named);
+        name = ngx_array_push(rlcf->names);
         if (name == NULL) {
             return NGX_CONF_ERROR;
         }
@@ -107,7 +107,7 @@ ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 /* two lines that are meant as one, most likely: says how that is written */
 
 static char *
-ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *named)
+ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *names)
 {
     u_char     *p, *last;
     u_char      list[NGX_RL_ALLOWED_LEN];
@@ -116,7 +116,7 @@ ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *named)
 
     value = cf->args->elts;
 
-    if (named == NULL || ngx_strcmp(value[1].data, "off") == 0) {
+    if (names == NULL || ngx_strcmp(value[1].data, "off") == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "duplicate \"%V\" with \"off\": a place has "
                            "either a list of limits or \"off\"", &value[0]);
@@ -125,9 +125,9 @@ ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *named)
 
     p = list;
     last = list + NGX_RL_ALLOWED_LEN;
-    name = named->elts;
+    name = names->elts;
 
-    for (i = 0; i < named->nelts; i++) {
+    for (i = 0; i < names->nelts; i++) {
         p = ngx_slprintf(p, last, " %V", &name[i]);
     }
 
@@ -561,7 +561,7 @@ ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
           100, 3600000, "a time from 100ms to 1h, for example \"10s\"" }
     };
 
-    breaker = &rlcf->access.breaker;
+    breaker = &rlcf->defaults.breaker;
 
     if (breaker->failures) {
         return "is duplicate";
@@ -824,26 +824,26 @@ ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_uint_t   i;
     ngx_cidr_t  *cidr;
 
-    if (rlcf->access.networks != NGX_CONF_UNSET_PTR) {
+    if (rlcf->defaults.networks != NGX_CONF_UNSET_PTR) {
         return "is duplicate";
     }
 
     value = cf->args->elts;
 
     if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
-        rlcf->access.networks = NULL;
+        rlcf->defaults.networks = NULL;
         return NGX_CONF_OK;
     }
 
-    rlcf->access.networks = ngx_array_create(cf->pool, cf->args->nelts - 1,
-                                             sizeof(ngx_cidr_t));
-    if (rlcf->access.networks == NULL) {
+    rlcf->defaults.networks = ngx_array_create(cf->pool, cf->args->nelts - 1,
+                                               sizeof(ngx_cidr_t));
+    if (rlcf->defaults.networks == NULL) {
         return NGX_CONF_ERROR;
     }
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        cidr = ngx_array_push(rlcf->access.networks);
+        cidr = ngx_array_push(rlcf->defaults.networks);
         if (cidr == NULL) {
             return NGX_CONF_ERROR;
         }
@@ -880,15 +880,15 @@ ngx_rl_directive_ssl_passwords(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     ngx_str_t  *value;
 
-    if (rlcf->access.tls.passwords) {
+    if (rlcf->defaults.tls.passwords) {
         return "is duplicate";
     }
 
     value = cf->args->elts;
 
-    rlcf->access.tls.passwords = ngx_rl_tls_passwords(cf, &value[1]);
+    rlcf->defaults.tls.passwords = ngx_rl_tls_passwords(cf, &value[1]);
 
-    if (rlcf->access.tls.passwords == NULL) {
+    if (rlcf->defaults.tls.passwords == NULL) {
 
         /* what is wrong was logged without the directive */
 

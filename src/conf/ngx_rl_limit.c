@@ -24,19 +24,19 @@ static struct {
 } ngx_rl_limit_params[] = {
 
     { ngx_string("capacity"), NGX_RL_CAPACITY,
-      offsetof(ngx_rl_limit_t, terms.capacity) },
+      offsetof(ngx_rl_limit_t, params.capacity) },
 
     { ngx_string("rate"), NGX_RL_RATE,
-      offsetof(ngx_rl_limit_t, terms.rate) },
+      offsetof(ngx_rl_limit_t, params.rate) },
 
     { ngx_string("cost"), NGX_RL_COST,
       offsetof(ngx_rl_limit_t, cost) },
 
     { ngx_string("window"), NGX_RL_WINDOW,
-      offsetof(ngx_rl_limit_t, terms.window) },
+      offsetof(ngx_rl_limit_t, params.window) },
 
     { ngx_string("refill_interval"), NGX_RL_INTERVAL,
-      offsetof(ngx_rl_limit_t, terms.step) },
+      offsetof(ngx_rl_limit_t, params.interval) },
 
     { ngx_null_string, 0, 0 }
 };
@@ -152,7 +152,7 @@ ngx_rl_limit_check(ngx_rl_limit_t *limit,
     const char             *err;
     ngx_rl_limit_params_t  *params;
 
-    params = &limit->terms;
+    params = &limit->params;
     last = error->data + error->len;
 
     if (params->capacity.value) {
@@ -350,7 +350,7 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
 
     limit->name = value[1];
     limit->named = 1;
-    limit->terms.algorithm = NGX_CONF_UNSET_UINT;
+    limit->params.algorithm = NGX_CONF_UNSET_UINT;
 
     for (i = 2; i < cf->args->nelts; i++) {
         if (ngx_rl_limit_param(cf, limit, &value[i]) != NGX_OK) {
@@ -358,12 +358,12 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
         }
     }
 
-    ngx_conf_init_uint_value(limit->terms.algorithm, NGX_RL_TOKEN_BUCKET);
+    ngx_conf_init_uint_value(limit->params.algorithm, NGX_RL_TOKEN_BUCKET);
 
-    window = (limit->terms.algorithm == NGX_RL_SLIDING_WINDOW_LOG);
+    window = (limit->params.algorithm == NGX_RL_SLIDING_WINDOW_LOG);
 
-    if (window ? (limit->terms.rate.value || limit->terms.step.value)
-        : limit->terms.window.value != NULL)
+    if (window ? (limit->params.rate.value || limit->params.interval.value)
+        : limit->params.window.value != NULL)
     {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "%s no meaning in \"%V\" \"%V\", which is a %s",
@@ -375,7 +375,8 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
         return NGX_CONF_ERROR;
     }
 
-    if (limit->terms.algorithm == NGX_RL_GCRA && limit->terms.step.value) {
+    if (limit->params.algorithm == NGX_RL_GCRA && limit->params.interval.value)
+    {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "\"refill_interval=\" has no meaning in \"%V\" "
                            "\"%V\", which is \"algorithm=gcra\"",
@@ -383,7 +384,7 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
         return NGX_CONF_ERROR;
     }
 
-    if (!ngx_rl_limit_params_complete(&limit->terms)) {
+    if (!ngx_rl_limit_params_complete(&limit->params)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "no \"%s=\" in \"%V\" \"%V\"",
                            window ? "capacity" : "rate", &value[0], &value[1]);
@@ -444,7 +445,7 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
 
     if (name.len == 3 && ngx_strncmp(name.data, "key", 3) == 0) {
 
-        if (limit->terms.key) {
+        if (limit->params.key) {
             goto duplicate;
         }
 
@@ -455,9 +456,9 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
             return NGX_ERROR;
         }
 
-        limit->terms.key = ngx_palloc(cf->pool,
-                                      sizeof(ngx_http_complex_value_t));
-        if (limit->terms.key == NULL) {
+        limit->params.key = ngx_palloc(cf->pool,
+                                       sizeof(ngx_http_complex_value_t));
+        if (limit->params.key == NULL) {
             return NGX_ERROR;
         }
 
@@ -465,21 +466,21 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
 
         ccv.cf = cf;
         ccv.value = &text;
-        ccv.complex_value = limit->terms.key;
+        ccv.complex_value = limit->params.key;
 
         return ngx_http_compile_complex_value(&ccv);
     }
 
     if (name.len == 9 && ngx_strncmp(name.data, "algorithm", 9) == 0) {
 
-        if (limit->terms.algorithm != NGX_CONF_UNSET_UINT) {
+        if (limit->params.algorithm != NGX_CONF_UNSET_UINT) {
             goto duplicate;
         }
 
         for (e = ngx_rl_algorithms; e->name.len; e++) {
 
             if (ngx_rl_str_equal(&e->name, &text)) {
-                limit->terms.algorithm = e->value;
+                limit->params.algorithm = e->value;
                 return NGX_OK;
             }
         }

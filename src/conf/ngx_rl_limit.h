@@ -51,14 +51,14 @@ typedef struct {
     ngx_rl_param_t             capacity;  /* not set: the rate's count */
     ngx_rl_param_t             rate;
     ngx_rl_param_t             window;
-    ngx_rl_param_t             step;
+    ngx_rl_param_t             interval;
     ngx_uint_t                 algorithm;
 } ngx_rl_limit_params_t;
 
 
 typedef struct {
     ngx_str_t              name;
-    ngx_rl_limit_params_t  terms;
+    ngx_rl_limit_params_t  params;
     ngx_rl_param_t         cost;       /* not set: the location's */
     ngx_rl_limit_stats_t  *stats;      /* shared memory */
     ngx_rl_statement_t    *statement;  /* while it is loaded */

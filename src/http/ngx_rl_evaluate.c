@@ -94,13 +94,14 @@ ngx_rl_evaluate_key(ngx_http_request_t *r,
     key = &claims->key;
     prefix = &ll->key_prefix;
 
-    if (ll->limit->terms.key == NULL) {
+    if (ll->limit->params.key == NULL) {
 
         if (ngx_rl_client_net(r, key) != NGX_OK) {
             return NGX_ERROR;
         }
 
-    } else if (ngx_http_complex_value(r, ll->limit->terms.key, key) != NGX_OK) {
+    } else if (ngx_http_complex_value(r, ll->limit->params.key, key) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -230,7 +231,7 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     ngx_rl_limit_params_t     *params;
     ngx_http_complex_value_t  *value;
 
-    params = &claims->limit->terms;
+    params = &claims->limit->params;
     bucket = &claims->claim.bucket;
 
     bucket->algorithm = params->algorithm;
@@ -246,7 +247,7 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
         rc = NGX_OK;
 
         if (bucket->algorithm == NGX_RL_TOKEN_BUCKET) {
-            rc = ngx_rl_evaluate_param(r, claims, &params->step,
+            rc = ngx_rl_evaluate_param(r, claims, &params->interval,
                                        NGX_RL_INTERVAL, &bucket->step);
         }
 

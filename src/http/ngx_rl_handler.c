@@ -266,7 +266,7 @@ ngx_rl_ask(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 
     for (i = 0; i < conf->n; i++) {
 
-        rc = ngx_rl_evaluate(r, conf, &conf->guards[i], &claims[i]);
+        rc = ngx_rl_evaluate(r, conf, &conf->limits[i], &claims[i]);
 
         if (rc == NGX_ERROR) {
             return NGX_ERROR;
@@ -987,7 +987,7 @@ ngx_rl_log(ngx_http_request_t *r, ngx_rl_ctx_t *ctx,
         return;
     }
 
-    len = ngx_rl_log_key(key, &ctx->conf->guards[claims
+    len = ngx_rl_log_key(key, &ctx->conf->limits[claims
                          - ctx->claims], &claims->key);
 
     switch (d->outcome) {

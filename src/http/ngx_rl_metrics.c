@@ -398,9 +398,9 @@ ngx_rl_metrics_find(ngx_rl_metrics_t *m, ngx_rl_zone_usage_t *usage)
                            limit[i]->stats);
     }
 
-    conf = m->rmcf->peers.elts;
+    conf = m->rmcf->servers.elts;
 
-    for (i = 0; i < m->rmcf->peers.nelts; i++) {
+    for (i = 0; i < m->rmcf->servers.nelts; i++) {
 
         if (conf[i]->kind == NGX_RL_CLUSTER) {
             ngx_rl_metrics_nodes(m, conf[i]);
@@ -509,7 +509,7 @@ ngx_rl_metrics_family(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
     ngx_rl_subject_t  *subject;
 
     if ((family->of == NGX_RL_OF_LIMITS && m->rmcf->limits.nelts == 0)
-        || (family->of == NGX_RL_OF_SERVERS && m->rmcf->peers.nelts == 0))
+        || (family->of == NGX_RL_OF_SERVERS && m->rmcf->servers.nelts == 0))
     {
         return;
     }
@@ -635,7 +635,7 @@ ngx_rl_metrics_decision_expected(ngx_rl_metrics_t *m, ngx_uint_t decision,
         return 0;
     }
 
-    shards = m->rmcf->peers.nelts;
+    shards = m->rmcf->servers.nelts;
 
     switch (source) {
 
@@ -664,7 +664,7 @@ ngx_rl_metrics_preview_expected(ngx_rl_metrics_t *m, ngx_uint_t source,
     ngx_uint_t none)
 {
     return source == NGX_RL_SOURCE_LOCAL
-           || (m->rmcf->peers.nelts
+           || (m->rmcf->servers.nelts
                && (source == NGX_RL_SOURCE_REDIS
                    || source == NGX_RL_SOURCE_CACHE));
 }
@@ -769,7 +769,7 @@ ngx_rl_metrics_addresses(ngx_rl_metrics_t *m)
 
     static const char  name[] = "nginx_ratelimit_shard_node";
 
-    if (m->rmcf->peers.nelts == 0 || m->x.failed) {
+    if (m->rmcf->servers.nelts == 0 || m->x.failed) {
         return;
     }
 

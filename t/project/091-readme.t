@@ -197,11 +197,11 @@ sub directives {
         if (!defined $field) {
             my ($short) = $name =~ /^ratelimit_(?:redis_)?(\w+)/;
             ($field) = grep { exists $default{$_} }
-                       defined $short ? ($short, "access.$short",
+                       defined $short ? ($short, "defaults.$short",
                                          "${short}_size") : ();
 
         } else {
-            $field =~ s/^terms\.//;
+            $field =~ s/^params\.//;
         }
 
         my $words = $enum{ $post =~ s/^&//r };
