@@ -1,0 +1,354 @@
+
+/*
+ * A limit is enforced, in a dry run, or looked at by a preview.  With its mode,
+ * its answer, and whether the server failed to give one, a table has what came
+ * of the claim.
+ *
+ * The request has one decision.  It is that of the limit that is shown: of the
+ * enforced ones that reject, the one with the longest wait, or else the one
+ * with the least left.  Limits in a dry run are shown only where nothing is to
+ * be said about enforced ones.  If there was no answer about some limit, the
+ * decision says so, unless another limit rejects the request anyway.
+ */
+
+
+#include <string.h>
+
+#include "pure/ngx_rl_policy.h"
+
+
+typedef enum {
+    NGX_RL_MODE_ENFORCED = 0,
+    NGX_RL_MODE_DRY_RUN,
+    NGX_RL_MODE_PREVIEW
+} ngx_rl_mode_e;
+
+
+/* picks one of the claims: the best that fits, and the first of equals */
+
+typedef struct {
+    int  (*fits)(const ngx_rl_decision_t *d);
+    int  (*better)(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b);
+} ngx_rl_pick_t;
+
+
+static void ngx_rl_policy_outcome(const ngx_rl_policy_t *policy,
+    ngx_rl_claim_t *claim);
+static size_t ngx_rl_policy_shown(ngx_rl_claim_t *const *claims, size_t n,
+    size_t failed);
+static size_t ngx_rl_policy_failed(ngx_rl_claim_t *const *claims, size_t n);
+static int ngx_rl_policy_closes(const ngx_rl_policy_t *policy,
+    const ngx_rl_claim_t *failed);
+static unsigned ngx_rl_policy_all_shadow(ngx_rl_claim_t *const *claims,
+    size_t n);
+static size_t ngx_rl_policy_pick(const ngx_rl_pick_t *pick, unsigned shadow,
+    ngx_rl_claim_t *const *claims, size_t n);
+static int ngx_rl_fits_rejected(const ngx_rl_decision_t *d);
+static int ngx_rl_fits_decided(const ngx_rl_decision_t *d);
+static int ngx_rl_fits_failed(const ngx_rl_decision_t *d);
+static int ngx_rl_better_wait(const ngx_rl_decision_t *a,
+    const ngx_rl_decision_t *b);
+static int ngx_rl_better_open(const ngx_rl_decision_t *a,
+    const ngx_rl_decision_t *b);
+
+
+/* what came of a claim; by failure, answer and mode */
+
+static const ngx_rl_outcome_e  ngx_rl_policy_outcomes[2][3][3] = {
+
+    /* enforced, in a dry run, in a preview */
+
+    { { NGX_RL_SKIPPED, NGX_RL_SKIPPED, NGX_RL_SKIPPED },  /* no answer */
+      { NGX_RL_PASSED, NGX_RL_PASSED, NGX_RL_PASSED },
+      { NGX_RL_REJECTED, NGX_RL_REJECTED_DRY_RUN, NGX_RL_PASSED } },
+
+    /* the server failed: if there is an answer, it is this machine's */
+
+    { { NGX_RL_DEGRADED, NGX_RL_DEGRADED, NGX_RL_DEGRADED },
+      { NGX_RL_DEGRADED, NGX_RL_DEGRADED, NGX_RL_DEGRADED },
+      { NGX_RL_REJECTED, NGX_RL_REJECTED_DRY_RUN, NGX_RL_DEGRADED } }
+};
+
+
+/* of the limits that reject, or would, the one with the longest wait */
+static const ngx_rl_pick_t  ngx_rl_pick_rejected = {
+    ngx_rl_fits_rejected, ngx_rl_better_wait
+};
+
+/* of the limits that were decided, the one with the least left */
+static const ngx_rl_pick_t  ngx_rl_pick_tightest = {
+    ngx_rl_fits_decided, ngx_rl_tighter
+};
+
+/* of the limits without an answer, one that was not decided here either */
+static const ngx_rl_pick_t  ngx_rl_pick_failed = {
+    ngx_rl_fits_failed, ngx_rl_better_open
+};
+
+
+/* which limit is shown: the first of these that there is */
+
+static const struct {
+    const ngx_rl_pick_t  *pick;
+    unsigned              shadow;
+} ngx_rl_policy_order[] = {
+    { &ngx_rl_pick_rejected, 0 },
+    { &ngx_rl_pick_tightest, 0 },
+    { &ngx_rl_pick_rejected, 1 },
+    { &ngx_rl_pick_tightest, 1 }
+};
+
+
+int
+ngx_rl_policy_ends(const ngx_rl_policy_t *policy,
+    ngx_rl_claim_t *const *claims, size_t n)
+{
+    size_t  failed;
+
+    if (policy->preview) {
+        return 0;
+    }
+
+    if (ngx_rl_policy_pick(&ngx_rl_pick_rejected, 0, claims, n) != n) {
+        return 1;
+    }
+
+    failed = ngx_rl_policy_failed(claims, n);
+
+    return failed != n && ngx_rl_policy_closes(policy, claims[failed]);
+}
+
+
+int
+ngx_rl_policy_final(const ngx_rl_policy_t *policy,
+    ngx_rl_claim_t *const *claims, size_t n)
+{
+    return !policy->preview && !ngx_rl_policy_all_shadow(claims, n);
+}
+
+
+size_t
+ngx_rl_policy_decide(const ngx_rl_policy_t *policy, ngx_rl_claim_t **claims,
+    size_t n, ngx_rl_decision_t *d)
+{
+    size_t              i, failed, shown;
+    ngx_rl_decision_t  *f;
+
+    for (i = 0; i < n; i++) {
+        ngx_rl_policy_outcome(policy, claims[i]);
+    }
+
+    failed = ngx_rl_policy_failed(claims, n);
+    shown = ngx_rl_policy_shown(claims, n, failed);
+
+    memset(d, 0, sizeof(ngx_rl_decision_t));
+
+    if (shown != n) {
+        *d = claims[shown]->decision;
+    }
+
+    if (failed == n || d->outcome == NGX_RL_REJECTED) {
+        return (shown != n) ? shown : 0;
+    }
+
+    f = &claims[failed]->decision;
+
+    if (ngx_rl_policy_closes(policy, claims[failed])) {
+        f->source = NGX_RL_SOURCE_CLOSED;
+
+        memset(d, 0, sizeof(ngx_rl_decision_t));
+        d->outcome = NGX_RL_DEGRADED;
+        d->retry_after = 1;
+
+    } else if (d->outcome != NGX_RL_REJECTED_DRY_RUN) {
+        d->outcome = NGX_RL_DEGRADED;
+        d->retry_after = 0;
+    }
+
+    d->source = f->source;
+    d->failure = f->failure;
+
+    return d->limit ? shown : failed;
+}
+
+
+int
+ngx_rl_policy_rejects(const ngx_rl_decision_t *d)
+{
+    return d->outcome == NGX_RL_REJECTED || d->source == NGX_RL_SOURCE_CLOSED;
+}
+
+
+int
+ngx_rl_policy_counts(const ngx_rl_decision_t *d, const ngx_rl_claim_t *claim)
+{
+    switch (claim->decision.outcome) {
+
+    case NGX_RL_SKIPPED:
+        return claim->len == 0;
+
+    case NGX_RL_PASSED:
+    case NGX_RL_DEGRADED:
+        return claim->decision.source == NGX_RL_SOURCE_CLOSED
+               || !ngx_rl_policy_rejects(d);
+
+    default: /* rejected, also in a dry run */
+        return 1;
+    }
+}
+
+
+static void
+ngx_rl_policy_outcome(const ngx_rl_policy_t *policy, ngx_rl_claim_t *claim)
+{
+    int                 failed;
+    ngx_rl_mode_e       mode;
+    ngx_rl_decision_t  *d;
+
+    d = &claim->decision;
+    failed = (d->failure != NGX_RL_OK);
+
+    if (policy->preview) {
+        mode = NGX_RL_MODE_PREVIEW;
+        d->retry_after = 0;
+
+    } else {
+        mode = claim->shadow ? NGX_RL_MODE_DRY_RUN : NGX_RL_MODE_ENFORCED;
+    }
+
+    d->outcome = ngx_rl_policy_outcomes[failed][d->outcome][mode];
+
+    if (failed && d->source == NGX_RL_SOURCE_NONE) {
+        d->source = NGX_RL_SOURCE_OPEN;
+    }
+}
+
+
+/* n if nothing is to be shown */
+
+static size_t
+ngx_rl_policy_shown(ngx_rl_claim_t *const *claims, size_t n, size_t failed)
+{
+    size_t  i, k;
+
+    for (i = 0; i < sizeof(ngx_rl_policy_order)
+         / sizeof(ngx_rl_policy_order[0]); i++)
+    {
+        /* nothing is known of those that are enforced: no numbers of others */
+
+        if (ngx_rl_policy_order[i].shadow && failed != n
+            && !claims[failed]->shadow)
+        {
+            break;
+        }
+
+        k = ngx_rl_policy_pick(ngx_rl_policy_order[i].pick,
+                               ngx_rl_policy_order[i].shadow, claims, n);
+        if (k != n) {
+            return k;
+        }
+    }
+
+    return n;
+}
+
+
+/*
+ * A limit that its server said nothing about, n if there is none; one in a dry
+ * run does not matter beside those that are enforced
+ */
+
+static size_t
+ngx_rl_policy_failed(ngx_rl_claim_t *const *claims, size_t n)
+{
+    return ngx_rl_policy_pick(&ngx_rl_pick_failed,
+                              ngx_rl_policy_all_shadow(claims, n), claims, n);
+}
+
+
+/* whether such a failure ends the request */
+
+static int
+ngx_rl_policy_closes(const ngx_rl_policy_t *policy,
+    const ngx_rl_claim_t *failed)
+{
+    return policy->closed && !policy->preview && !failed->shadow;
+}
+
+
+/* whether no limit that has a key is enforced */
+
+static unsigned
+ngx_rl_policy_all_shadow(ngx_rl_claim_t *const *claims, size_t n)
+{
+    size_t  i;
+
+    for (i = 0; i < n; i++) {
+        if (claims[i]->len && !claims[i]->shadow) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+/* n if none fits */
+
+static size_t
+ngx_rl_policy_pick(const ngx_rl_pick_t *pick, unsigned shadow,
+    ngx_rl_claim_t *const *claims, size_t n)
+{
+    size_t              i, best;
+    ngx_rl_decision_t  *d;
+
+    best = n;
+
+    for (i = 0; i < n; i++) {
+        d = &claims[i]->decision;
+
+        if (claims[i]->shadow == shadow && pick->fits(d)
+            && (best == n || pick->better(d, &claims[best]->decision)))
+        {
+            best = i;
+        }
+    }
+
+    return best;
+}
+
+
+static int
+ngx_rl_fits_rejected(const ngx_rl_decision_t *d)
+{
+    return d->outcome == NGX_RL_REJECTED
+           || d->outcome == NGX_RL_REJECTED_DRY_RUN;
+}
+
+
+static int
+ngx_rl_fits_decided(const ngx_rl_decision_t *d)
+{
+    return d->limit != 0;
+}
+
+
+static int
+ngx_rl_fits_failed(const ngx_rl_decision_t *d)
+{
+    return d->failure != NGX_RL_OK;
+}
+
+
+static int
+ngx_rl_better_wait(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b)
+{
+    return a->retry_after > b->retry_after;
+}
+
+
+static int
+ngx_rl_better_open(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b)
+{
+    return a->source != NGX_RL_SOURCE_LOCAL && b->source == NGX_RL_SOURCE_LOCAL;
+}
