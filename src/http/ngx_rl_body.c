@@ -67,7 +67,7 @@ ngx_rl_body_json(ngx_http_request_t *r, ngx_rl_ctx_t *ctx, ngx_str_t *body)
                                    "\"retry_after\":";
 
     d = &ctx->decision;
-    name = &ctx->speaker->limit->name;
+    name = &ctx->shown->limit->name;
 
     p = ngx_pnalloc(r->pool, sizeof(head)
                     + ngx_rl_quote_size(name->len)

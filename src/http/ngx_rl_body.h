@@ -12,7 +12,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
-#include "http/ngx_rl_handler.h"
+#include "http/ngx_rl_ctx.h"
 
 
 /* the whole answer; returns what a handler of a phase has to return */

@@ -9,17 +9,17 @@
 
 
 static ngx_int_t ngx_rl_evaluate_key(ngx_http_request_t *r,
-    ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *claims);
+    ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc);
 static ngx_uint_t ngx_rl_evaluate_braces(ngx_str_t *key);
 static ngx_int_t ngx_rl_evaluate_bucket(ngx_http_request_t *r,
-    ngx_rl_loc_conf_t *conf, ngx_rl_http_claim_t *claims);
+    ngx_rl_loc_conf_t *conf, ngx_rl_http_claim_t *hc);
 static ngx_int_t ngx_rl_evaluate_param(ngx_http_request_t *r,
-    ngx_rl_http_claim_t *claims, ngx_rl_param_t *param,
+    ngx_rl_http_claim_t *hc, ngx_rl_param_t *param,
     ngx_rl_param_e what, void *value);
 static ngx_int_t ngx_rl_evaluate_cost(ngx_http_request_t *r,
-    ngx_rl_loc_conf_t *conf, ngx_rl_http_claim_t *claims);
+    ngx_rl_loc_conf_t *conf, ngx_rl_http_claim_t *hc);
 static void ngx_rl_evaluate_invalid(ngx_http_request_t *r,
-    ngx_rl_http_claim_t *claims, ngx_rl_param_e what,
+    ngx_rl_http_claim_t *hc, ngx_rl_param_e what,
     ngx_str_t *value, const char *err);
 
 
@@ -35,25 +35,25 @@ static const char  *ngx_rl_param_names[] = {
 ngx_int_t
 ngx_rl_evaluate(ngx_http_request_t *r,
     ngx_rl_loc_conf_t *conf, ngx_rl_location_limit_t *ll,
-    ngx_rl_http_claim_t *claims)
+    ngx_rl_http_claim_t *hc)
 {
     ngx_int_t         rc;
     ngx_rl_claim_t   *claim;
     ngx_rl_bucket_t  *bucket;
 
-    claim = &claims->claim;
+    claim = &hc->claim;
     bucket = &claim->bucket;
 
-    claims->limit = ll->limit;
+    hc->limit = ll->limit;
     claim->limit = (uintptr_t) ll->limit->stats;
     claim->shadow = conf->dry_run || ll->limit->dry_run;
 
-    rc = ngx_rl_evaluate_key(r, ll, claims);
+    rc = ngx_rl_evaluate_key(r, ll, hc);
     if (rc != NGX_OK) {
         return rc;
     }
 
-    rc = ngx_rl_evaluate_bucket(r, conf, claims);
+    rc = ngx_rl_evaluate_bucket(r, conf, hc);
     if (rc != NGX_OK) {
         return rc;
     }
@@ -85,13 +85,13 @@ ngx_rl_evaluate(ngx_http_request_t *r,
 
 static ngx_int_t
 ngx_rl_evaluate_key(ngx_http_request_t *r,
-    ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *claims)
+    ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc)
 {
     u_char     *p;
     ngx_str_t  *key, *prefix;
     ngx_uint_t  hashed;
 
-    key = &claims->key;
+    key = &hc->key;
     prefix = &ll->key_prefix;
 
     if (ll->limit->params.key == NULL) {
@@ -106,7 +106,7 @@ ngx_rl_evaluate_key(ngx_http_request_t *r,
     }
 
     if (key->len == 0) {
-        claims->claim.decision.outcome = NGX_RL_SKIPPED;
+        hc->claim.decision.outcome = NGX_RL_SKIPPED;
         return NGX_DECLINED;
     }
 
@@ -124,7 +124,7 @@ ngx_rl_evaluate_key(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    claims->claim.key = (char *) p;
+    hc->claim.key = (char *) p;
 
     p = ngx_cpymem(p, prefix->data, prefix->len);
 
@@ -142,7 +142,7 @@ ngx_rl_evaluate_key(ngx_http_request_t *r,
 
     *p++ = '}';
 
-    claims->claim.len = (char *) p - claims->claim.key;
+    hc->claim.len = (char *) p - hc->claim.key;
 
     return NGX_OK;
 }
@@ -221,7 +221,7 @@ ngx_rl_evaluate_braces(ngx_str_t *key)
 
 static ngx_int_t
 ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
-    ngx_rl_http_claim_t *claims)
+    ngx_rl_http_claim_t *hc)
 {
     ngx_int_t                  rc;
     ngx_str_t                  text;
@@ -231,8 +231,8 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     ngx_rl_limit_params_t     *params;
     ngx_http_complex_value_t  *value;
 
-    params = &claims->limit->params;
-    bucket = &claims->claim.bucket;
+    params = &hc->limit->params;
+    bucket = &hc->claim.bucket;
 
     bucket->algorithm = params->algorithm;
     bucket->window = NGX_RL_WINDOW_DEFAULT;
@@ -240,19 +240,19 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     /* what the algorithm has no use for may be inherited, and anything */
 
     if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-        rc = ngx_rl_evaluate_param(r, claims, &params->window, NGX_RL_WINDOW,
+        rc = ngx_rl_evaluate_param(r, hc, &params->window, NGX_RL_WINDOW,
                                    &bucket->window);
 
     } else {
         rc = NGX_OK;
 
         if (bucket->algorithm == NGX_RL_TOKEN_BUCKET) {
-            rc = ngx_rl_evaluate_param(r, claims, &params->interval,
+            rc = ngx_rl_evaluate_param(r, hc, &params->interval,
                                        NGX_RL_INTERVAL, &bucket->step);
         }
 
         if (rc == NGX_OK) {
-            rc = ngx_rl_evaluate_param(r, claims, &params->rate, NGX_RL_RATE,
+            rc = ngx_rl_evaluate_param(r, hc, &params->rate, NGX_RL_RATE,
                                        &bucket->rate);
         }
     }
@@ -265,13 +265,13 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
 
     bucket->capacity = bucket->rate.count;
 
-    rc = ngx_rl_evaluate_param(r, claims, &params->capacity, NGX_RL_CAPACITY,
+    rc = ngx_rl_evaluate_param(r, hc, &params->capacity, NGX_RL_CAPACITY,
                                &bucket->capacity);
     if (rc != NGX_OK) {
         return rc;
     }
 
-    if (ngx_rl_evaluate_cost(r, conf, claims) != NGX_OK) {
+    if (ngx_rl_evaluate_cost(r, conf, hc) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -306,8 +306,8 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
         return NGX_ERROR;
     }
 
-    claims->failure = NGX_RL_CONFIG;
-    ngx_rl_evaluate_invalid(r, claims, what, &text, err);
+    hc->claim.decision.failure = NGX_RL_CONFIG;
+    ngx_rl_evaluate_invalid(r, hc, what, &text, err);
 
     return NGX_DECLINED;
 }
@@ -320,15 +320,15 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
 
 static ngx_int_t
 ngx_rl_evaluate_cost(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
-    ngx_rl_http_claim_t *claims)
+    ngx_rl_http_claim_t *hc)
 {
     ngx_str_t         text;
     const char       *err;
     ngx_rl_param_t   *cost;
     ngx_rl_bucket_t  *bucket;
 
-    bucket = &claims->claim.bucket;
-    cost = claims->limit->cost.value ? &claims->limit->cost : &conf->cost;
+    bucket = &hc->claim.bucket;
+    cost = hc->limit->cost.value ? &hc->limit->cost : &conf->cost;
 
     if (!cost->dynamic) {
         bucket->cost = cost->value ? cost->u.number : 1;
@@ -342,7 +342,7 @@ ngx_rl_evaluate_cost(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     err = ngx_rl_cost_bound(text.data, text.len, &bucket->cost);
 
     if (err) {
-        ngx_rl_evaluate_invalid(r, claims, NGX_RL_COST, &text, err);
+        ngx_rl_evaluate_invalid(r, hc, NGX_RL_COST, &text, err);
     }
 
     return NGX_OK;
@@ -353,7 +353,7 @@ ngx_rl_evaluate_cost(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
 
 static ngx_int_t
 ngx_rl_evaluate_param(ngx_http_request_t *r,
-    ngx_rl_http_claim_t *claims, ngx_rl_param_t *param,
+    ngx_rl_http_claim_t *hc, ngx_rl_param_t *param,
     ngx_rl_param_e what, void *value)
 {
     ngx_str_t    text;
@@ -387,8 +387,8 @@ ngx_rl_evaluate_param(ngx_http_request_t *r,
 
     /* the failure policy decides */
 
-    claims->failure = NGX_RL_CONFIG;
-    ngx_rl_evaluate_invalid(r, claims, what, &text, err);
+    hc->claim.decision.failure = NGX_RL_CONFIG;
+    ngx_rl_evaluate_invalid(r, hc, what, &text, err);
 
     return NGX_DECLINED;
 }
@@ -398,7 +398,7 @@ ngx_rl_evaluate_param(ngx_http_request_t *r,
 
 static void
 ngx_rl_evaluate_invalid(ngx_http_request_t *r,
-    ngx_rl_http_claim_t *claims, ngx_rl_param_e what,
+    ngx_rl_http_claim_t *hc, ngx_rl_param_e what,
     ngx_str_t *value, const char *err)
 {
     size_t                             len;
@@ -406,7 +406,7 @@ ngx_rl_evaluate_invalid(ngx_http_request_t *r,
                                                 NGX_RL_LOG_VALUE)];
     ngx_rl_limit_stats_t  *stats;
 
-    stats = claims->limit->stats;
+    stats = hc->limit->stats;
 
     if (ngx_rl_throttle(&stats->log_invalid, 1, NULL)) {
         len = ngx_rl_escape(text, value->data, ngx_min(value->len,
@@ -415,7 +415,7 @@ ngx_rl_evaluate_invalid(ngx_http_request_t *r,
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "invalid value \"%*s\" of \"%s\" for limit \"%V\": %s",
                       len, text, ngx_rl_param_names[what],
-                      &claims->limit->name, err);
+                      &hc->limit->name, err);
     }
 
     ngx_rl_count(stats->invalid);

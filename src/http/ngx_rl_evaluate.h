@@ -1,7 +1,7 @@
 
 /*
- * A limit applied to a request: key, capacity, rate and cost as they are for
- * it, variables evaluated.
+ * Variables to claims: the key of a limit, its capacity, rate and cost as they
+ * are for one request.
  */
 
 
@@ -17,13 +17,14 @@
 #include "pure/ngx_rl_claim.h"
 
 
+/* a claim with what HTTP knows of it; its decision says why it failed, too */
+
 typedef struct {
-    ngx_rl_limit_t   *limit;
-    ngx_str_t         key;        /* the client's */
-    ngx_rl_claim_t    claim;      /* with the decision */
-    ngx_rl_failure_e  failure;    /* why there is none */
-    unsigned          claimed:1;  /* and nobody answered */
-    unsigned          asked:1;    /* at a place before */
+    ngx_rl_limit_t  *limit;
+    ngx_str_t        key;           /* the client's */
+    ngx_rl_claim_t   claim;
+    unsigned         unanswered:1;  /* nobody has decided it yet */
+    unsigned         asked:1;       /* by a location before */
 } ngx_rl_http_claim_t;
 
 
@@ -34,7 +35,7 @@ typedef struct {
  */
 ngx_int_t ngx_rl_evaluate(ngx_http_request_t *r,
     ngx_rl_loc_conf_t *conf, ngx_rl_location_limit_t *ll,
-    ngx_rl_http_claim_t *claims);
+    ngx_rl_http_claim_t *hc);
 
 /*
  * The client's address as a limit should see it: of IPv6 only the network,

@@ -13,8 +13,8 @@
 
 
 #include "http/ngx_rl_headers.h"
+#include "http/ngx_rl_ctx.h"
 #include "pure/ngx_rl_text.h"
-#include "http/ngx_rl_handler.h"
 
 
 typedef enum {
@@ -119,7 +119,7 @@ ngx_rl_header_filter(ngx_http_request_t *r)
     if (ctx == NULL || !ctx->done
         || ctx->decision.outcome == NGX_RL_SKIPPED
         || (ctx->conf->headers & NGX_RL_HEADERS_OFF)
-        || (ctx->speaker->claim.shadow
+        || (ctx->shown->claim.shadow
             && !(ctx->conf->headers & NGX_RL_HEADERS_DRY_RUN)))
     {
         return ngx_http_next_header_filter(r);
@@ -225,9 +225,9 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 
         /* neither skipped, nor invalid, nor only tried out */
 
-        if (claims[i].failure == NGX_RL_CONFIG
+        if (claims[i].claim.decision.failure == NGX_RL_CONFIG
             || claims[i].key.len == 0
-            || (claims[i].claim.shadow && &claims[i] != ctx->speaker))
+            || (claims[i].claim.shadow && &claims[i] != ctx->shown))
         {
             continue;
         }
@@ -276,7 +276,7 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 
     value.data = p;
 
-    name = &ctx->speaker->limit->name;
+    name = &ctx->shown->limit->name;
 
     p = ngx_rl_quote(p, name->data, name->len);
     p = ngx_sprintf(p, ";r=%uL", d->remaining);

@@ -6,7 +6,7 @@
 
 
 #include "http/ngx_rl_variables.h"
-#include "http/ngx_rl_handler.h"
+#include "http/ngx_rl_ctx.h"
 
 
 typedef enum {
@@ -149,7 +149,7 @@ ngx_rl_variable_name(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    name = &ctx->speaker->limit->name;
+    name = &ctx->shown->limit->name;
     ngx_rl_variable_set(v, name->data, name->len);
 
     return NGX_OK;
@@ -243,12 +243,12 @@ ngx_rl_variable_shard(ngx_http_request_t *r,
 
     ctx = ngx_rl_variable_ctx(r);
 
-    if (ctx == NULL || ctx->peer == NULL) {
+    if (ctx == NULL || ctx->server == NULL) {
         v->not_found = 1;
         return NGX_OK;
     }
 
-    name = &ctx->peer->label;
+    name = &ctx->server->label;
     ngx_rl_variable_set(v, name->data, name->len);
 
     return NGX_OK;
@@ -266,7 +266,7 @@ ngx_rl_variable_latency(ngx_http_request_t *r,
 
     ctx = ngx_rl_variable_ctx(r);
 
-    if (ctx == NULL || ctx->peer == NULL) {
+    if (ctx == NULL || ctx->server == NULL) {
         v->not_found = 1;
         return NGX_OK;
     }

@@ -1,0 +1,378 @@
+
+/*
+ * Once all answers are there that will come, a request gets its verdict.  What
+ * the answers mean is the policy's; this file brings it about: it asks this
+ * machine's memory where nobody has answered, gives back what was taken for
+ * nothing, counts, logs, and returns a status.
+ *
+ * A request is counted once, by the location whose limits decide it.  As long
+ * as an enforced limit may follow behind an internal redirect, that is open: a
+ * request that met none is counted when it ends.
+ */
+
+
+#include "http/ngx_rl_verdict.h"
+#include "core/ngx_rl_digest.h"
+#include "http/ngx_rl_body.h"
+#include "memory/ngx_rl_local.h"
+#include "pure/ngx_rl_text.h"
+
+
+#define NGX_RL_LOG_KEY   64     /* bytes of a key, logged */
+#define NGX_RL_LOG_HASH  16     /* digits of its digest */
+
+
+static void ngx_rl_verdict_learn(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc);
+static void ngx_rl_verdict_local(ngx_rl_ctx_t *ctx);
+static ngx_uint_t ngx_rl_verdict_counts(ngx_rl_ctx_t *ctx,
+    ngx_rl_http_claim_t *hc);
+static void ngx_rl_verdict_count(ngx_rl_ctx_t *ctx);
+static void ngx_rl_verdict_count_limits(ngx_rl_ctx_t *ctx);
+static void ngx_rl_verdict_log(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc);
+static size_t ngx_rl_verdict_log_key(u_char *buf, ngx_rl_location_limit_t *ll,
+    ngx_str_t *key);
+
+
+void
+ngx_rl_verdict_reach(ngx_rl_ctx_t *ctx)
+{
+    ngx_uint_t           i;
+    ngx_rl_take_call_t  *call;
+
+    ctx->done = 1;
+    ctx->time = ngx_time();
+    ctx->latency = ctx->take.ended ? ctx->take.ended - ctx->start : 0;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        ngx_rl_verdict_learn(ctx, &ctx->claims[i]);
+    }
+
+    ngx_rl_verdict_local(ctx);
+
+    i = ngx_rl_policy_decide(&ctx->policy, ctx->list, ctx->conf->n,
+                             &ctx->decision);
+
+    if (ctx->decision.source == NGX_RL_SOURCE_CLOSED) {
+        ngx_rl_take_refund(&ctx->take);
+    }
+
+    ctx->shown = &ctx->claims[i];
+
+    call = ngx_rl_take_find(&ctx->take, ctx->list[i]);
+    ctx->server = call ? call->server->conf : NULL;
+}
+
+
+/* what came of one claim that was sent */
+
+static void
+ngx_rl_verdict_learn(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
+{
+    ngx_rl_take_call_t  *call;
+
+    call = ngx_rl_take_find(&ctx->take, &hc->claim);
+
+    if (call == NULL) {
+        return;
+    }
+
+    hc->claim.decision.failure = call->failure;
+    hc->unanswered = (call->failure != NGX_RL_OK);
+
+    if (!hc->unanswered && ctx->conf->preview && ctx->conf->preview_cache) {
+        ngx_rl_known_preview_save(ctx->main->zone, &hc->claim,
+                                  ctx->conf->preview_cache);
+    }
+}
+
+
+/*
+ * Decides what nobody has answered: all claims where there are no shards, and
+ * those that a shard had no answer for.  A request that was denied already
+ * takes nothing, and one that is denied here gives back what it took elsewhere.
+ */
+
+static void
+ngx_rl_verdict_local(ngx_rl_ctx_t *ctx)
+{
+    ngx_uint_t          i, n;
+    ngx_rl_claim_t     *claims[NGX_RL_CLAIMS];
+    ngx_rl_loc_conf_t  *conf;
+
+    conf = ctx->conf;
+
+    if ((conf->shards && conf->on_error != NGX_RL_ON_ERROR_LOCAL)
+        || ngx_rl_policy_ends(&ctx->policy, ctx->list, conf->n))
+    {
+        return;
+    }
+
+    n = 0;
+
+    for (i = 0; i < conf->n; i++) {
+        if (ctx->claims[i].unanswered) {
+            claims[n++] = ctx->list[i];
+        }
+    }
+
+    if (n == 0) {
+        return;
+    }
+
+    if (ngx_rl_local_take(ctx->main->zone, claims, n,
+                          conf->shards ? &conf->local_share : NULL,
+                          conf->preview, ctx->start)
+        != NGX_OK)
+    {
+        for (i = 0; i < n; i++) {
+            if (claims[i]->decision.failure == NGX_RL_OK) {
+                claims[i]->decision.failure = NGX_RL_OVERLOAD;
+            }
+        }
+
+        return;
+    }
+
+    if (ngx_rl_policy_ends(&ctx->policy, ctx->list, conf->n)) {
+        ngx_rl_take_refund(&ctx->take);
+    }
+}
+
+
+ngx_int_t
+ngx_rl_verdict_return(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
+{
+    ngx_uint_t  i;
+
+    ctx->returned = 1;
+    ctx->final = ngx_rl_policy_final(&ctx->policy, ctx->list, ctx->conf->n);
+
+    if (ctx->final) {
+        ngx_rl_verdict_count(ctx);
+    }
+
+    if (ctx->decision.outcome != NGX_RL_SKIPPED) {
+        ngx_rl_verdict_count_limits(ctx);
+    }
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        if (ngx_rl_verdict_counts(ctx, &ctx->claims[i])) {
+            ngx_rl_verdict_log(ctx, &ctx->claims[i]);
+        }
+    }
+
+    if (ctx->decision.outcome == NGX_RL_REJECTED) {
+
+        if (ctx->conf->body == NGX_RL_BODY_DEFAULT) {
+            return ctx->conf->status;
+        }
+
+        return ngx_rl_body_send(r, ctx);
+    }
+
+    if (ctx->decision.source == NGX_RL_SOURCE_CLOSED) {
+        return ctx->conf->error_status;
+    }
+
+    if (ctx->before && !ctx->final) {
+        ngx_rl_ctx_step_back(ctx);
+    }
+
+    return NGX_DECLINED;
+}
+
+
+void
+ngx_rl_verdict_end(ngx_rl_ctx_t *ctx)
+{
+    if (!ctx->returned || ctx->final) {
+        return;
+    }
+
+    if (ctx->decision.outcome == NGX_RL_SKIPPED) {
+        ngx_rl_verdict_count_limits(ctx);
+    }
+
+    while (ctx->conf->preview && ctx->before) {
+        ctx = ctx->before;
+    }
+
+    ngx_rl_verdict_count(ctx);
+}
+
+
+/* a limit that let pass what a location before had asked it counted there */
+
+static ngx_uint_t
+ngx_rl_verdict_counts(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
+{
+    if (hc->asked && hc->claim.decision.outcome != NGX_RL_REJECTED) {
+        return 0;
+    }
+
+    return ngx_rl_policy_counts(&ctx->decision, &hc->claim);
+}
+
+
+/* a preview is no request to the limits that it looks at */
+
+static void
+ngx_rl_verdict_count(ngx_rl_ctx_t *ctx)
+{
+    ngx_rl_stats_t     *stats;
+    ngx_rl_decision_t  *d;
+
+    if (ctx->conf->preview) {
+        return;
+    }
+
+    d = &ctx->decision;
+    stats = ctx->main->stats;
+
+    ngx_rl_stats_decision(stats->decisions, d);
+    ngx_rl_stats_latency(&stats->latency, ctx->latency);
+
+    if (d->failure != NGX_RL_OK) {
+        ngx_rl_count(stats->fallback[d->source]
+                     [ngx_rl_failure_reason(d->failure)]);
+    }
+}
+
+
+static void
+ngx_rl_verdict_count_limits(ngx_rl_ctx_t *ctx)
+{
+    ngx_uint_t             i;
+    ngx_rl_decision_t     *d;
+    ngx_rl_http_claim_t   *hc;
+    ngx_rl_limit_stats_t  *stats;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        hc = &ctx->claims[i];
+        d = &hc->claim.decision;
+        stats = hc->limit->stats;
+
+        if (ctx->conf->preview) {
+
+            if (d->source != NGX_RL_SOURCE_NONE) {
+                ngx_rl_count(stats->previews[d->source]);
+            }
+
+        } else if (ngx_rl_verdict_counts(ctx, hc)) {
+            ngx_rl_stats_decision(stats->requests, d);
+            ngx_rl_stats_taken(stats, d, hc->claim.bucket.cost);
+        }
+    }
+}
+
+
+static void
+ngx_rl_verdict_log(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
+{
+    size_t              len;
+    u_char              key[sizeof(", key: \"\"")
+                            + ngx_rl_escape_size(NGX_RL_LOG_KEY)];
+    ngx_log_t          *log;
+    ngx_uint_t          level;
+    ngx_rl_decision_t  *d;
+
+    d = &hc->claim.decision;
+    log = ctx->request->connection->log;
+
+    level = (d->outcome == NGX_RL_REJECTED
+             || d->outcome == NGX_RL_REJECTED_DRY_RUN)
+            ? ctx->conf->log_level : NGX_LOG_INFO;
+
+    if (log->log_level < level) {
+        return;
+    }
+
+    len = ngx_rl_verdict_log_key(key, &ctx->conf->limits[hc - ctx->claims],
+                                 &hc->key);
+
+    switch (d->outcome) {
+
+    case NGX_RL_SKIPPED:
+        ngx_log_error(level, log, 0,
+                      "ratelimit SKIPPED, limit: \"%V\", the key is empty",
+                      &hc->limit->name);
+        break;
+
+    case NGX_RL_DEGRADED:
+        ngx_log_error(level, log, 0,
+                      "ratelimit DEGRADED, limit: \"%V\"%*s, "
+                      "source: %s, failure: %s", &hc->limit->name, len, key,
+                      ngx_rl_source_name(d->source),
+                      ngx_rl_failure_name(d->failure));
+        break;
+
+    default:
+        ngx_log_error(level, log, 0,
+                      "ratelimit %s, limit: \"%V\"%*s, cost: %uL, "
+                      "remaining: %uL of %uL, retry after: %L, source: %s%s%s",
+                      ngx_rl_outcome_name(d->outcome),
+                      &hc->limit->name, len, key,
+                      hc->claim.bucket.cost, d->remaining, d->limit,
+                      /* -1: never */
+                      (int64_t) d->retry_after,
+                      ngx_rl_source_name(d->source),
+                      d->failure ? ", failure: " : "",
+                      d->failure ? ngx_rl_failure_name(d->failure) : "");
+        break;
+    }
+}
+
+
+/* the key as the log may show it, or nothing */
+
+static size_t
+ngx_rl_verdict_log_key(u_char *buf, ngx_rl_location_limit_t *ll, ngx_str_t *key)
+{
+    u_char    *p;
+    u_char     digest[NGX_RL_DIGEST_LEN];
+    ngx_str_t  text;
+
+    text = *key;
+    p = ngx_cpymem(buf, ", key: \"", sizeof(", key: \"") - 1);
+
+    switch (ll->log_key) {
+
+    case NGX_RL_KEY_OFF:
+        return 0;
+
+    case NGX_RL_KEY_HASH:
+
+        /* the beginning of a digest, which the key may be already */
+
+        if (!ngx_rl_digested(key)) {
+            ngx_rl_digest(digest, key);
+            text.data = digest;
+        }
+
+        text.len = sizeof(NGX_RL_DIGEST) - 1 + NGX_RL_LOG_HASH;
+        break;
+
+    case NGX_RL_KEY_ADDRESS:
+
+        if (key->len == 4) {
+            p += ngx_inet_ntop(AF_INET, key->data, p, NGX_SOCKADDR_STRLEN);
+            text.len = 0;
+
+#if (NGX_HAVE_INET6)
+        } else if (key->len == 16) {
+            p += ngx_inet_ntop(AF_INET6, key->data, p, NGX_SOCKADDR_STRLEN);
+            text.len = 0;
+#endif
+        }
+
+        break;
+
+    default: /* NGX_RL_KEY_PLAIN */
+        break;
+    }
+
+    p += ngx_rl_escape(p, text.data, ngx_min(text.len, NGX_RL_LOG_KEY));
+    *p++ = '"';
+
+    return p - buf;
+}
