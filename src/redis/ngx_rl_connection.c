@@ -490,7 +490,7 @@ ngx_rl_connection_move(ngx_rl_connection_t *connection,
     /* what waits for a connection has one in a moment */
 
     ngx_rl_connection_wake(connection);
-    ngx_rl_pipeline_fail(connection, &failed, NGX_RL_CLOSED);
+    ngx_rl_pipeline_fail(&failed, NGX_RL_CLOSED);
 
     return NGX_OK;
 }
@@ -577,7 +577,7 @@ ngx_rl_connection_close(ngx_rl_connection_t *connection,
     connection->state = NGX_RL_CONNECTION_WAITING;
 
     if (connection->retired) {
-        ngx_rl_pipeline_fail(connection, &failed, failure);
+        ngx_rl_pipeline_fail(&failed, failure);
 
         /* its end may have been posted before, and was forgotten above */
 
@@ -598,7 +598,7 @@ ngx_rl_connection_close(ngx_rl_connection_t *connection,
         ngx_rl_connection_connect(connection);
     }
 
-    ngx_rl_pipeline_fail(connection, &failed, failure);
+    ngx_rl_pipeline_fail(&failed, failure);
 }
 
 

@@ -56,6 +56,20 @@ typedef struct {
 } ngx_rl_connection_conf_t;
 
 
+/* what came of a command; valid during the call of its handler only */
+
+typedef struct {
+    ngx_rl_reply_t    *reply;      /* NULL if there is a failure */
+    ngx_rl_failure_e   failure;
+
+    /*
+     * The owner of the connection knows of the failure already, or it says
+     * nothing about the server that its connection leads to now
+     */
+    unsigned           counted:1;
+} ngx_rl_answer_t;
+
+
 /*
  * What a connection tells its owner, a server or a sentinel, and asks it; there
  * is one table for all owners of a kind.  A connection that has retired tells
@@ -100,8 +114,7 @@ typedef struct {
      * be.  Its handler, which knows only that server, does not learn why.
      * NULL: as redirect
      */
-    void        (*forward_failed)(void *owner, ngx_rl_failure_e failure,
-                                  ngx_rl_reply_t *reply);
+    void        (*forward_failed)(void *owner, const ngx_rl_answer_t *answer);
 
     /*
      * All that the server says after the handshake: it is never asked anything,
@@ -118,12 +131,11 @@ typedef struct {
 
 
 /*
- * reply is NULL when there is a failure; it is valid during the call only.
- * NGX_ERROR says that it is none that the command could have: then nobody knows
- * whose the next ones are, and the connection is closed.
+ * NGX_ERROR says that the command can't have such a reply: then nobody knows
+ * which command the next one belongs to, and the connection is closed.
  */
 typedef ngx_int_t (*ngx_rl_pending_pt)(void *data,
-    ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
+    const ngx_rl_answer_t *answer);
 
 
 /* NULL if there is no memory; connects when it is woken or used */
@@ -217,12 +229,6 @@ ngx_uint_t ngx_rl_pending_hops(ngx_rl_pending_t *pending);
 
 /* whether commands go out at once */
 ngx_uint_t ngx_rl_connection_ready(ngx_rl_connection_t *connection);
-
-/*
- * Whether calls of this owner are about to fail for a reason that it has been
- * told, or that says nothing about where its connection leads to now
- */
-ngx_uint_t ngx_rl_connection_failing(void *owner);
 
 /* there is reason to believe that the server is there: don't wait */
 void ngx_rl_connection_wake(ngx_rl_connection_t *connection);

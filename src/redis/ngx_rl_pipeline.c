@@ -64,17 +64,14 @@ static void ngx_rl_pipeline_lost(ngx_rl_connection_t *connection,
 static void ngx_rl_pipeline_reply(ngx_rl_connection_t *connection,
     ngx_rl_reply_t *reply);
 static void ngx_rl_pipeline_pending_handler(ngx_event_t *ev);
-static ngx_int_t ngx_rl_pipeline_deliver(
-    ngx_rl_pending_t *pending, ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
+static ngx_int_t ngx_rl_pipeline_deliver(ngx_rl_pending_t *pending,
+    ngx_rl_reply_t *reply, ngx_rl_failure_e failure, ngx_uint_t counted);
 
 
 /* free ones */
 static ngx_queue_t  ngx_rl_pipeline_pendings = {
     &ngx_rl_pipeline_pendings, &ngx_rl_pipeline_pendings
 };
-
-/* whose calls are being failed, and knows why */
-static void  *ngx_rl_pipeline_told;
 
 
 ngx_rl_failure_e
@@ -597,13 +594,13 @@ ngx_rl_pipeline_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
     if (reply->type == REDIS_REPLY_ERROR && pending->handler
         && pending->command.data
         && connection->events->redirect(connection->owner, pending, reply,
-                                       &failure)
-           == NGX_OK)
+                                        &failure)
+        == NGX_OK)
     {
         return;
     }
 
-    if (ngx_rl_pipeline_deliver(pending, failure ? NULL : reply, failure)
+    if (ngx_rl_pipeline_deliver(pending, failure ? NULL : reply, failure, 0)
         != NGX_OK)
     {
         ngx_rl_connection_close(connection, NGX_RL_PROTOCOL);
@@ -631,8 +628,7 @@ ngx_rl_pending_forward(ngx_rl_pending_t *pending,
     was_asking = pending->asking;
     pending->asking = asking;
 
-    if (ngx_rl_pipeline_queue(connection, pending, &pending->command)
-        != NGX_OK)
+    if (ngx_rl_pipeline_queue(connection, pending, &pending->command) != NGX_OK)
     {
         pending->asking = was_asking;
         return NGX_RL_OVERLOAD;
@@ -703,7 +699,7 @@ ngx_rl_pending_again(ngx_rl_pending_t *pending, ngx_rl_connection_t *connection)
         return;
     }
 
-    (void) ngx_rl_pipeline_deliver(pending, NULL, failure);
+    (void) ngx_rl_pipeline_deliver(pending, NULL, failure, 0);
 }
 
 
@@ -759,6 +755,7 @@ ngx_rl_pipeline_pending_handler(ngx_event_t *ev)
     void                 *data;
     ngx_msec_t            late;
     ngx_uint_t            hops;
+    ngx_rl_answer_t       answer;
     ngx_rl_pending_t     *pending;
     ngx_rl_failure_e      failure;
     ngx_rl_pending_pt     handler;
@@ -790,7 +787,7 @@ ngx_rl_pipeline_pending_handler(ngx_event_t *ev)
 
     if (!pending->sent) {
         ngx_queue_remove(&pending->queue);
-        (void) ngx_rl_pipeline_deliver(pending, NULL, failure);
+        (void) ngx_rl_pipeline_deliver(pending, NULL, failure, 0);
         return;
     }
 
@@ -811,29 +808,34 @@ ngx_rl_pipeline_pending_handler(ngx_event_t *ev)
         return;
     }
 
+    answer.reply = NULL;
+    answer.failure = failure;
+    answer.counted = 0;
+
     if (hops) {
-        connection->events->forward_failed(connection->owner, failure, NULL);
-        failure = NGX_RL_MOVED;
+        connection->events->forward_failed(connection->owner, &answer);
+        answer.failure = NGX_RL_MOVED;
+
+    } else if (connection->retired) {
+
+        /* a server that others have moved away from is slow: that is no news */
+
+        answer.counted = 1;
     }
 
-    /* that a server is slow from which others have moved away is no news */
-
-    ngx_rl_pipeline_told = connection->retired ? connection->owner : NULL;
-
-    (void) handler(data, NULL, failure);
-
-    ngx_rl_pipeline_told = NULL;
+    (void) handler(data, &answer);
 }
 
 
-/* the slot ends, and whoever has made the call hears what came of it */
+/* the pending ends, and its handler hears what came of the command */
 
 static ngx_int_t
 ngx_rl_pipeline_deliver(ngx_rl_pending_t *pending,
-    ngx_rl_reply_t *reply, ngx_rl_failure_e failure)
+    ngx_rl_reply_t *reply, ngx_rl_failure_e failure, ngx_uint_t counted)
 {
     void                 *data;
     ngx_uint_t            hops;
+    ngx_rl_answer_t       answer;
     ngx_rl_failure_e      why;
     ngx_rl_pending_pt     handler;
     ngx_rl_connection_t  *connection;
@@ -849,6 +851,10 @@ ngx_rl_pipeline_deliver(ngx_rl_pending_t *pending,
         return NGX_OK;
     }
 
+    answer.reply = reply;
+    answer.failure = failure;
+    answer.counted = counted;
+
     if (hops) {
         why = (reply && reply->type == REDIS_REPLY_ERROR)
               ? ngx_rl_failure(reply->str, reply->len) : failure;
@@ -857,43 +863,34 @@ ngx_rl_pipeline_deliver(ngx_rl_pending_t *pending,
             && why != NGX_RL_MOVED
             && ngx_rl_failure_breaks(why))
         {
-            connection->events->forward_failed(connection->owner, why, reply);
+            answer.failure = why;
 
-            reply = NULL;
-            failure = NGX_RL_MOVED;
+            connection->events->forward_failed(connection->owner, &answer);
+
+            answer.reply = NULL;
+            answer.failure = NGX_RL_MOVED;
         }
+
+        answer.counted = 0;
     }
 
-    return handler(data, reply, failure);
+    return handler(data, &answer);
 }
 
 
 void
-ngx_rl_pipeline_fail(ngx_rl_connection_t *connection,
-    ngx_queue_t *failed, ngx_rl_failure_e failure)
+ngx_rl_pipeline_fail(ngx_queue_t *failed, ngx_rl_failure_e failure)
 {
-    void         *told;
-    ngx_queue_t  *q;
-
-    told = ngx_rl_pipeline_told;
-    ngx_rl_pipeline_told = connection->owner;
+    ngx_queue_t       *q;
+    ngx_rl_pending_t  *pending;
 
     while (!ngx_queue_empty(failed)) {
         q = ngx_queue_head(failed);
         ngx_queue_remove(q);
 
-        (void) ngx_rl_pipeline_deliver(
-                    ngx_queue_data(q, ngx_rl_pending_t, queue), NULL, failure);
+        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
+        (void) ngx_rl_pipeline_deliver(pending, NULL, failure, 1);
     }
-
-    ngx_rl_pipeline_told = told;
-}
-
-
-ngx_uint_t
-ngx_rl_connection_failing(void *owner)
-{
-    return ngx_rl_pipeline_told == owner;
 }
 
 

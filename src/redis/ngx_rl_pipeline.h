@@ -44,8 +44,7 @@ void ngx_rl_pipeline_give(ngx_rl_pending_t *pending,
     ngx_rl_connection_t *connection);
 
 /* calls of a connection that was lost; they are on no list of it any more */
-void ngx_rl_pipeline_fail(ngx_rl_connection_t *connection,
-    ngx_queue_t *failed, ngx_rl_failure_e failure);
+void ngx_rl_pipeline_fail(ngx_queue_t *failed, ngx_rl_failure_e failure);
 
 /* for one that is in no queue any more; its handler is not called */
 void ngx_rl_pipeline_free(ngx_rl_pending_t *pending);

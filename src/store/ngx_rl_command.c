@@ -38,7 +38,7 @@ typedef struct {
 
 static ngx_rl_failure_e ngx_rl_command_send(ngx_rl_command_t *command);
 static ngx_int_t ngx_rl_command_reply(void *data,
-    ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
+    const ngx_rl_answer_t *answer);
 static ngx_rl_failure_e ngx_rl_command_again(ngx_rl_command_t *command);
 
 static void ngx_rl_calls_flush(ngx_event_t *ev);
@@ -154,15 +154,18 @@ ngx_rl_command_send(ngx_rl_command_t *command)
 
 
 static ngx_int_t
-ngx_rl_command_reply(void *data, ngx_rl_reply_t *reply,
-    ngx_rl_failure_e failure)
+ngx_rl_command_reply(void *data, const ngx_rl_answer_t *answer)
 {
     ngx_rl_command_t  *command = data;
 
+    ngx_rl_answer_t   failed;
+    ngx_rl_failure_e  failure;
+
     command->pending = NULL;
+    failure = answer->failure;
 
     if (failure == NGX_RL_OK) {
-        failure = command->kind->reply(command, reply);
+        failure = command->kind->reply(command, answer->reply);
     }
 
     if (failure == NGX_RL_NOSCRIPT && !command->with_text) {
@@ -176,7 +179,10 @@ ngx_rl_command_reply(void *data, ngx_rl_reply_t *reply,
     }
 
     if (failure != NGX_RL_OK) {
-        ngx_rl_server_failed(command->server, failure, reply, 1);
+        failed = *answer;
+        failed.failure = failure;
+
+        ngx_rl_server_failed(command->server, &failed);
     }
 
     command->kind->done(command, failure);
@@ -534,15 +540,16 @@ static void
 ngx_rl_calls_done(ngx_rl_command_t *command, ngx_rl_failure_e failure)
 {
     uint64_t          now;
-    ngx_uint_t        i, counts;
+    ngx_uint_t        i;
     ngx_rl_calls_t   *calls;
     ngx_rl_entry_t   *entry;
+    ngx_rl_answer_t   failed;
     ngx_rl_failure_e  own;
 
     calls = (ngx_rl_calls_t *) command;
 
     now = ngx_rl_clock_us();
-    counts = 1;
+    failed.counted = 0;
 
     if (failure == NGX_RL_OK) {
         ngx_rl_server_answered(command->server, now - command->sent);
@@ -560,9 +567,13 @@ ngx_rl_calls_done(ngx_rl_command_t *command, ngx_rl_failure_e failure)
 
         if (failure == NGX_RL_OK && entry->call.failure != NGX_RL_OK) {
             own = entry->call.failure;
-            ngx_rl_server_failed(command->server, own, entry->call.error,
-                                 counts);
-            counts = 0;
+
+            failed.reply = entry->call.error;
+            failed.failure = own;
+
+            ngx_rl_server_failed(command->server, &failed);
+
+            failed.counted = 1;
         }
 
         calls->entries[i] = NULL;

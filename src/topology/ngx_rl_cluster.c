@@ -177,7 +177,7 @@ static void ngx_rl_cluster_map(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node,
 static void ngx_rl_cluster_want(ngx_rl_cluster_t *cluster);
 static void ngx_rl_cluster_refresh(ngx_event_t *ev);
 static ngx_int_t ngx_rl_cluster_refreshed(void *data,
-    ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
+    const ngx_rl_answer_t *answer);
 static ngx_uint_t ngx_rl_cluster_ill(ngx_rl_cluster_t *cluster);
 static void ngx_rl_cluster_wake(ngx_rl_cluster_t *cluster);
 static void ngx_rl_cluster_again(ngx_event_t *ev);
@@ -190,7 +190,7 @@ static const ngx_rl_events_t  ngx_rl_cluster_events = {
     ngx_rl_server_may_log,                 /* may_log */
     ngx_rl_cluster_step,                   /* step */
     ngx_rl_cluster_redirect,               /* redirect */
-    ngx_rl_server_forward_failed,          /* forward_failed */
+    ngx_rl_server_failed,                  /* forward_failed */
     NULL,                                  /* push */
     ngx_rl_cluster_failed                  /* failed */
 };
@@ -1527,8 +1527,7 @@ ngx_rl_cluster_refresh(ngx_event_t *ev)
 
 
 static ngx_int_t
-ngx_rl_cluster_refreshed(void *data,
-    ngx_rl_reply_t *reply, ngx_rl_failure_e failure)
+ngx_rl_cluster_refreshed(void *data, const ngx_rl_answer_t *answer)
 {
     ngx_rl_cluster_t  *cluster = data;
 
@@ -1537,8 +1536,10 @@ ngx_rl_cluster_refreshed(void *data,
     cluster->asked = 0;
     rc = NGX_OK;
 
-    if (failure == NGX_RL_OK && reply->type != REDIS_REPLY_ERROR) {
-        rc = ngx_rl_cluster_learn(cluster, cluster->asking, reply);
+    if (answer->failure == NGX_RL_OK
+        && answer->reply->type != REDIS_REPLY_ERROR)
+    {
+        rc = ngx_rl_cluster_learn(cluster, cluster->asking, answer->reply);
     }
 
     if (ngx_rl_cluster_ill(cluster)) {

@@ -52,7 +52,7 @@ static void ngx_rl_server_success(ngx_rl_server_t *server, ngx_uint_t probe);
 static void ngx_rl_server_schedule(ngx_rl_server_t *server, ngx_msec_t delay);
 static void ngx_rl_server_probe_handler(ngx_event_t *ev);
 static ngx_int_t ngx_rl_server_probed(void *data,
-    ngx_rl_reply_t *reply, ngx_rl_failure_e failure);
+    const ngx_rl_answer_t *answer);
 static void ngx_rl_server_changed(ngx_rl_server_t *server,
     ngx_rl_breaker_e state, ngx_rl_failure_e failure);
 static void ngx_rl_server_opened(ngx_rl_server_t *server,
@@ -331,18 +331,20 @@ ngx_rl_server_answered(ngx_rl_server_t *server, uint64_t us)
 
 
 void
-ngx_rl_server_failed(ngx_rl_server_t *server,
-    ngx_rl_failure_e failure, ngx_rl_reply_t *reply, ngx_uint_t counts)
+ngx_rl_server_failed(void *owner, const ngx_rl_answer_t *answer)
 {
-    ngx_rl_server_tell(server, failure, reply);
+    ngx_rl_server_t  *server = owner;
+
+    ngx_uint_t  counts;
+
+    ngx_rl_server_tell(server, answer->failure, answer->reply);
 
     /* a reply that is none ends the connection: that is the failure */
 
-    if (failure == NGX_RL_PROTOCOL && reply) {
-        counts = 0;
-    }
+    counts = !answer->counted
+             && !(answer->failure == NGX_RL_PROTOCOL && answer->reply);
 
-    ngx_rl_server_failure(server, failure, counts, 0);
+    ngx_rl_server_failure(server, answer->failure, counts, 0);
 }
 
 
@@ -392,16 +394,6 @@ ngx_rl_server_tell(ngx_rl_server_t *server,
 
     ngx_log_error(NGX_LOG_ERR, server->log, 0, "no answer from redis %V: %s",
                   &server->conf->label, ngx_rl_failure_name(failure));
-}
-
-
-/* of a call that was sent to another server first */
-
-void
-ngx_rl_server_forward_failed(void *owner,
-    ngx_rl_failure_e failure, ngx_rl_reply_t *reply)
-{
-    ngx_rl_server_failed(owner, failure, reply, 1);
 }
 
 
@@ -553,7 +545,7 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
         breaks = 0;
     }
 
-    if (ngx_rl_connection_failing(server) || (!breaks && !probe)) {
+    if (!breaks && !probe) {
         return;
     }
 
@@ -688,16 +680,19 @@ ngx_rl_server_probe_handler(ngx_event_t *ev)
 
 
 static ngx_int_t
-ngx_rl_server_probed(void *data, ngx_rl_reply_t *reply,
-    ngx_rl_failure_e failure)
+ngx_rl_server_probed(void *data, const ngx_rl_answer_t *answer)
 {
     ngx_rl_server_t  *server = data;
 
-    if (failure == NGX_RL_OK && reply->type == REDIS_REPLY_ERROR
+    ngx_rl_failure_e  failure;
+
+    failure = answer->failure;
+
+    if (failure == NGX_RL_OK && answer->reply->type == REDIS_REPLY_ERROR
         && !(server->conf->node
-             && ngx_rl_connection_moved_ok(reply)))
+             && ngx_rl_connection_moved_ok(answer->reply)))
     {
-        failure = ngx_rl_failure(reply->str, reply->len);
+        failure = ngx_rl_failure(answer->reply->str, answer->reply->len);
     }
 
     if (failure == NGX_RL_OK) {
@@ -705,8 +700,9 @@ ngx_rl_server_probed(void *data, ngx_rl_reply_t *reply,
         server->closed = server->record->breaker.closed;
 
     } else {
-        ngx_rl_server_tell(server, failure, reply);
-        ngx_rl_server_failure(server, failure, 1, 1);
+        ngx_rl_server_tell(server, failure, answer->reply);
+        ngx_rl_server_failure(server, failure, !answer->counted,
+                              !answer->counted);
     }
 
     return NGX_OK;

@@ -65,14 +65,18 @@ ngx_rl_server_t *ngx_rl_server_create(ngx_pool_t *pool,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats, const ngx_rl_events_t *events,
     void *route);
 
-/* for the tables of events of all topologies; the owner is a server */
+/*
+ * For the tables of events of all topologies; the owner is a server.  The store
+ * calls server_failed() as well: there is no answer to a command, or to a call
+ * that was part of one; the error reply, if it is one, may be logged.  Of a
+ * command one failure counts for the breaker: the others have been counted.
+ */
 ngx_msec_t ngx_rl_server_may_connect(void *owner);
 void ngx_rl_server_ready(void *owner);
 ngx_msec_t ngx_rl_server_closed(void *owner,
     ngx_rl_failure_e failure, ngx_uint_t stable);
 ngx_uint_t ngx_rl_server_may_log(void *owner, ngx_rl_failure_e failure);
-void ngx_rl_server_forward_failed(void *owner,
-    ngx_rl_failure_e failure, ngx_rl_reply_t *reply);
+void ngx_rl_server_failed(void *owner, const ngx_rl_answer_t *answer);
 
 /* nobody needs it for now */
 void ngx_rl_server_close_idle(ngx_rl_server_t *server);
@@ -132,15 +136,7 @@ ngx_rl_failure_e ngx_rl_server_forward(
 /* a call was answered, so many microseconds after it was made */
 void ngx_rl_server_answered(ngx_rl_server_t *server, uint64_t us);
 
-/*
- * There is no answer to a command, or to a call that was part of one; the error
- * reply, if it is one, may be logged.  Of a command one failure counts for the
- * breaker.
- */
-void ngx_rl_server_failed(ngx_rl_server_t *server,
-    ngx_rl_failure_e failure, ngx_rl_reply_t *reply, ngx_uint_t counts);
-
-/* the same for a call that could not be sent */
+/* a call could not be sent */
 void ngx_rl_server_unsent(ngx_rl_server_t *server, ngx_rl_failure_e failure);
 
 /* for the end of the process */
