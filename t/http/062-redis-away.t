@@ -9,9 +9,10 @@ use lib 't/lib';
 use Test::More;
 
 use IO::Socket::INET ();
-use POSIX ();
 use Time::HiRes qw(time);
 
+use RateLimit::Answer;
+use RateLimit::Background;
 use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
@@ -56,35 +57,6 @@ EOC
                                ratelimit_error_status 500; empty_gif; }
 EOC
     );
-}
-
-
-# What became of a request, in three words: "200 redis 7", "429 redis 0",
-# "200 local timeout", "429 local circuit_open", "503 closed circuit_open".
-
-sub verdict {
-    my ($r) = @_;
-
-    my $h = $r->{headers};
-
-    return join ' ', $r->{status} || $r->{error}, $h->{'x-source'} // '-',
-                     $h->{'x-ratelimit-degraded-reason'}
-                     // $h->{'x-ratelimit-remaining'} // '-';
-}
-
-
-sub ask {
-    my ($nginx, $path) = @_;
-
-    return verdict($nginx->get($path));
-}
-
-
-sub works {
-    my ($nginx, $seconds) = @_;
-
-    return wait_until(sub { ask($nginx, '/?k=w') =~ /^200 redis / },
-                      $seconds // 20);
 }
 
 
@@ -147,24 +119,6 @@ sub own {
     my ($n) = @_;
 
     return "/own?k=$n&c=" . (1_000_000 + $n);
-}
-
-
-sub background {
-    my ($code) = @_;
-
-    my $pid = fork() // die "fork() failed: $!\n";
-
-    if (!$pid) {
-        eval { $code->() };
-        print STDERR "# background: $@" if $@;
-        POSIX::_exit($@ ? 1 : 0);
-    }
-
-    return sub {
-        waitpid $pid, 0;
-        return $?;
-    };
 }
 
 
@@ -264,18 +218,14 @@ subtest 'killed and restarted under load' => sub {
 
     my $before = descriptors($nginx);
 
-    my $killer = background(sub {
-        wait_until(sub {
-            $redis->cmd('INFO', 'commandstats')
-                =~ /cmdstat_evalsha:calls=(\d+)/ && $1 > 500
-        }, 20) or die "no load\n";
-
+    my $killer = RateLimit::Background->start(sub {
+        wait_until(sub { $redis->calls > 500 }, 20) or die "no load\n";
         kill 'KILL', $redis->pid;
     });
 
     my $load = load($nginx, duration => 2);
 
-    is $killer->(), 0, 'killed';
+    is $killer->wait, 1, 'killed';
     $redis->kill9;
 
     is $load->error_text, '', 'every request was answered';

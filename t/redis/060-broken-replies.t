@@ -11,6 +11,7 @@ use Test::More;
 use Digest::SHA qw(sha1_hex);
 use POSIX ();
 
+use RateLimit::Answer qw(verdict);
 use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
@@ -81,28 +82,9 @@ EOC
 }
 
 
-# What became of a request, in three words: "200 redis 7", "429 redis 0",
-# "200 local timeout", "503 closed storage_unavailable".
+# A reply in many parts takes its time on a busy machine.
 
-sub verdict {
-    my ($r) = @_;
-
-    my $h = $r->{headers};
-
-    return join ' ', $r->{status} || $r->{error}, $h->{'x-source'} // '-',
-                     $h->{'x-ratelimit-degraded-reason'}
-                     // $h->{'x-ratelimit-remaining'} // '-';
-}
-
-
-sub ask {
-    my ($nginx, $path) = @_;
-
-    # a reply in many parts takes its time on a busy machine
-
-    return verdict(RateLimit::Load::request($nginx->port, 'GET', $path, {},
-                                            undef, 60));
-}
+sub ask { return RateLimit::Answer::ask(@_, 60) }
 
 
 # All at once, a connection each; the verdicts in the order of the paths.

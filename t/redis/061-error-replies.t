@@ -10,14 +10,15 @@ use lib 't/lib';
 use Test::More;
 
 use List::Util qw(sum0);
-use POSIX ();
 use Time::HiRes qw(time);
 
+use RateLimit::Answer;
+use RateLimit::Background;
 use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
-use RateLimit::Util qw(slurp wait_until);
+use RateLimit::Util qw(wait_until);
 
 
 # "http" are the lines that name the shards.  Where the circuit breaker is not
@@ -54,34 +55,6 @@ EOC
 }
 
 
-# What became of a request, in three words: "200 redis 7", "429 redis 0",
-# "200 local timeout", "503 closed storage_unavailable".
-
-sub verdict {
-    my ($r) = @_;
-
-    my $h = $r->{headers};
-
-    return join ' ', $r->{status} || $r->{error}, $h->{'x-source'} // '-',
-                     $h->{'x-ratelimit-degraded-reason'}
-                     // $h->{'x-ratelimit-remaining'} // '-';
-}
-
-
-sub ask {
-    my ($nginx, $path) = @_;
-
-    return verdict($nginx->get($path));
-}
-
-
-sub works {
-    my ($nginx) = @_;
-
-    return wait_until(sub { ask($nginx, '/?k=w') =~ /^200 redis / }, 15);
-}
-
-
 # All policies, and that the class of the failure is in the decision's line.
 
 sub fails {
@@ -115,28 +88,6 @@ sub states {
     my ($nginx, $label) = @_;
 
     return [map { s/^\w+ //r } $nginx->states($label)];
-}
-
-
-# Does it in another process; the code that is returned waits for its end.
-
-sub background {
-    my ($code) = @_;
-
-    my $pid = fork() // die "fork() failed: $!\n";
-
-    if (!$pid) {
-        local $SIG{TERM} = 'DEFAULT';
-        eval { $code->() };
-        print STDERR "# background: $@" if $@;
-        POSIX::_exit($@ ? 1 : 0);
-    }
-
-    return sub {
-        kill $_[0], $pid if $_[0];
-        waitpid $pid, 0;
-        return $?;
-    };
 }
 
 
@@ -899,7 +850,7 @@ subtest 'SCRIPT FLUSH under load: nobody notices' => sub {
     my $nginx = start("ratelimit_shards @{[map { $_->addr } @redis]};",
                       breaker => 'failures=5', workers => 2, log => 'notice');
 
-    my $flusher = background(sub {
+    my $flusher = RateLimit::Background->start(sub {
         while (1) {
             $_->cmd('SCRIPT', 'FLUSH') for @redis;
         }
@@ -909,7 +860,7 @@ subtest 'SCRIPT FLUSH under load: nobody notices' => sub {
         port => $nginx->port, connections => 20, duration => 2, keep => 1,
         path => sub { '/closed?k=' . $_[0] % 50 },
     );
-    $flusher->('TERM');
+    $flusher->kill('TERM');
 
     my $calls = sub {
         my ($command) = @_;
@@ -951,7 +902,7 @@ subtest 'CLIENT KILL under load' => sub {
 
     # connections that have lived for a while are made anew at once
 
-    my $killer = background(sub {
+    my $killer = RateLimit::Background->start(sub {
         my @old;
 
         wait_until(sub {
@@ -973,7 +924,7 @@ subtest 'CLIENT KILL under load' => sub {
         path => '/closed?k=a',
     );
 
-    is $killer->(), 0, 'two connections were killed';
+    is $killer->wait, 1, 'two connections were killed';
     is $load->error_text, '', 'every request is answered';
     cmp_ok $load->count(503), '<=', 10,
            'no more than those under way could fail';
@@ -981,7 +932,7 @@ subtest 'CLIENT KILL under load' => sub {
 
     # again and again: it always comes back
 
-    $killer = background(sub {
+    $killer = RateLimit::Background->start(sub {
         for (1 .. 20) {
             my @clients;
             wait_until(sub { @clients = $redis->client_list }, 20);
@@ -993,7 +944,7 @@ subtest 'CLIENT KILL under load' => sub {
         port => $nginx->port, connections => 10, duration => 2, path => '/?k=a',
     );
 
-    $killer->('TERM');
+    $killer->kill('TERM');
     is $load->error_text, '', 'killed twenty times: all are answered';
     is_deeply [keys %{ $load->statuses }], [200], 'local: all pass';
     ok works($nginx), 'works again';

@@ -7,11 +7,10 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
-use IO::Select ();
 use List::Util qw(sum0);
-use POSIX ();
-use Storable ();
 
+use RateLimit::Answer;
+use RateLimit::Background;
 use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
@@ -58,34 +57,6 @@ EOC
 }
 
 
-# What became of a request, in three words: "200 redis 7", "429 redis 0",
-# "200 local timeout".
-
-sub verdict {
-    my ($r) = @_;
-
-    my $h = $r->{headers};
-
-    return join ' ', $r->{status} || $r->{error}, $h->{'x-source'} // '-',
-                     $h->{'x-ratelimit-degraded-reason'}
-                     // $h->{'x-ratelimit-remaining'} // '-';
-}
-
-
-sub ask {
-    my ($nginx, $path) = @_;
-
-    return verdict($nginx->get($path));
-}
-
-
-sub works {
-    my ($nginx) = @_;
-
-    return wait_until(sub { ask($nginx, '/?k=w') =~ /^200 redis / }, 20);
-}
-
-
 # A key that no other test has, should its nginx look for a Redis that has left
 # its port to one of ours.
 
@@ -98,20 +69,14 @@ sub key {
 }
 
 
-# Load in another process, in rounds, until the code that is returned is
-# called: it gives what came of it, as counts of statuses, sources and errors.
+# Load in another process, in rounds, until it is stopped; what came of it are
+# counts of statuses, sources and errors.
 
 sub load {
     my ($nginx, %opt) = @_;
 
-    pipe my $stop, my $stopper or die "pipe() failed: $!\n";
-    pipe my $answer, my $answerer or die "pipe() failed: $!\n";
-
-    my $pid = fork() // die "fork() failed: $!\n";
-
-    if (!$pid) {
-        close $stopper;
-        close $answer;
+    return RateLimit::Background->start(sub {
+        my ($told) = @_;
 
         my %total = map { $_ => {} } qw(statuses sources errors);
 
@@ -130,24 +95,10 @@ sub load {
                 for keys %{ $load->{errors} };
             $total{retried} += $load->retried;
 
-        } until IO::Select->new($stop)->can_read(0);
+        } until $told->();
 
-        print $answerer Storable::freeze(\%total);
-        close $answerer;
-        POSIX::_exit(0);
-    }
-
-    close $stop;
-    close $answerer;
-
-    return sub {
-        close $stopper;
-
-        my $frozen = do { local $/; <$answer> };
-        waitpid $pid, 0;
-
-        return Storable::thaw($frozen);
-    };
+        return \%total;
+    });
 }
 
 
@@ -182,7 +133,7 @@ subtest 'twenty reloads under load' => sub {
 
     is_deeply [map { $nginx->reload } 1 .. 20], [(1) x 20], 'reloaded';
 
-    my $total = $load->();
+    my $total = $load->stop;
     my ($all) = values %{ $total->{statuses} };
 
     note "$all requests, $total->{retried} of them on a second connection";
@@ -455,7 +406,7 @@ subtest 'a reload that changes the shards' => sub {
 
     ok $nginx->reload(http => http($b->addr)), 'another one';
     ok $nginx->old_workers_gone(20), 'old workers left';
-    my $total = $load->();
+    my $total = $load->stop;
 
     is_deeply [$total->{errors}, keys %{ $total->{sources} }], [{}, 'redis'],
               'not one request failed';
@@ -495,7 +446,7 @@ subtest 'quit under load' => sub {
     ok wait_until(sub { taken(@redis) > 500 }, 20), 'load';
     $nginx->finish;
 
-    my $total = $load->();
+    my $total = $load->stop;
     my ($all) = values %{ $total->{statuses} };
 
     # connections that nginx had not accepted yet are refused or reset

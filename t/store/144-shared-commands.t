@@ -18,9 +18,8 @@ use Test::More;
 
 use Digest::SHA qw(sha1_hex);
 use List::Util qw(sum0 uniq);
-use POSIX ();
-use Storable ();
 
+use RateLimit::Background;
 use RateLimit::FakeRedis;
 use RateLimit::Flood;
 use RateLimit::Limiter;
@@ -28,7 +27,7 @@ use RateLimit::Load;
 use RateLimit::Parked;
 use RateLimit::Redis;
 use RateLimit::Spent;
-use RateLimit::Util qw(slurp wait_until reap);
+use RateLimit::Util qw(slurp wait_until);
 
 my $TAKE = sha1_hex(slurp('build/lua/take.lua'));
 
@@ -158,39 +157,22 @@ sub is_taken {
 sub flood {
     my ($ports, $requests, $path, $mark) = @_;
 
-    my @pipes;
+    my @floods = map {
+        my $i = $_;
 
-    for my $i (0 .. $#$ports) {
-        pipe my $in, my $out or die "pipe() failed: $!\n";
-
-        my $pid = fork() // die "fork() failed: $!\n";
-
-        if (!$pid) {
-            my $flood = eval {
-                RateLimit::Flood::run(
-                    port => $ports->[$i], connections => 64 / @$ports,
-                    batch => 10, requests => $requests / @$ports,
-                    timeout => 60, mark => $mark,
-                    path => sub { $path->($_[0] * @$ports + $i) })
-            };
-
-            print $out Storable::freeze($flood // { errors => { $@ => 1 } });
-            close $out;
-            POSIX::_exit(0);
-        }
-
-        push @pipes, [$pid, $in];
-    }
+        RateLimit::Background->start(sub {
+            RateLimit::Flood::run(
+                port => $ports->[$i], connections => 64 / @$ports,
+                batch => 10, requests => $requests / @$ports,
+                timeout => 60, mark => $mark,
+                path => sub { $path->($_[0] * @$ports + $i) })
+        })
+    } 0 .. $#$ports;
 
     my %seen;
 
-    for my $pipe (@pipes) {
-        my ($pid, $in) = @$pipe;
-        my $flood = Storable::thaw(do { local $/; <$in> });
-
-        reap($pid, 5);
-
-        $seen{$_} += $flood->{marks}{$_} for keys %{ $flood->{marks} // {} };
+    for my $flood (map { $_->wait } @floods) {
+        $seen{$_} += $flood->{marks}{$_} for keys %{ $flood->{marks} };
         $seen{$_} += $flood->{errors}{$_} for keys %{ $flood->{errors} };
     }
 

@@ -73,8 +73,6 @@ use strict;
 use warnings;
 
 use List::Util qw(sum0);
-use POSIX ();
-use Storable ();
 use Test::More ();
 use Time::HiRes qw(time);
 
@@ -288,10 +286,10 @@ sub during {
 
     $self->{asked} = [];
 
-    my $stop = _background(%load);
+    my $task = RateLimit::Load::start(%load);
     my $ok = eval { $code->(); 1 };
     my $error = $@;
-    my $result = $stop->();
+    my $result = $task->stop;
 
     die $error unless $ok;
 
@@ -313,67 +311,6 @@ sub apart {
     my ($key) = @_;
 
     return ($key + 1) * $STEP;
-}
-
-
-# Load in another process until the code that is returned is called; it gives
-# what came of it.
-
-sub _background {
-    my (%load) = @_;
-
-    pipe my $stop, my $stopper or die "pipe() failed: $!\n";
-    pipe my $answer, my $answerer or die "pipe() failed: $!\n";
-
-    my $pid = fork() // die "fork() failed: $!\n";
-
-    if (!$pid) {
-        close $stopper;
-        close $answer;
-
-        $SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-
-        my $select = '';
-        vec($select, fileno $stop, 1) = 1;
-
-        my $ok = eval {
-            my $load = RateLimit::Load::run(
-                %load, until => sub { select my $r = $select, undef, undef, 0 },
-            );
-
-            my %result = map { $_ => $load->{$_} }
-                         qw(responses errors statuses sent retried aborted
-                            max_latency held_up elapsed);
-
-            # requests that a server did not even read are not counted twice
-            $result{begun} = $load->{next};
-
-            print $answerer Storable::freeze(\%result);
-            close $answerer;
-        };
-
-        print STDERR "# load: $@" unless $ok;
-        POSIX::_exit($ok ? 0 : 1);
-    }
-
-    close $stop;
-    close $answerer;
-
-    return sub {
-
-        # not by closing alone: programs that were started meanwhile may
-        # have the pipe, too
-
-        syswrite $stopper, 'x';
-        close $stopper;
-
-        my $frozen = do { local $/; <$answer> };
-        waitpid $pid, 0;
-
-        die "the load has failed\n" unless length($frozen // '');
-
-        return Storable::thaw($frozen);
-    };
 }
 
 

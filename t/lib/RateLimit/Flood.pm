@@ -34,12 +34,11 @@ use strict;
 use warnings;
 
 use IO::Select ();
-use POSIX ();
-use Storable ();
 use Time::HiRes qw(time sleep);
 
+use RateLimit::Background ();
 use RateLimit::Load ();
-use RateLimit::Util qw(patience reap);
+use RateLimit::Util qw(patience);
 
 
 sub run {
@@ -189,64 +188,12 @@ sub _take {
 }
 
 
+# A RateLimit::Background.
+
 sub start {
     my (%opt) = @_;
 
-    pipe my $stop, my $stopper or die "pipe() failed: $!\n";
-    pipe my $answer, my $answerer or die "pipe() failed: $!\n";
-
-    my $pid = fork() // die "fork() failed: $!\n";
-
-    if (!$pid) {
-        close $stopper;
-        close $answer;
-
-        my $told = IO::Select->new($stop);
-        my $result = eval { run(%opt, until => sub { $told->can_read(0) }) };
-
-        print $answerer Storable::freeze($result // { died => $@ });
-        close $answerer;
-        POSIX::_exit(0);
-    }
-
-    close $stop;
-    close $answerer;
-
-    return bless {
-        pid => $pid, owner => $$, stopper => $stopper, answer => $answer,
-    }, __PACKAGE__;
-}
-
-
-sub stop {
-    my ($self) = @_;
-
-    syswrite $self->{stopper}, '.';     # others may hold this end as well
-    close $self->{stopper};
-
-    my $answer = $self->{answer};
-    my $frozen = do { local $/; <$answer> };
-
-    reap(delete $self->{pid}, 5);
-
-    my $result = Storable::thaw($frozen);
-
-    die $result->{died} if $result->{died};
-
-    return $result;
-}
-
-
-sub DESTROY {
-    my ($self) = @_;
-
-    return unless $self->{pid} && $self->{owner} == $$;
-
-    local ($?, $!, $@);
-
-    close $self->{stopper};
-    kill 'KILL', $self->{pid};
-    reap($self->{pid}, 5);
+    return RateLimit::Background->start(sub { run(%opt, until => $_[0]) });
 }
 
 

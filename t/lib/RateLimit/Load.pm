@@ -46,6 +46,9 @@ package RateLimit::Load;
 #   $res->max_latency;  $res->elapsed;    # number, "target", and "started"
 #   $res->aborted;  $res->retried;  $res->sent;
 #
+#   my $task = RateLimit::Load::start(%same);   # in another process, until told:
+#   my $hash = $task->stop;               # what came of it, see "start" below
+#
 # Errors are counted by class: refused, reset, empty (closed without a byte of
 # the response), incomplete, malformed, timeout, unsent (time was up before).
 #
@@ -68,6 +71,7 @@ use Socket qw(
 );
 use Time::HiRes qw(time sleep);
 
+use RateLimit::Background ();
 use RateLimit::Util qw(patience);
 
 
@@ -131,6 +135,25 @@ sub run {
     my (%opt) = @_;
 
     return RateLimit::Load::Run->new(%opt)->run;
+}
+
+
+# A RateLimit::Background.  "begun" are the requests that were: those that a
+# server did not even read are not counted twice.
+
+sub start {
+    my (%opt) = @_;
+
+    return RateLimit::Background->start(sub {
+        my ($told) = @_;
+
+        my $load = run(%opt, until => $told);
+        my %result = map { $_ => $load->{$_} }
+                     qw(responses errors statuses sent retried aborted
+                        max_latency held_up elapsed);
+
+        return { %result, begun => $load->{next} };
+    });
 }
 
 
