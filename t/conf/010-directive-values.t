@@ -8,67 +8,17 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
+use RateLimit::Config;
 use RateLimit::Nginx;
 use RateLimit::Util qw(temp_dir);
 
 use File::Path ();
 use POSIX ();
 
-my $SECRET = 'Pa55-w0rd';
 my $dir = temp_dir('directives');
 
 END {
     File::Path::remove_tree($dir) if defined $dir;
-}
-
-
-# Text for the http block, and for a location of a server in it; undef: no
-# server.
-
-sub try_config {
-    my ($http, $location) = @_;
-
-    my @server = defined $location ? (server => "location /t { $location }")
-                                   : ();
-
-    return RateLimit::Nginx->test_config(conf => $http, @server);
-}
-
-
-# The one complaint of nginx holds all these texts or regexes.
-
-sub refused {
-    my ($name, $http, $location, @texts) = @_;
-
-    my ($code, $output) = try_config($http, $location);
-    my ($line) = $output =~ /^(nginx: \[emerg\].*)$/m;
-
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-    subtest $name => sub {
-        is $code, 1, 'nginx -t fails';
-
-        for my $text (@texts) {
-            like $line // $output, ref $text ? $text : qr/\Q$text\E/,
-                 ref $text ? 'complaint' : "says: $text";
-        }
-
-        unlike $output, qr/\Q$SECRET\E/, 'tells no secret';
-        unlike $output, qr/\[(?:alert|crit)\]|Sanitizer|runtime error/,
-               'nothing worse';
-    };
-}
-
-
-sub accepted {
-    my ($name, $http, $location) = @_;
-
-    my ($code, $output) = try_config($http, $location);
-
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-    ok $code == 0 && $output !~ /\[(?:warn|error|alert|crit|emerg)\]/, $name
-        or diag $output;
 }
 
 

@@ -23,37 +23,7 @@ our $slow = start_fake(policy => {
 });
 
 
-# Patient, as these tests are not about time.  A section "after" is Perl that
-# runs when the last response of its block has come.
-
-add_block_preprocessor(sub {
-    my ($block) = @_;
-
-    $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
-    ratelimit_redis_timeout 10s;
-    ratelimit_redis_connect_timeout 10s;
-    add_header X-Name $ratelimit_name always;
-EOC
-
-    if (!defined $block->no_shards) {
-        $block->set_value('http_config',
-                          'ratelimit_shards $TEST_NGINX_REDIS_ADDR;'
-                          . $block->http_config);
-    }
-
-    $block->set_value('no_error_log', "[alert]\n[crit]\n")
-        unless defined $block->no_error_log;
-});
-
-add_response_body_check(sub {
-    my ($block, $body, $n) = @_;
-
-    my $last = ref $block->request ? $#{ $block->request } : 0;
-
-    if (defined $block->after && $n == $last) {
-        eval $block->after . ';1' or die $@;
-    }
-});
+patient_blocks('add_header X-Name $ratelimit_name always;');
 
 
 # The buckets of a server, without the common prefix.

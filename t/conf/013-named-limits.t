@@ -8,6 +8,7 @@ use strict;
 use warnings;
 
 use lib 't/lib';
+use RateLimit::Config;
 use RateLimit::Nginx;
 use RateLimit::Test;
 use Test::Nginx::Socket 'no_plan';
@@ -19,50 +20,10 @@ our $invalid = "X-RateLimit-Degraded: true\n"
                . "X-RateLimit-Degraded-Reason: invalid_limit\n";
 
 
-# Patient, as these tests are not about time.  A section "after" is Perl that
-# runs when the last response of its block has come.
-
-add_block_preprocessor(sub {
-    my ($block) = @_;
-
-    $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
-    ratelimit_shards $TEST_NGINX_REDIS_ADDR;
-    ratelimit_redis_timeout 10s;
-    ratelimit_redis_connect_timeout 10s;
+patient_blocks(<<'EOC');
     add_header X-Name $ratelimit_name always;
     add_header X-Status $ratelimit_status always;
 EOC
-
-    $block->set_value('no_error_log', "[alert]\n[crit]\n")
-        unless defined $block->no_error_log;
-});
-
-add_response_body_check(sub {
-    my ($block, $body, $n) = @_;
-
-    my $last = ref $block->request ? $#{ $block->request } : 0;
-
-    if (defined $block->after && $n == $last) {
-        eval $block->after . ';1' or die $@;
-    }
-});
-
-
-# What Redis holds: "NAME:{KEY}" of each limit, with the tokens that are left in
-# a bucket, or the entries of a window.
-
-sub state_of_all {
-    my %state;
-
-    for my $key (@{ $redis->cmd('KEYS', '*') }) {
-        $state{ $key =~ s/^ratelimit://r } =
-            $redis->cmd('TYPE', $key) eq 'hash'
-            ? int(0.5 + $redis->tokens($key))
-            : $redis->cmd('ZCARD', $key) . ' entries';
-    }
-
-    return \%state;
-}
 
 
 # The decisions in the log, each with the name of its limit.
@@ -70,49 +31,6 @@ sub state_of_all {
 sub decisions {
     return [map { /ratelimit ([A-Z_]+), limit: "([^"]*)"/ ? "$1 $2" : () }
             split /\n/, slurp($Test::Nginx::Util::ErrLogFile)];
-}
-
-
-# Text for the http block, and for a location of a server in it.
-
-sub try_config {
-    my ($http, $location) = @_;
-
-    return RateLimit::Nginx->test_config(
-        conf   => $http,
-        server => "location /t { $location }",
-    );
-}
-
-
-# The one complaint of nginx holds all these texts.
-
-sub refused {
-    my ($name, $http, $location, @texts) = @_;
-
-    my ($code, $output) = try_config($http, $location);
-    my ($line) = $output =~ /^(nginx: \[emerg\].*)$/m;
-
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-    subtest $name => sub {
-        is $code, 1, 'nginx -t fails';
-        like $line // $output, qr/\Q$_\E/, "says: $_" for @texts;
-        unlike $output, qr/\[(?:alert|crit)\]|Sanitizer|runtime error/,
-               'nothing worse';
-    };
-}
-
-
-sub accepted {
-    my ($name, $http, $location) = @_;
-
-    my ($code, $output) = try_config($http, $location);
-
-    local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-    ok $code == 0 && $output !~ /\[(?:warn|error|alert|crit|emerg)\]/, $name
-        or diag $output;
 }
 
 
@@ -310,7 +228,7 @@ location /t { ratelimit ip; empty_gif; }
  "X-Name: ip\nX-Status: REJECTED\nX-RateLimit-Limit: 2\n"
  . "X-RateLimit-Remaining: 0"]
 --- after
-::is_deeply(::state_of_all(), { 'ip:{127.0.0.1}' => 0 }, 'its key');
+::is_deeply($::redis->contents, { 'ip:{127.0.0.1}' => 0 }, 'its key');
 ::is_deeply(::decisions(), ['PASSED ip', 'PASSED ip', 'REJECTED ip'], 'the log');
 
 
@@ -330,7 +248,7 @@ $::redis->cmd('CONFIG', 'RESETSTAT');
 ["X-Name: global\nX-RateLimit-Limit: 7\nX-RateLimit-Remaining: 6",
  "X-Name: global\nX-RateLimit-Limit: 7\nX-RateLimit-Remaining: 5"]
 --- after
-::is_deeply(::state_of_all(), { 'user:{same}' => 7, 'ip:{same}' => 6,
+::is_deeply($::redis->contents, { 'user:{same}' => 7, 'ip:{same}' => 6,
                                 'global:{same}' => '2 entries' }, 'the keys');
 ::like($::redis->cmd('INFO', 'commandstats'), qr/cmdstat_evalsha:calls=2,/,
        'one call a request');
@@ -378,7 +296,7 @@ location /b { ratelimit all; empty_gif; }
 ["X-RateLimit-Remaining: 2", "X-RateLimit-Remaining: 1",
  "X-RateLimit-Remaining: 0", "X-RateLimit-Remaining: 0"]
 --- after
-::is_deeply(::state_of_all(), { 'all:{127.0.0.1}' => 0 }, 'one bucket');
+::is_deeply($::redis->contents, { 'all:{127.0.0.1}' => 0 }, 'one bucket');
 
 
 
@@ -404,7 +322,7 @@ location /own {
  "X-Name: c\nX-RateLimit-Remaining: 28",
  "X-Name: c\nX-RateLimit-Remaining: 27"]
 --- after
-::is_deeply(::state_of_all(), { 'a:{127.0.0.1}' => 49, 'b:{127.0.0.1}' => 38,
+::is_deeply($::redis->contents, { 'a:{127.0.0.1}' => 49, 'b:{127.0.0.1}' => 38,
                                 'c:{127.0.0.1}' => 27 }, 'the buckets');
 
 
@@ -435,7 +353,7 @@ location /fresh { ratelimit off; ratelimit_rate 5r/d; empty_gif; }
  "X-Name: named\nX-RateLimit-Remaining: 48",
  "X-Name: localhost/fresh\nX-RateLimit-Limit: 5\nX-RateLimit-Remaining: 4"]
 --- after
-::is_deeply(::state_of_all(), { 'named:{127.0.0.1}' => 48,
+::is_deeply($::redis->contents, { 'named:{127.0.0.1}' => 48,
                                 'localhost:{x}' => 39,
                                 'localhost/fresh:{127.0.0.1}' => 4 },
             'neither key nor capacity of the parent');
@@ -457,7 +375,7 @@ location /t { ratelimit a; ratelimit_rate 1r/d; ratelimit_capacity 2;
  "X-Name: localhost/t\nX-RateLimit-Limit: 2\nX-RateLimit-Remaining: 0",
  "X-Name: localhost/t\nX-RateLimit-Limit: 2\nX-RateLimit-Remaining: 0"]
 --- after
-::is_deeply(::state_of_all(), { 'a:{127.0.0.1}' => 1,
+::is_deeply($::redis->contents, { 'a:{127.0.0.1}' => 1,
                                 'localhost/t:{127.0.0.1}' => 0 },
             'the rejected request took from neither');
 
@@ -479,7 +397,7 @@ location /own { ratelimit_capacity 5; empty_gif; }
 ["X-Name: b\nX-RateLimit-Remaining: 39",
  "X-Name: localhost/own\nX-RateLimit-Remaining: 4"]
 --- after
-::is_deeply(::state_of_all(), { 'localhost:{127.0.0.1}' => 59,
+::is_deeply($::redis->contents, { 'localhost:{127.0.0.1}' => 59,
                                 'b:{127.0.0.1}' => 39,
                                 'localhost/own:{127.0.0.1}' => 4,
                                 'a:{127.0.0.1}' => 49 }, 'the buckets');
@@ -501,7 +419,7 @@ GET /t
 X-Name: localhost#2
 X-RateLimit-Remaining: 19
 --- after
-::is_deeply(::state_of_all(), { 'localhost:{127.0.0.1}' => 49,
+::is_deeply($::redis->contents, { 'localhost:{127.0.0.1}' => 49,
                                 'http:{127.0.0.1}' => 39,
                                 'localhost#2:{127.0.0.1}' => 19 }, 'the keys');
 
@@ -520,7 +438,7 @@ location /b { ratelimit_prefix ratelimit:test; empty_gif; }
 --- response_headers eval
 ["X-RateLimit-Remaining: 4", "X-RateLimit-Remaining: 4"]
 --- after
-::is_deeply(::state_of_all(), { 'a:{127.0.0.1}' => 4, 'b:{127.0.0.1}' => 5,
+::is_deeply($::redis->contents, { 'a:{127.0.0.1}' => 4, 'b:{127.0.0.1}' => 5,
                                 'test:a:{127.0.0.1}' => 4,
                                 'test:b:{127.0.0.1}' => 5 }, 'the keys');
 
@@ -545,7 +463,7 @@ location /t { ratelimit bucket window; empty_gif; }
  "X-Name: bucket\nX-RateLimit-Limit: 1\nX-RateLimit-Remaining: 0",
  "X-Name: bucket\nX-RateLimit-Limit: 1\nX-RateLimit-Remaining: 0"]
 --- after
-::is_deeply(::state_of_all(), { 'bucket:{1}' => 7, 'window:{1}' => '2 entries',
+::is_deeply($::redis->contents, { 'bucket:{1}' => 7, 'window:{1}' => '2 entries',
                                 'bucket:{2}' => 0, 'window:{2}' => '1 entries'
                               }, 'what was taken');
 
@@ -570,7 +488,7 @@ location /t { ratelimit user ip; empty_gif; }
  "X-Status: SKIPPED\n!X-RateLimit-Limit",
  "X-Name: ip\nX-Status: PASSED\nX-RateLimit-Remaining: 2"]
 --- after
-::is_deeply(::state_of_all(), { 'user:{1}' => 0, 'ip:{1}' => 2 }, 'the keys');
+::is_deeply($::redis->contents, { 'user:{1}' => 0, 'ip:{1}' => 2 }, 'the keys');
 ::is_deeply(::decisions(), ['SKIPPED user', 'PASSED ip', 'SKIPPED user',
                             'PASSED ip', 'PASSED user', 'SKIPPED ip',
                             'REJECTED user', 'SKIPPED user', 'SKIPPED ip',
@@ -605,7 +523,7 @@ location /t { ratelimit burst quota; ratelimit_headers draft-8; empty_gif; }
  "RateLimit-Policy: \"burst\";q=50;w=3000, \"quota\";q=1000;w=60\n"
  . "X-Name: burst"]
 --- after
-::is_deeply(::state_of_all(), {
+::is_deeply($::redis->contents, {
     'burst:{free}'  => 0,  'quota:{free}'  => '1 entries',
     'burst:{basic}' => 4,  'quota:{basic}' => '1 entries',
     'burst:{pro}'   => 45, 'quota:{pro}'   => '1 entries',
@@ -664,7 +582,7 @@ location /two { ratelimit a b; empty_gif; }
  "X-RateLimit-Limit: 5\nX-RateLimit-Remaining: 4",
  "X-RateLimit-Limit: 100\nX-RateLimit-Remaining: 3"]
 --- after
-::is_deeply(::state_of_all(), { 'a:{1}' => 3, 'a:{2}' => 3,
+::is_deeply($::redis->contents, { 'a:{1}' => 3, 'a:{2}' => 3,
                                 'b:{other}' => 999996 }, 'the buckets');
 
 
@@ -690,7 +608,7 @@ location /t { ratelimit a; empty_gif; }
  "X-RateLimit-Limit: 4\nX-RateLimit-Remaining: 0",
  "X-RateLimit-Limit: 1\nX-RateLimit-Remaining: 0"]
 --- after
-::is_deeply(::state_of_all(), { 'a:{1}' => '4 entries' }, 'the window');
+::is_deeply($::redis->contents, { 'a:{1}' => '4 entries' }, 'the window');
 
 
 
@@ -711,7 +629,7 @@ location /arg  { ratelimit_cost $arg_n; empty_gif; }
  "X-Name: plain\nX-RateLimit-Remaining: 89",
  "X-Name: plain\nX-RateLimit-Remaining: 69"]
 --- after
-::is_deeply(::state_of_all(), { 'plain:{127.0.0.1}' => 69,
+::is_deeply($::redis->contents, { 'plain:{127.0.0.1}' => 69,
                                 'own:{127.0.0.1}' => 94,
                                 'by:{127.0.0.1}' => 91 }, 'the buckets');
 
@@ -735,7 +653,7 @@ location /t { ratelimit bad good; empty_gif; }
  "!X-RateLimit-Degraded\nX-Name: good\nX-Status: REJECTED\n"
  . "X-RateLimit-Limit: 2\nX-RateLimit-Remaining: 0"]
 --- after
-::is_deeply(::state_of_all(), { 'good:{127.0.0.1}' => 0 }, 'the buckets');
+::is_deeply($::redis->contents, { 'good:{127.0.0.1}' => 0 }, 'the buckets');
 
 
 
@@ -758,7 +676,7 @@ location /last  { ratelimit good bad; empty_gif; }
  . "!X-RateLimit-Limit",
  "X-Name: good\nX-Status: PASSED\nX-RateLimit-Remaining: 1"]
 --- after
-::is_deeply(::state_of_all(), { 'good:{127.0.0.1}' => 1,
+::is_deeply($::redis->contents, { 'good:{127.0.0.1}' => 1,
                                 'bad:{127.0.0.1}' => 4 }, 'the buckets');
 
 
@@ -821,7 +739,7 @@ X-Name: l16
 X-RateLimit-Limit: 84
 X-RateLimit-Remaining: 83
 --- after
-::is_deeply(::state_of_all(),
+::is_deeply($::redis->contents,
             { map { ("l$_:{127.0.0.1}" => 99 - $_) } 1 .. 16 }, 'the buckets');
 
 

@@ -27,46 +27,15 @@ our $degraded = "X-RateLimit-Degraded: true\n"
                 . "!X-RateLimit-Reset\n";
 
 
-# Patient, as these tests are not about time.  A section "after" is Perl that
-# runs when the last response of its block has come.
-
-add_block_preprocessor(sub {
-    my ($block) = @_;
-
-    $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
-    ratelimit_shards $TEST_NGINX_REDIS_ADDR;
-    ratelimit_redis_timeout 10s;
-    ratelimit_redis_connect_timeout 10s;
+patient_blocks(<<'EOC');
     add_header X-Status $ratelimit_status always;
 EOC
-
-    $block->set_value('no_error_log', "[alert]\n[crit]\n")
-        unless defined $block->no_error_log;
-});
-
-add_response_body_check(sub {
-    my ($block, $body, $n) = @_;
-
-    my $last = ref $block->request ? $#{ $block->request } : 0;
-
-    if (defined $block->after && $n == $last) {
-        eval $block->after . ';1' or die $@;
-    }
-});
 
 
 sub says {
     my ($line, $text) = @_;
 
     like($line, qr/\Q$text\E/, 'the line');
-}
-
-
-sub log_lines {
-    my ($regex) = @_;
-
-    return grep { $_ =~ $regex }
-                split /\n/, slurp($Test::Nginx::Util::ErrLogFile);
 }
 
 

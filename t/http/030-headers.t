@@ -33,18 +33,9 @@ our $rejected = "X-RateLimit-Limit: 1\nX-RateLimit-Remaining: 0\n"
                 . "X-RateLimit-Retry-After: 86[34]\\d\\d\n";
 
 
-# Patient, as these tests are not about time.  The backend has much to say
-# about limits itself.  A section "after" is Perl that runs when the last
-# response of its block has come.
+# The backend has much to say about limits itself.
 
-add_block_preprocessor(sub {
-    my ($block) = @_;
-
-    $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
-    ratelimit_shards $TEST_NGINX_REDIS_ADDR;
-    ratelimit_redis_timeout 10s;
-    ratelimit_redis_connect_timeout 10s;
-
+patient_blocks(<<'EOC');
     server {
         listen 127.0.0.1:$TEST_NGINX_RAND_PORT_1;
 
@@ -70,20 +61,6 @@ add_block_preprocessor(sub {
         location /accel { add_header X-Accel-Redirect /inside; return 200; }
     }
 EOC
-
-    $block->set_value('no_error_log', "[alert]\n[crit]\n")
-        unless defined $block->no_error_log;
-});
-
-add_response_body_check(sub {
-    my ($block, $body, $n) = @_;
-
-    my $last = ref $block->request ? $#{ $block->request } : 0;
-
-    if (defined $block->after && $n == $last) {
-        eval $block->after . ';1' or die $@;
-    }
-});
 
 
 no_root_location();

@@ -46,25 +46,15 @@ sub all {
 # the variables are.  A section "after" is Perl that runs when the last response
 # of its block has come.
 
+patient_blocks('');
+
 add_block_preprocessor(sub {
     my ($block) = @_;
-
-    $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
-    ratelimit_redis_timeout 10s;
-    ratelimit_redis_connect_timeout 10s;
-EOC
-
-    $block->set_value('http_config', 'ratelimit_shards $TEST_NGINX_REDIS_ADDR;'
-                                     . $block->http_config)
-        unless defined $block->no_shards;
 
     $block->set_value('http_config', $block->http_config
                       . "log_format vars '$FORMAT';\n"
                       . "access_log logs/vars.log vars;\n"
                       . "add_header X-Vars '$FORMAT' always;\n");
-
-    $block->set_value('no_error_log', "[alert]\n[crit]\n")
-        unless defined $block->no_error_log;
 
     if (defined $block->vars) {
         my @vars = @{ $block->vars };
@@ -97,10 +87,6 @@ add_response_body_check(sub {
             my $regex = all('-', %{ $block->vars->[$i] });
             like($lines[$i], qr/^$regex$/, 'the log');
         }
-    }
-
-    if (defined $block->after) {
-        eval $block->after . ';1' or die $@;
     }
 });
 

@@ -14,17 +14,12 @@ use Test::Nginx::Socket 'no_plan';
 
 our $redis = start_redis();
 
-# Patient, as these tests are not about time.  Each request of each block has
-# one verdict, unless the block says otherwise.
+# Each request of each block has one verdict, unless the block says otherwise.
+
+patient_blocks('');
 
 add_block_preprocessor(sub {
     my ($block) = @_;
-
-    $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
-    ratelimit_shards $TEST_NGINX_REDIS_ADDR;
-    ratelimit_redis_timeout 10s;
-    ratelimit_redis_connect_timeout 10s;
-EOC
 
     if (!defined $block->grep_error_log) {
         $block->set_value('grep_error_log', qr/ratelimit [A-Z_]+(?=, limit)/);

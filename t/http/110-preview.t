@@ -21,58 +21,23 @@ our $other = start_redis(name => 'B');
 our $degraded = "X-Status: DEGRADED\nX-RateLimit-Degraded: true\n!Retry-After\n";
 
 
-# Patient, as these tests are not about time.  Nothing is cached unless a block
-# says so.  A section "after" is Perl that runs when the last response of its
-# block has come.
+# Nothing is cached unless a block says so.
+
+patient_blocks(<<'EOC');
+    add_header X-Name $ratelimit_name always;
+    add_header X-Status $ratelimit_status always;
+    add_header X-Source $ratelimit_source always;
+EOC
 
 add_block_preprocessor(sub {
     my ($block) = @_;
 
     $redis->reset_calls;
 
-    $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
-    ratelimit_shards $TEST_NGINX_REDIS_ADDR;
-    ratelimit_redis_timeout 10s;
-    ratelimit_redis_connect_timeout 10s;
-    add_header X-Name $ratelimit_name always;
-    add_header X-Status $ratelimit_status always;
-    add_header X-Source $ratelimit_source always;
-EOC
-
     $block->set_value('http_config', 'ratelimit_preview_cache off;'
                                      . $block->http_config)
         unless ($block->http_config . $block->config) =~ /preview_cache/;
-
-    $block->set_value('no_error_log', "[alert]\n[crit]\n")
-        unless defined $block->no_error_log;
 });
-
-add_response_body_check(sub {
-    my ($block, $body, $n) = @_;
-
-    my $last = ref $block->request ? $#{ $block->request } : 0;
-
-    if (defined $block->after && $n == $last) {
-        eval $block->after . ';1' or die $@;
-    }
-});
-
-
-# What Redis holds: "NAME:{KEY}" of each limit, with the tokens that are left in
-# a bucket, or the entries of a window.
-
-sub state_of_all {
-    my %state;
-
-    for my $key (@{ $redis->cmd('KEYS', '*') }) {
-        $state{ $key =~ s/^ratelimit://r } =
-            $redis->cmd('TYPE', $key) eq 'hash'
-            ? int(0.5 + $redis->tokens($key))
-            : $redis->cmd('ZCARD', $key) . ' entries';
-    }
-
-    return \%state;
-}
 
 
 no_root_location();
@@ -359,7 +324,7 @@ location /quota { ratelimit_preview on; empty_gif; }
  "X-Status: PASSED\nX-Source: redis\nX-RateLimit-Limit: 5\n"
  . "X-RateLimit-Remaining: 5\n!Retry-After"]
 --- after
-::is_deeply(::state_of_all(), {}, 'Redis is empty');
+::is_deeply($::redis->contents, {}, 'Redis is empty');
 
 
 
@@ -384,7 +349,7 @@ location /quota { ratelimit_preview on; empty_gif; }
  "X-RateLimit-Remaining: 0\nX-Status: PASSED\n!Retry-After\n"
  . "!X-RateLimit-Retry-After"]
 --- after
-::is_deeply(::state_of_all(), { 'localhost:{127.0.0.1}' => 0 }, 'the bucket');
+::is_deeply($::redis->contents, { 'localhost:{127.0.0.1}' => 0 }, 'the bucket');
 ::is(scalar(() = ::slurp($Test::Nginx::Util::ErrLogFile)
                  =~ /ratelimit REJECTED/g), 1, 'the log tells of one rejection');
 
@@ -440,7 +405,7 @@ location @quota {
  '^\{"limit":100,"remaining":99,"reset":\d{10}\}$',
  '^\{"limit":100,"remaining":100,"reset":\d{10}\}$']
 --- after
-::is_deeply(::state_of_all(), { 'api:{a}' => 99 }, 'nothing was taken');
+::is_deeply($::redis->contents, { 'api:{a}' => 99 }, 'nothing was taken');
 
 
 
@@ -479,7 +444,7 @@ location /quota { ratelimit_preview on; ratelimit_headers draft-8; empty_gif; }
  "", 'RateLimit: "localhost";r=0;t=3[56]\d\d', "X-Status: REJECTED",
  'RateLimit: "localhost";r=0;t=3[56]\d\d']
 --- after
-::is_deeply(::state_of_all(), { 'localhost:{127.0.0.1}' => '3 entries' },
+::is_deeply($::redis->contents, { 'localhost:{127.0.0.1}' => '3 entries' },
             'the window');
 
 
@@ -499,7 +464,7 @@ location /quota { ratelimit_preview on; ratelimit_headers draft-8; empty_gif; }
 ['RateLimit-Policy: "user";q=10;w=864000, "all";q=100;w=3600', "X-Name: user",
  'RateLimit: "user";r=9;t=86[34]\d\d', 'RateLimit: "all";r=99;t=3[56]\d\d']
 --- after
-::is_deeply(::state_of_all(), { 'user:{1}' => 9, 'all:{all}' => '1 entries' },
+::is_deeply($::redis->contents, { 'user:{1}' => 9, 'all:{all}' => '1 entries' },
             'nothing else was taken');
 ::is($::redis->calls, 4, 'one call each');
 
@@ -516,7 +481,7 @@ location /quota { ratelimit_preview on; empty_gif; }
 --- response_headers eval
 [("X-Status: PASSED\nX-RateLimit-Limit: 5\nX-RateLimit-Remaining: 5") x 3]
 --- after
-::is_deeply(::state_of_all(), {}, 'nothing was taken');
+::is_deeply($::redis->contents, {}, 'nothing was taken');
 
 
 
@@ -552,7 +517,7 @@ location /both { ratelimit bad good; empty_gif; }
  "${main::degraded}X-Name: good\nX-RateLimit-Limit: 5\n"
  . "X-RateLimit-Remaining: 5"]
 --- after
-::is_deeply(::state_of_all(), {}, 'nothing was taken');
+::is_deeply($::redis->contents, {}, 'nothing was taken');
 
 
 

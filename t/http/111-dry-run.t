@@ -18,60 +18,19 @@ our $redis = start_redis();
 our $silent = "!Retry-After\n!X-RateLimit-Retry-After\n";
 
 
-# Patient, as these tests are not about time.  A section "after" is Perl that
-# runs when the last response of its block has come.
-
-add_block_preprocessor(sub {
-    my ($block) = @_;
-
-    my $http = $block->http_config // '';
-
-    $http = "ratelimit_headers legacy dry_run;\n$http"
-        if $http !~ /ratelimit_headers/;
-
-    $block->set_value('http_config', <<'EOC' . $http);
-    ratelimit_shards $TEST_NGINX_REDIS_ADDR;
-    ratelimit_redis_timeout 10s;
-    ratelimit_redis_connect_timeout 10s;
+patient_blocks(<<'EOC');
     add_header X-Name $ratelimit_name always;
     add_header X-Status $ratelimit_status always;
     add_header X-Source $ratelimit_source always;
 EOC
 
-    $block->set_value('no_error_log', "[alert]\n[crit]\n")
-        unless defined $block->no_error_log;
+add_block_preprocessor(sub {
+    my ($block) = @_;
+
+    $block->set_value('http_config', 'ratelimit_headers legacy dry_run; '
+                                     . $block->http_config)
+        unless $block->http_config =~ /ratelimit_headers/;
 });
-
-add_response_body_check(sub {
-    my ($block, $body, $n) = @_;
-
-    my $last = ref $block->request ? $#{ $block->request } : 0;
-
-    if (defined $block->after && $n == $last) {
-        eval $block->after . ';1' or die $@;
-    }
-});
-
-
-# What Redis holds: "NAME:{KEY}" of each limit, with the tokens that are left in
-# a bucket, or the entries of a window.
-
-sub state_of_all {
-    my (@servers) = @_;
-
-    my %state;
-
-    for my $server (@servers ? @servers : $redis) {
-        for my $key (@{ $server->cmd('KEYS', '*') }) {
-            $state{ $key =~ s/^ratelimit://r } =
-                $server->cmd('TYPE', $key) eq 'hash'
-                ? int(0.5 + $server->tokens($key))
-                : $server->cmd('ZCARD', $key) . ' entries';
-        }
-    }
-
-    return \%state;
-}
 
 
 # The decisions in the log, each with its level and the name of its limit.
@@ -128,7 +87,7 @@ EOC
     is_deeply [map { $get->("$both&c=9")->{status} } 1 .. 3], [200, 200, 429],
               'the enforced limit passes two and rejects the third';
     ok wait_until(sub {
-        my $state = state_of_all(@shards);
+        my $state = { map { %{ $_->contents } } @shards };
         return $state->{"shadow:{$two}"} == 7
                && $state->{"enforced:{$one}"} == 0;
     }, 10), 'of which the shadow keeps nothing';
@@ -144,7 +103,7 @@ EOC
               'a shadow that denies rejects nobody';
     is_deeply [map { $_->{headers}{'x-ratelimit-remaining'} } @r], [1, 0],
               'and takes nothing back from the others';
-    is_deeply state_of_all(@shards),
+    is_deeply { map { %{ $_->contents } } @shards },
               { "shadow:{$two}" => 0, "enforced:{$one}" => 0 }, 'the buckets';
 
     $nginx->finish;
@@ -164,7 +123,7 @@ location /t { ratelimit_rate 1r/d; ratelimit_capacity 2; ratelimit_dry_run on;
  ("X-Status: REJECTED_DRY_RUN\nX-Name: localhost/t\nX-RateLimit-Limit: 2\n"
   . "X-RateLimit-Remaining: 0\n$::silent") x 2]
 --- after
-::is_deeply(::state_of_all(), { 'localhost/t:{127.0.0.1}' => 0 }, 'the bucket');
+::is_deeply($::redis->contents, { 'localhost/t:{127.0.0.1}' => 0 }, 'the bucket');
 ::is_deeply(::decisions(), ['info PASSED localhost/t',
                             'info PASSED localhost/t',
                             'notice REJECTED_DRY_RUN localhost/t',
@@ -189,7 +148,7 @@ location /enforced { ratelimit a; ratelimit_dry_run off; empty_gif; }
  "X-Status: REJECTED_DRY_RUN\nX-Name: a\nX-RateLimit-Remaining: 0\n$::silent",
  "X-Status: REJECTED\nX-Name: a"]
 --- after
-::is_deeply(::state_of_all(), { 'a:{127.0.0.1}' => 0, 'b:{127.0.0.1}' => 7 },
+::is_deeply($::redis->contents, { 'a:{127.0.0.1}' => 0, 'b:{127.0.0.1}' => 7 },
             'each of them counts for itself');
 
 
@@ -230,7 +189,7 @@ location /last  { ratelimit enforced window shadow; empty_gif; }
  "X-Status: PASSED\nX-Name: enforced\nX-RateLimit-Remaining: 0",
  "X-Status: REJECTED\nX-Name: enforced\nX-RateLimit-Remaining: 0"]
 --- after
-::is_deeply(::state_of_all(), { 'shadow:{127.0.0.1}' => 0,
+::is_deeply($::redis->contents, { 'shadow:{127.0.0.1}' => 0,
                                 'enforced:{127.0.0.1}' => 0,
                                 'window:{127.0.0.1}' => '4 entries' },
             'what was taken');
@@ -257,7 +216,7 @@ location /t { ratelimit shadow log enforced; empty_gif; }
  "X-Name: enforced\nX-RateLimit-Remaining: 0",
  ("X-Name: enforced\nX-Status: REJECTED\nX-RateLimit-Limit: 2") x 2]
 --- after
-::is_deeply(::state_of_all(), { 'shadow:{127.0.0.1}' => 7,
+::is_deeply($::redis->contents, { 'shadow:{127.0.0.1}' => 7,
                                 'log:{127.0.0.1}' => '2 entries',
                                 'enforced:{127.0.0.1}' => 0 }, 'what was taken');
 
@@ -363,7 +322,7 @@ location /both  { ratelimit shadow enforced; empty_gif; }
  "X-Name: enforced\nX-Status: PASSED\nX-RateLimit-Remaining: 8\n$::silent",
  "X-Name: enforced\nX-Status: PASSED\nX-RateLimit-Remaining: 7\n$::silent"]
 --- after
-::is_deeply(::state_of_all(), { 'shadow:{127.0.0.1}' => 0,
+::is_deeply($::redis->contents, { 'shadow:{127.0.0.1}' => 0,
                                 'enforced:{127.0.0.1}' => 7 },
             'what was taken');
 

@@ -47,35 +47,10 @@ sub problem {
 }
 
 
-# Patient, as these tests are not about time.  A block with a section "full" is
-# denied everything by the fake Redis.  A section "after" is Perl that runs when
-# the last response of its block has come.
+# A block with a section "full" is denied everything by the fake Redis.
 
-add_block_preprocessor(sub {
-    my ($block) = @_;
-
-    my $server = defined $block->full ? 'FAKE' : 'REDIS';
-
-    $block->set_value('http_config', <<"EOC" . ($block->http_config // ''));
-    ratelimit_shards \$TEST_NGINX_${server}_ADDR;
-    ratelimit_redis_timeout 10s;
-    ratelimit_redis_connect_timeout 10s;
-    ratelimit_limit ip rate=20r/m capacity=100;
-EOC
-
-    $block->set_value('no_error_log', "[alert]\n[crit]\n")
-        unless defined $block->no_error_log;
-});
-
-add_response_body_check(sub {
-    my ($block, $body, $n) = @_;
-
-    my $last = ref $block->request ? $#{ $block->request } : 0;
-
-    if (defined $block->after && $n == $last) {
-        eval $block->after . ';1' or die $@;
-    }
-});
+patient_blocks('ratelimit_limit ip rate=20r/m capacity=100;',
+               server => sub { defined $_[0]->full ? 'FAKE' : 'REDIS' });
 
 
 no_root_location();

@@ -18,14 +18,17 @@ our $redis = start_redis();
 our $fake = start_fake();
 
 
-# Patient, as these tests are not about time.  A section "replies" is a list of
-# replies of the fake Redis, without which the real one is used: a number, or
-# several of several limits.
+# A section "replies" is a list of replies of the fake Redis, without which the
+# real one is used: a number, or several of several limits.
+
+patient_blocks(<<'EOC',
+    ratelimit_headers draft-8;
+    ratelimit_deny_cache off;
+EOC
+    server => sub { defined $_[0]->replies ? 'FAKE' : 'REDIS' });
 
 add_block_preprocessor(sub {
     my ($block) = @_;
-
-    my $server = defined $block->replies ? 'FAKE' : 'REDIS';
 
     if (defined $block->replies) {
         $fake->policy({ eval => [map {
@@ -33,17 +36,6 @@ add_block_preprocessor(sub {
                    : ":$_\r\n"
         } @{ $block->replies }] });
     }
-
-    $block->set_value('http_config', <<"EOC" . ($block->http_config // ''));
-    ratelimit_shards \$TEST_NGINX_${server}_ADDR;
-    ratelimit_redis_timeout 10s;
-    ratelimit_redis_connect_timeout 10s;
-    ratelimit_headers draft-8;
-    ratelimit_deny_cache off;
-EOC
-
-    $block->set_value('no_error_log', "[alert]\n[crit]\n")
-        unless defined $block->no_error_log;
 });
 
 

@@ -21,16 +21,7 @@ our $slow = start_fake(name => 'SLOW', policy => {
 $ENV{TEST_NGINX_AUTH_PORT} = free_port();
 
 
-# Patient, as these tests are not about time.  A section "after" is Perl that
-# runs when the last response of its block has come.
-
-add_block_preprocessor(sub {
-    my ($block) = @_;
-
-    $block->set_value('http_config', <<'EOC' . ($block->http_config // ''));
-    ratelimit_shards $TEST_NGINX_REDIS_ADDR;
-    ratelimit_redis_timeout 10s;
-    ratelimit_redis_connect_timeout 10s;
+patient_blocks(<<'EOC');
     add_header X-Name $ratelimit_name always;
     add_header X-Status $ratelimit_status always;
 
@@ -50,6 +41,9 @@ add_block_preprocessor(sub {
         }
     }
 EOC
+
+add_block_preprocessor(sub {
+    my ($block) = @_;
 
     $block->set_value('config', <<'EOC' . $block->config);
     location = /auth {
@@ -72,19 +66,6 @@ ok
 >>> folder/index.html
 index
 EOF
-
-    $block->set_value('no_error_log', "[alert]\n[crit]\n")
-        unless defined $block->no_error_log;
-});
-
-add_response_body_check(sub {
-    my ($block, $body, $n) = @_;
-
-    my $last = ref $block->request ? $#{ $block->request } : 0;
-
-    if (defined $block->after && $n == $last) {
-        eval $block->after . ';1' or die $@;
-    }
 });
 
 

@@ -44,26 +44,6 @@ add_block_preprocessor(sub {
 # A section "after" is Perl that runs when the last response of its block has
 # come.
 
-add_response_body_check(sub {
-    my ($block, $body, $n) = @_;
-
-    my $last = ref $block->request ? $#{ $block->request } : 0;
-
-    if (defined $block->after && $n == $last) {
-        eval $block->after . ';1' or die $@;
-    }
-});
-
-
-# The lines of the log that are like this.
-
-sub logged {
-    my ($regex) = @_;
-
-    return grep { $_ =~ $regex } split /\n/,
-                slurp($Test::Nginx::Util::ErrLogFile);
-}
-
 
 no_root_location();
 run_tests();
@@ -831,7 +811,7 @@ location /t { ratelimit other small; empty_gif; }
 ["X-Name: small\nX-Status: REJECTED\nX-Source: local\n$::silent$::sound",
  "X-Name: small\nX-RateLimit-Remaining: 0"]
 --- after
-::is(scalar ::logged(qr/\[warn\].*cost 6 is above capacity 5 of limit "small": this request can never pass/), 1, 'a warning');
+::is(scalar ::log_lines(qr/\[warn\].*cost 6 is above capacity 5 of limit "small": this request can never pass/), 1, 'a warning');
 
 
 
@@ -927,7 +907,7 @@ location /t { ratelimit_rate 1r/d; ratelimit_capacity 1; ratelimit_dry_run on;
 --- after
 ::is_deeply([map { /(\[\w+\]).* (ratelimit .*), client/ ? "$1 $2" =~ s/\d{5}/N/r
                                                         : () }
-             ::logged(qr/ ratelimit /)],
+             ::log_lines(qr/ ratelimit /)],
             ['[info] ratelimit PASSED, limit: "localhost/t", key: "127.0.0.1", '
              . 'cost: 1, remaining: 0 of 1, retry after: 0, source: local',
              '[error] ratelimit REJECTED_DRY_RUN, limit: "localhost/t", '
@@ -955,7 +935,7 @@ location /look { ratelimit generous; ratelimit_preview on;
  "X-Name: enforced\nX-Status: REJECTED",
  "X-RateLimit-Remaining: 7"]
 --- after
-::is(scalar ::logged(qr/ratelimit REJECTED_DRY_RUN, limit: "shadow"/), 2,
+::is(scalar ::log_lines(qr/ratelimit REJECTED_DRY_RUN, limit: "shadow"/), 2,
      'what it would have rejected');
 
 
@@ -1129,7 +1109,7 @@ location /local { ratelimit_on_error local; empty_gif; }
  "X-Status: DEGRADED\nX-Source: open\nX-RateLimit-Degraded-Reason: invalid_limit",
  "X-Status: PASSED\nX-Source: local\nX-RateLimit-Remaining: 1\n$::sound"]
 --- after
-::is(scalar ::logged(qr/\[error\].*invalid value "x" of "ratelimit_rate"/), 1,
+::is(scalar ::log_lines(qr/\[error\].*invalid value "x" of "ratelimit_rate"/), 1,
      'told once');
 
 

@@ -37,6 +37,9 @@ package RateLimit::Redis;
 #                                      # changes some, makes the key if it has
 #                                      # to; its time to live stays
 #
+#   $redis->contents;                  # of all limits: { 'NAME:{KEY}' => tokens
+#                                      # of a bucket, or "N entries" of a window }
+#
 #   $redis->stop;      # SIGTERM, awaited        $redis->kill9;
 #   $redis->pause;     # SIGSTOP, awaited        $redis->resume;
 #   $redis->start;     # again, same port, socket and config; data are gone
@@ -196,6 +199,17 @@ sub bucket_set {
     }
 
     return;
+}
+
+
+sub contents {
+    my ($self) = @_;
+
+    return { map {
+        (s/^ratelimit://r => $self->cmd('TYPE', $_) eq 'hash'
+                             ? int(0.5 + $self->tokens($_))
+                             : $self->cmd('ZCARD', $_) . ' entries')
+    } @{ $self->cmd('KEYS', '*') } };
 }
 
 

@@ -37,8 +37,16 @@ package RateLimit::Test;
 #                                                $TEST_NGINX_SHARD1_PORT, ...
 #   start_fake(%opt)       a RateLimit::FakeRedis    $TEST_NGINX_FAKE_PORT ...
 #   wait_until, slurp, free_port                 of RateLimit::Util
+#   patient_blocks($http)  before each block, as these tests are not about time:
+#                          the Redis of start_redis(), long timeouts, then this
+#                          text; and "no_error_log" is [alert] and [crit].  With
+#                          a section "--- no_shards" there is no Redis
+#   log_lines($regex)      lines of the block's error log
 # Always set: $TEST_NGINX_DEAD_PORT, ..._PORT2, ..._PORT3, and
 # $TEST_NGINX_DEAD_SOCK, where nobody listens.
+#
+# A section "--- after" is Perl that runs when the last response of its block has
+# come.
 #
 # Redis servers are ended after nginx, also when a test dies.  Each block starts
 # with empty ones (FLUSHALL), unless it has a section "--- keep_redis".
@@ -63,7 +71,8 @@ use RateLimit::Util qw(
 );
 
 our @EXPORT = qw(
-    start_redis start_shards start_fake wait_until slurp free_port
+    start_redis start_shards start_fake patient_blocks log_lines
+    wait_until slurp free_port
 );
 
 # warnings of "nginx -t" that would be in the way
@@ -112,6 +121,42 @@ sub start_fake {
     _export(join('_', 'FAKE', grep { defined } $name), $fake);
 
     return $fake;
+}
+
+
+# "server" of the options is code: called with the block, the name of the server
+# that its limits are on, REDIS if there is none.
+
+sub patient_blocks {
+    my ($http, %opt) = @_;
+
+    Test::Nginx::Util::add_block_preprocessor(sub {
+        my ($block) = @_;
+
+        my $server = $opt{server} ? $opt{server}->($block) : 'REDIS';
+        my $shards = defined $block->no_shards
+                     ? '' : "ratelimit_shards \$TEST_NGINX_${server}_ADDR;";
+
+        $block->set_value('http_config', <<"EOC" . ($block->http_config // ''));
+    $shards
+    ratelimit_redis_timeout 10s;
+    ratelimit_redis_connect_timeout 10s;
+$http
+EOC
+
+        $block->set_value('no_error_log', "[alert]\n[crit]\n")
+            unless defined $block->no_error_log;
+    });
+}
+
+
+sub log_lines {
+    my ($regex) = @_;
+
+    no warnings 'once';
+
+    return grep { $_ =~ $regex }
+                split /\n/, slurp($Test::Nginx::Util::ErrLogFile);
 }
 
 
@@ -166,6 +211,7 @@ sub _defaults {
     Test::Nginx::Util::timeout(patience(5)) unless $ENV{TEST_NGINX_TIMEOUT};
 
     Test::Nginx::Util::add_block_preprocessor(\&_before_block);
+    Test::Nginx::Socket::add_response_body_check(\&_after_response);
 
     # called when a block's nginx has ended and its log is still there
 
@@ -203,6 +249,19 @@ sub _before_block {
         && !defined $block->no_shutdown_error_log)
     {
         $block->set_value('no_shutdown_error_log', '');
+    }
+}
+
+
+# In the package of the test, which the text is a part of.
+
+sub _after_response {
+    my ($block, $body, $n) = @_;
+
+    my $last = ref $block->request ? $#{ $block->request } : 0;
+
+    if (defined $block->after && $n == $last) {
+        eval 'package main; ' . $block->after . ';1' or die $@;
     }
 }
 
