@@ -10,6 +10,7 @@ use Test::More;
 
 use Digest::SHA ();
 use JSON::PP ();
+use List::Util qw(sum0);
 
 use RateLimit::Certs;
 use RateLimit::Cluster;
@@ -314,19 +315,7 @@ sub state_of {
 
 # Script calls since the last CONFIG RESETSTAT.
 
-sub calls_of {
-    my (@redis) = @_;
-
-    my $calls = 0;
-
-    for (@redis) {
-        my $info = $_->info('commandstats');
-        $calls += $info->{$_} =~ /calls=(\d+)/ ? $1 : 0
-            for grep { /^cmdstat_evalsha/ } keys %$info;
-    }
-
-    return $calls;
-}
+sub calls_of { return sum0(map { $_->calls } @_) }
 
 
 # The first configuration, with a backend, and clients whose address is in a
@@ -417,7 +406,7 @@ subtest 'the first configuration: limits over two nginx' => sub {
 
         for (@redis) {
             $_->cmd('FLUSHALL');
-            $_->cmd('CONFIG', 'RESETSTAT');
+            $_->reset_calls;
         }
 
         $load = RateLimit::Load::run(
@@ -459,8 +448,7 @@ subtest 'the first configuration: limits over two nginx' => sub {
        'the log names it';
 
     for (@nginx) {
-        ok $_->stop, 'stopped';
-        $_->no_alerts;
+        $_->finish;
     }
 };
 
@@ -746,8 +734,7 @@ EOC
     is $get->(3, '/lifted')->{'x-status'}, 'SKIPPED', 'skipped';
     is $get->(3, '/nothing')->{'x-status'}, 'PASSED', 'limit of the http level';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -806,7 +793,7 @@ EOC
     my $statuses = sub {
         my ($path, $n) = @_;
 
-        return join ' ', map { RateLimit::Load::get($nginx->port, $path)
+        return join ' ', map { $nginx->get($path)
                                ->{status} } 1 .. $n;
     };
 
@@ -815,7 +802,7 @@ EOC
     is $statuses->('/granted', 3), '418 418 429', 'and a rejection is final';
     is $statuses->('/return', 3), '204 204 204', 'return comes before a limit';
 
-    my @response = map { RateLimit::Load::get($nginx->port, '/first') } 1 .. 4;
+    my @response = map { $nginx->get('/first') } 1 .. 4;
 
     is join(' ', map { $_->{headers}{'x-ratelimit-remaining'} } @response),
        '2 1 0 0', 'redirects: the first limit decides';
@@ -826,8 +813,7 @@ EOC
 
     is $statuses->('/skipped', 2), '418 429', 'an empty key decides nothing';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -856,7 +842,7 @@ subtest 'several limits on one request' => sub {
     my $get = sub {
         my ($path, $account) = @_;
 
-        return RateLimit::Load::get($nginx->port, $path,
+        return $nginx->get($path,
                                     'X-Account' => $account);
     };
 
@@ -866,7 +852,7 @@ subtest 'several limits on one request' => sub {
         return join ' ', map { $get->(@args)->{status} } 1 .. $n;
     };
 
-    $_->cmd('CONFIG', 'RESETSTAT') for @redis;
+    $_->reset_calls for @redis;
     is $statuses->(6, '/login', 'a'), '404 404 404 404 404 429', 'a login';
     is calls_of(@redis), 6, 'one key: a call each, on three shards';
 
@@ -881,8 +867,7 @@ subtest 'several limits on one request' => sub {
     is_deeply [grep { /ratelimit/ } keys %{ $get->('/health', 'a')->{headers} }],
               [], 'off';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     # which limit speaks
 
@@ -905,7 +890,7 @@ location /unnamed { ratelimit_rate 1r/h; }
 location /off    { ratelimit off; ratelimit_rate 1r/h; }
 EOC
 
-    $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{headers} };
+    $get = sub { $nginx->get($_[0])->{headers} };
 
     is $get->('/two')->{'x-name'}, 'minute', 'passed: the smallest part left';
     is $get->('/unnamed')->{'ratelimit-policy'},
@@ -932,8 +917,7 @@ EOC
     is $nginx->log_count(qr/REJECTED_DRY_RUN, limit: "shadow"/), 2,
        'and for what would have';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     # a shard is away
 
@@ -961,7 +945,7 @@ EOC
     my %key;
 
     for (1 .. 100) {
-        RateLimit::Load::get($nginx->port, "/open?here=k$_");
+        $nginx->get("/open?here=k$_");
 
         for my $i (0, 1) {
             $key{$i} //= "k$_" if $redis[$i]->cmd('EXISTS', "ratelimit:here:{k$_}");
@@ -977,25 +961,25 @@ EOC
     my $tokens = sub { state_of("ratelimit:here:{$key{0}}", $redis[0]) };
 
     ok wait_until(sub {
-        RateLimit::Load::get($nginx->port, "/closed?there=$key{1}")->{status}
+        $nginx->get("/closed?there=$key{1}")->{status}
         == 503
     }), 'a shard is away';
 
-    my $response = RateLimit::Load::get($nginx->port, "/closed?$args");
+    my $response = $nginx->get("/closed?$args");
 
     is $response->{status}, 503, 'closed: rejected';
     is $response->{headers}{'x-name'}, 'there', 'by the limit that is away';
     ok wait_until(sub { ($tokens->() // 2) == 2 }), 'nothing was taken';
 
-    $response = RateLimit::Load::get($nginx->port, "/open?$args");
+    $response = $nginx->get("/open?$args");
     is $response->{headers}{'x-status'}, 'DEGRADED', 'open: degraded';
     is $response->{headers}{'x-ratelimit-degraded'}, 'true', 'with the headers';
     is $response->{headers}{'x-ratelimit-remaining'}, 1, 'of both';
     is $response->{headers}{'x-name'}, 'here', 'the other one speaks';
     is $response->{headers}{'x-source'}, 'open', 'but did not decide';
 
-    RateLimit::Load::get($nginx->port, "/open?$args");
-    is RateLimit::Load::get($nginx->port, "/open?$args")->{status}, 429,
+    $nginx->get("/open?$args");
+    is $nginx->get("/open?$args")->{status}, 429,
        'and still rejects';
 
     # this machine's share
@@ -1005,7 +989,7 @@ EOC
     my @responses;
 
     for (1 .. 3) {
-        push @responses, RateLimit::Load::get($nginx->port, "/local?$args");
+        push @responses, $nginx->get("/local?$args");
 
         # what is given back is there before the next one comes
         wait_until(sub { abs($tokens->() - 1) < 0.1 });
@@ -1021,16 +1005,15 @@ EOC
     $redis[0]->bucket_set("ratelimit:here:{$key{0}}", tokens => 0);
     $args =~ s/there=.*/there=/;
 
-    my ($new) = grep { RateLimit::Load::get($nginx->port, "/look?there=$_")
+    my ($new) = grep { $nginx->get("/look?there=$_")
                        ->{headers}{'x-source'} eq 'local' } 'a' .. 'z';
 
-    is RateLimit::Load::get($nginx->port, "/local?$args$new")
+    is $nginx->get("/local?$args$new")
        ->{headers}{'x-name'}, 'here', 'Redis rejects';
-    is RateLimit::Load::get($nginx->port, "/look?there=$new")
+    is $nginx->get("/look?there=$new")
        ->{headers}{'x-ratelimit-remaining'}, 1, 'and nothing is taken here';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1054,7 +1037,7 @@ server {
 }
 EOC
 
-    my @response = map { RateLimit::Load::get($nginx->port, '/login') } 1 .. 7;
+    my @response = map { $nginx->get('/login') } 1 .. 7;
     my $window = 'ratelimit:_=/login:{127.0.0.1}';
 
     is join(' ', map { $_->{status} } @response),
@@ -1158,8 +1141,7 @@ EOC
            $packed, 'packed entries';
     }
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     # a bucket promises something else, within a minute by its own arithmetic
 
@@ -1172,7 +1154,7 @@ subtest 'cost' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = nginx_of('Cost', [$redis]);
 
-    RateLimit::Load::get($nginx->port, '/');
+    $nginx->get('/');
     RateLimit::Load::request($nginx->port, 'POST', '/', {}, 'x');
 
     is sprintf('%.0f', state_of('ratelimit:requests:{127.0.0.1}', $redis)), 98,
@@ -1180,8 +1162,7 @@ subtest 'cost' => sub {
     is sprintf('%.0f', state_of('ratelimit:points:{127.0.0.1}', $redis)), 494,
        'ratelimit_cost of the place, by method';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     # above the capacity, beside another limit
 
@@ -1192,7 +1173,7 @@ ratelimit_limit other key=$remote_addr capacity=50 rate=50r/d cost=1;
 EOC
         server => 'location / { ratelimit other small; ratelimit_cost $arg_cost; }');
 
-    my $response = RateLimit::Load::get($nginx->port, '/?cost=6');
+    my $response = $nginx->get('/?cost=6');
 
     is $response->{status}, 429, 'a cost above the capacity';
     is $response->{headers}{'retry-after'}, undef, 'no Retry-After';
@@ -1202,8 +1183,7 @@ EOC
        'a warning';
     ok !$nginx->log_like(qr/SKIPPED/), 'and nothing that is not so';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1213,18 +1193,18 @@ subtest 'preview' => sub {
         'ratelimit_preview on;' => 'ratelimit_preview on;
                                     ratelimit_on_error closed;' });
 
-    my $page = sub { RateLimit::Load::get($nginx->port, '/quota') };
+    my $page = sub { $nginx->get('/quota') };
 
     like $page->()->{body}, qr/^\{"limit":100,"remaining":100,"reset":\d+\}$/,
          'a quota page';
     is $page->()->{headers}{'content-type'}, 'application/json', 'its type';
     is_deeply $redis->cmd('KEYS', '*'), [], 'takes nothing';
 
-    RateLimit::Load::get($nginx->port, '/api/') for 1 .. 3;
+    $nginx->get('/api/') for 1 .. 3;
     ok wait_until(sub { $page->()->{body} =~ /"remaining":97,/ }), 'what is left';
 
-    RateLimit::Load::get($nginx->port, '/api/') for 1 .. 98;
-    is RateLimit::Load::get($nginx->port, '/api/')->{status}, 429, 'used up';
+    $nginx->get('/api/') for 1 .. 98;
+    is $nginx->get('/api/')->{status}, 429, 'used up';
     ok wait_until(sub { $page->()->{body} =~ /"remaining":0,/ }), 'nothing';
     is $page->()->{status}, 200, 'the page rejects nobody';
 
@@ -1240,15 +1220,14 @@ subtest 'preview' => sub {
        && $nginx->old_workers_gone(10), 'the default';
 
     # that the bucket was empty holds for a second
-    ok wait_until(sub { RateLimit::Load::get($nginx->port, '/api/')->{status}
+    ok wait_until(sub { $nginx->get('/api/')->{status}
                         == 404 }), 'Redis is still away';
-    RateLimit::Load::get($nginx->port, '/api/');
+    $nginx->get('/api/');
     like $page->()->{body}, qr/"limit":100,"remaining":98,/,
          'the numbers of this machine';
     $redis->start;
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     # the cache
 
@@ -1261,7 +1240,7 @@ subtest 'preview' => sub {
 
     $redis->cmd('FLUSHALL');
     $nginx = RateLimit::Nginx->start(conf => "$patient$text");
-    $redis->cmd('CONFIG', 'RESETSTAT');
+    $redis->reset_calls;
 
     is $page->()->{headers}{'x-source'}, 'redis', 'asked once';
 
@@ -1273,11 +1252,10 @@ subtest 'preview' => sub {
     is_deeply [grep { $_->{headers}{'x-source'} ne 'cache' } $load->responses],
               [], 'then from memory';
     is calls_of($redis), 1, 'one call';
-    is RateLimit::Load::get($nginx->port, '/api/')
+    is $nginx->get('/api/')
        ->{headers}{'x-ratelimit-remaining'}, 99, 'only previews use it';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1333,12 +1311,11 @@ EOC
     });
     ok $nginx->old_workers_gone(10), 'another limit';
 
-    RateLimit::Load::get($nginx->port, '/') for 1 .. 3;
+    $nginx->get('/') for 1 .. 3;
     is sprintf('%.0f', state_of('ratelimit:tomorrow:{127.0.0.1}', $redis)), 49,
        'one of three has passed';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1363,7 +1340,7 @@ server {
 }
 EOC
 
-    my $get = sub { RateLimit::Load::get($nginx->port, '/x', @_) };
+    my $get = sub { $nginx->get('/x', @_) };
 
     is $get->()->{status}, 401, 'not let in';
     is_deeply $redis->cmd('KEYS', '*'), [], 'not counted';
@@ -1375,8 +1352,7 @@ EOC
     is join(' ', map { RateLimit::Load::get($nginx->port(2), '/')->{status} }
                  1 .. 2), '204 429', 'before try_files';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1436,7 +1412,7 @@ EOC
     my $calls = calls_of(@redis);
 
     for my $n (1 .. 3 * $then) {
-        RateLimit::Load::get($nginx->port, '/api/', 'X-Api-Key' => 'a');
+        $nginx->get('/api/', 'X-Api-Key' => 'a');
 
         my $now = calls_of(@redis);
 
@@ -1454,7 +1430,7 @@ EOC
 
     # Remaining counts what is held
 
-    is RateLimit::Load::get($nginx->port, '/api/', 'X-Api-Key' => 'a')
+    is $nginx->get('/api/', 'X-Api-Key' => 'a')
        ->{headers}{'x-ratelimit-remaining'}, $capacity - 3 * $then - 1,
        'Remaining: what is held as well';
 
@@ -1477,7 +1453,7 @@ EOC
     is $sources->(3, '/one?one=a'), 'redis denied denied', 'an empty bucket';
     is $sources->(2, '/off?one=a'), 'redis redis', 'off: Redis is asked';
 
-    $_->cmd('CONFIG', 'RESETSTAT') for @redis;
+    $_->reset_calls for @redis;
     is $get->('/both?one=a&two=a')->{headers}{'x-source'}, 'denied',
        'one of several';
     is calls_of(@redis), 0, 'the others are not asked';
@@ -1517,7 +1493,7 @@ EOC
 
     # a flood: a bucket of one token each 100 ms
 
-    $_->cmd('CONFIG', 'RESETSTAT') for @redis;
+    $_->reset_calls for @redis;
 
     my $load = RateLimit::Load::run(
         port => $nginx->port(2), connections => 16, duration => 2,
@@ -1532,13 +1508,13 @@ EOC
 
     my $api = 'ratelimit:_/api/:{b}';
 
-    RateLimit::Load::get($nginx->port, '/api/', 'X-Api-Key' => 'b') for 1 .. 4;
+    $nginx->get('/api/', 'X-Api-Key' => 'b') for 1 .. 4;
     cmp_ok state_of($api, @redis), '<', $capacity - 6, 'three are held';
     ok $nginx->reload && $nginx->old_workers_gone(10), 'a reload';
     ok wait_until(sub { abs(state_of($api, @redis) - $capacity + 4) < 0.1 }),
        'gives back';
 
-    RateLimit::Load::get($nginx->port, '/api/', 'X-Api-Key' => 'b') for 1 .. 2;
+    $nginx->get('/api/', 'X-Api-Key' => 'b') for 1 .. 2;
 
     my $left = state_of($api, @redis);
 
@@ -1573,7 +1549,7 @@ EOC
         my ($client) = code_in($row->[0]);
 
         my $response = defined $client
-            ? RateLimit::Load::get($nginx->port, '/', 'X-Real-IP' => $client)
+            ? $nginx->get('/', 'X-Real-IP' => $client)
             : RateLimit::Load::get($nginx->dir . '/nginx.sock', '/');
 
         is $response->{body}, "$value\n", $row->[0];
@@ -1581,12 +1557,11 @@ EOC
     }
 
     is $tried, 4, 'all of them';
-    is RateLimit::Load::get($nginx->port, '/48',
+    is $nginx->get('/48',
                             'X-Real-IP' => '2001:db8:1:2::3')->{body},
        "2001:db8:1::\n", 'ratelimit_ipv6_prefix';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1614,7 +1589,7 @@ location /gcra-nginx { ratelimit gcra; ratelimit_deny_cache off;
                        ratelimit_clock nginx; }
 EOC
 
-    my $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{headers} };
+    my $get = sub { $nginx->get($_[0])->{headers} };
 
     my $set = sub {
         my ($last, $seen) = @_;
@@ -1706,8 +1681,7 @@ EOC
     ok $wait > 7000 && $wait <= 7200, 'back by an hour: it leaves as it would'
         or diag $wait;
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1782,7 +1756,7 @@ EOC
 
         for my $column (1, 2) {
             my $now = time;
-            my $response = RateLimit::Load::get($nginx->port, $path);
+            my $response = $nginx->get($path);
             my $late = time - $now;
             my ($reply) = code_in($row{reply}[$column]);
 
@@ -1838,7 +1812,7 @@ EOC
     is_deeply $redis->cmd('EVAL', $lua{'gcra.lua'}, 1, 'e', 100 * $tick, $tick,
                           0, 3), [3, 97 * $tick], 'and of three requests';
 
-    my $headers = RateLimit::Load::get($nginx->port, '/proxy')->{headers};
+    my $headers = $nginx->get('/proxy')->{headers};
 
     is $headers->{'x-ratelimit-limit'}, 100, "a backend's header is replaced";
     is $headers->{'x-ratelimit-retry-after'}, undef, 'or removed';
@@ -1852,8 +1826,7 @@ EOC
         like $text, qr/`\Q$name\E`/, $name;
     }
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -1883,7 +1856,7 @@ location /closed  { ratelimit_rate $arg_no; ratelimit_body json;
 location /page    { return 200 "page\n"; }
 EOC
 
-    my $get = sub { RateLimit::Load::get($nginx->port, $_[0]) };
+    my $get = sub { $nginx->get($_[0]) };
     my $response = $get->('/json');
 
     is $response->{status}, 429, 'json: status';
@@ -1910,8 +1883,7 @@ EOC
     is $get->('/default')->{body}, "page\n", 'default: the error_page';
     is $get->('/closed')->{body}, "page\n", 'closed: the error_page';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     # what is known to reject, and what was not asked for that reason
 
@@ -1930,15 +1902,14 @@ EOC
 
     $get->('/ip');
     $get->('/user') for 1 .. 2;
-    $redis->cmd('CONFIG', 'RESETSTAT');
+    $redis->reset_calls;
     like $get->('/problem')->{body}, qr/"violated-policies":\["ip","user"\]\}$/,
          'both are known';
     $redis->cmd('DEL', 'ratelimit:ip:{127.0.0.1}');
     like $get->('/problem')->{body}, qr/\["ip","user"\]\}$/, 'and stay so';
     is calls_of($redis), 0, 'nobody asks';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -2081,7 +2052,7 @@ subtest 'log lines of an outage' => sub {
     my $nginx;
 
     my $get = sub {
-        return RateLimit::Load::get($nginx->port, '/api/',
+        return $nginx->get('/api/',
                                     'X-Real-IP' => '203.0.113.7')->{headers};
     };
 
@@ -2123,8 +2094,7 @@ subtest 'log lines of an outage' => sub {
     $logged->("ratelimit: redis 10.0.0.1:6379 is unavailable");
     $logged->("ratelimit: redis 10.0.0.1:6379 is available again");
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     # there, but silent
 
@@ -2141,8 +2111,7 @@ subtest 'log lines of an outage' => sub {
     $logged->('redis does not answer any more');
     $redis->resume;
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -2159,7 +2128,7 @@ location /empty { ratelimit_rate 1r/d; }
 location /lease { ratelimit_rate 9r/d; ratelimit_lease 5 ttl=60s; }
 EOC
 
-    my $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{headers} };
+    my $get = sub { $nginx->get($_[0])->{headers} };
 
     $get->('/empty');
     $get->('/lease') for 1 .. 2;
@@ -2175,8 +2144,7 @@ EOC
 
     is $get->('/lease')->{'x-source'}, 'local', 'what is not known is';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -2245,7 +2213,7 @@ subtest 'faults: what they do' => sub {
 
     my $get = sub {
         my ($path) = @_;
-        return RateLimit::Load::get($nginx->port, $path // '/t?k=a');
+        return $nginx->get($path // '/t?k=a');
     };
 
     my $metrics = sub {
@@ -2412,7 +2380,7 @@ EOC
 
     RateLimit::Load::get($nginx->port(2), '/r');
 
-    my $body = RateLimit::Load::get($nginx->port, '/metrics')->{body};
+    my $body = $nginx->get('/metrics')->{body};
     my %type = $body =~ /^# TYPE (\w+) (\w+)$/mg;
     my %labels;
 
@@ -2455,8 +2423,7 @@ EOC
 
     like source('exposition.c'), qr/version=\Q$format\E;/, 'the format';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -2474,13 +2441,12 @@ subtest 'one machine' => sub {
     is_deeply [grep { $_->{headers}{'x-ratelimit-degraded'} }
                $load->responses], [], 'nothing is degraded';
     ok $nginx->reload && $nginx->old_workers_gone(10), 'a reload';
-    is RateLimit::Load::get($nginx->port, '/x')->{status}, 429, 'forgets nothing';
+    is $nginx->get('/x')->{status}, 429, 'forgets nothing';
     ok $nginx->stop && $nginx->start, 'a restart';
-    is join(' ', map { RateLimit::Load::get($nginx->port, '/login')->{status} }
+    is join(' ', map { $nginx->get('/login')->{status} }
                  1 .. 6), '404 404 404 404 404 429', 'does; a window of 5';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     # how many fit
 
@@ -2499,15 +2465,14 @@ subtest 'one machine' => sub {
                                  path => sub { "/t?k=$_[0]" });
     is $load->count(200), 9000, 'more than fit';
 
-    my %zone = RateLimit::Load::get($nginx->port, '/metrics')->{body}
+    my %zone = $nginx->get('/metrics')->{body}
                =~ /^nginx_ratelimit_zone_(\S+) (\d+)$/mg;
 
     cmp_ok $zone{'evictions_total{held="much"}'}, '>', 0, 'some had to go';
     cmp_ok abs($zone{keys} / ($fit / 2) - 1), '<', 0.1, "half of $fit are left"
         or diag $zone{keys};
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -2576,10 +2541,10 @@ subtest 'numbers' => sub {
         ['ratelimit_local_share', MAX_SHARE => 'denominator of %d'],
         ['One machine needs no Redis', ENTRIES => 'up to %d requests'],
         ['Limits of the design', ENTRIES => 'more than %d requests'],
-        ['Log lines', STATS_LINES => 'up to ten a minute', 1, 10],
+        ['Log lines', SERVER_CHANGES => 'up to ten a minute', 1, 10],
         ['When Redis is away', CONNECTION_STABLE => 'lived for a second', 1, 1000],
-        ['Log lines', STATS_LOG => 'once a minute', 1, 60],
-        ['Directives', STATS_LOG => 'once a minute', 1, 60],
+        ['Log lines', THROTTLE_MINUTE => 'once a minute', 1, 60],
+        ['Directives', THROTTLE_MINUTE => 'once a minute', 1, 60],
         ['ratelimit_capacity', MAX_CAPACITY => '1 to %d'],
         ['ratelimit_rate', MAX_RATE => 'up to %d'],
         ['ratelimit_cost', MAX_COST => '1 to %d'],
@@ -2675,7 +2640,7 @@ subtest 'commands of redis-cli' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = RateLimit::Nginx->start(conf => $patient . example($redis));
 
-    is RateLimit::Load::get($nginx->port, '/api/',
+    is $nginx->get('/api/',
                             'X-Real-IP' => '203.0.113.7')->{status}, 200,
        'a request';
 
@@ -2709,8 +2674,7 @@ subtest 'commands of redis-cli' => sub {
     is_deeply [sort keys %allowed], [sort keys %called],
               'the commands of the scripts';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     my $second = RateLimit::Redis->start;
 
@@ -2739,7 +2703,7 @@ location /quota { ratelimit bucket window; ratelimit_preview on; }
 EOC
 
     my $status = sub {
-        return RateLimit::Load::get($nginx->port, $_[0])->{headers}{'x-st'};
+        return $nginx->get($_[0])->{headers}{'x-st'};
     };
 
     is join(' ', map { $status->('/one') } 1 .. 2), 'PASSED REJECTED',
@@ -2824,8 +2788,7 @@ EOC
     like $redis->cmd('CLIENT', 'LIST'), qr/ name=nginx-ratelimit\@\S/,
          'the name of the connections';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -2860,7 +2823,7 @@ location /gcra   { ratelimit gcra; empty_gif; }
 location /two    { ratelimit bucket gcra window; empty_gif; }
 EOC
 
-    my $get = sub { RateLimit::Load::get($nginx->port, $_[0])->{status} };
+    my $get = sub { $nginx->get($_[0])->{status} };
 
     my ($here, $there);
 
@@ -2920,8 +2883,7 @@ EOC
 
     is_deeply [$try->()], [], 'all is well again';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -2959,14 +2921,14 @@ subtest 'a cluster' => sub {
 
     my $home = $cluster->node_of('search');
     my ($key) = grep { $cluster->node_of($_) != $home } 'a' .. 'z';
-    my $get = sub { RateLimit::Load::get($nginx->port, $_[0], 'X-Api-Key' => $key) };
+    my $get = sub { $nginx->get($_[0], 'X-Api-Key' => $key) };
 
     $get->('/search');                  # there is a connection to both
 
     for (['/api/', 0], ['/search', 5]) {
         my ($path, $calls) = @$_;
 
-        $_->cmd('CONFIG', 'RESETSTAT') for @nodes;
+        $_->reset_calls for @nodes;
         is join(' ', map { $get->($path)->{headers}{'x-source'} } 1 .. 5),
            'redis redis redis redis redis', "$path: Redis decides";
         is calls_of($cluster->node_of($key)), 5, 'one call for one key';
@@ -2994,8 +2956,7 @@ subtest 'a cluster' => sub {
     is $get->('/api/')->{headers}{'x-ratelimit-remaining'}, 96,
        'a slot that has moved: nothing is forgotten';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     # as a shard
 
@@ -3003,12 +2964,11 @@ subtest 'a cluster' => sub {
         conf   => "${patient}ratelimit_shards ${\ $nodes[0]->addr};",
         server => 'location / { ratelimit_key $arg_k; ratelimit_rate 1r/d; }');
 
-    RateLimit::Load::get($nginx->port, "/?k=$_") for 1 .. 20;
+    $nginx->get("/?k=$_") for 1 .. 20;
     ok $nginx->wait_log(qr/is a node of a cluster: write|answered "MOVED/),
        'a node as a shard';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -3060,8 +3020,7 @@ EOC
     }, 15), 'the new one decides';
     cmp_ok $all->master('limits-a')->cmd('DBSIZE'), '>', 0, 'by what there was';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -3082,8 +3041,7 @@ subtest 'TLS' => sub {
                          '10.0.0.2:6380' => $redis[1]->addr);
 
     is source_of($nginx->port, '/'), 'redis', 'Redis decides';
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 
     # without a certificate, or with another name
 
@@ -3097,12 +3055,11 @@ subtest 'TLS' => sub {
         $text =~ s/$what/$what =~ m{example} ? 'other.example.com' : ''/ge;
 
         $nginx = RateLimit::Nginx->start(conf => "$patient$text");
-        is RateLimit::Load::get($nginx->port, '/')
+        is $nginx->get('/')
            ->{headers}{'x-ratelimit-degraded'}, 'true', "$why: share";
         ok $nginx->wait_log(qr/redis TLS handshake with \S+ failed: .*$why/),
            'the log says why';
-        ok $nginx->stop, 'stopped';
-        $nginx->no_alerts;
+        $nginx->finish;
     }
 };
 
@@ -3136,8 +3093,7 @@ subtest 'names that move' => sub {
        'DNS fails';
     is $get->(), 'redis', 'the last addresses stay';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -3158,8 +3114,7 @@ subtest 'a managed Redis' => sub {
         for 'CLIENT SETNAME', 'SCRIPT LOAD';
     unlike $nginx->error_log, qr/wonderland/, 'nothing secret in the log';
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -3248,8 +3203,7 @@ EOC
         $_->cmd('ACL', 'SETUSER', 'nginx', "+$right") for @nodes;
     }
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
@@ -3309,8 +3263,7 @@ EOC
     $try->('+role', '+role', @servers);
     $try->($_, $_, @sentinels) for @rights;
 
-    ok $nginx->stop, 'stopped';
-    $nginx->no_alerts;
+    $nginx->finish;
 };
 
 
