@@ -1,7 +1,7 @@
 
 /*
- * Each worker looks for itself, and never waits: a lookup is under way (ctx),
- * or the timer of the next one is set, or the process is leaving.
+ * Each worker looks names up for itself, and never waits: a lookup is under way
+ * (ctx), or the timer of the next one is set, or the process is leaving.
  *
  *     lookup -> addresses -> when their TTL is over     -> lookup
  *            -> failure   -> after a pause that doubles -> lookup
@@ -31,6 +31,7 @@
 #define NGX_RL_RESOLVE_PAUSE   30000      /* after failures, at most */
 
 #define NGX_RL_RESOLVE_TEXT    1024       /* of addresses, logged */
+#define NGX_RL_RESOLVE_STRLEN  (NGX_INET6_ADDRSTRLEN + sizeof("[]:65535") - 1)
 
 #define NGX_RL_RESOLVE_LEN     253
 #define NGX_RL_RESOLVE_LABEL   63
@@ -39,9 +40,20 @@
 #define NGX_RL_RESOLVE_ATTEMPT  5
 
 
+/* of a family that a name can have: a quarter of an ngx_sockaddr_t */
+
+typedef union {
+    struct sockaddr      sockaddr;
+    struct sockaddr_in   in;
+#if (NGX_HAVE_INET6)
+    struct sockaddr_in6  in6;
+#endif
+} ngx_rl_resolve_addr_t;
+
+
 typedef struct {
-    ngx_sockaddr_t  addrs[NGX_RL_RESOLVE_ADDRS];
-    ngx_uint_t      n;
+    ngx_rl_resolve_addr_t  addrs[NGX_RL_RESOLVE_ADDRS];
+    ngx_uint_t             n;
 } ngx_rl_resolve_set_t;
 
 
@@ -49,7 +61,7 @@ struct ngx_rl_resolve_s {
     ngx_resolver_t       *resolver;
     ngx_resolver_ctx_t   *ctx;        /* of a lookup under way */
     ngx_log_t            *log;
-    ngx_socket_t          ident;  /* see ngx_rl_event_init() */
+    ngx_socket_t          ident;      /* see ngx_rl_event_init() */
 
     ngx_event_t           timer;
     ngx_msec_t            timeout;
@@ -61,9 +73,14 @@ struct ngx_rl_resolve_s {
     ngx_rl_resolve_pt     handler;
     void                 *data;
 
-    ngx_rl_resolve_set_t  set;
+    ngx_rl_resolve_set_t  set;        /* the last addresses */
+    ngx_rl_resolve_set_t  found;      /* by the lookup that ends */
 
-    unsigned              telling:1;  /* the handler runs */
+    /* of the handler */
+    ngx_addr_t            addrs[NGX_RL_RESOLVE_ADDRS];
+    u_char                text[NGX_RL_RESOLVE_ADDRS][NGX_RL_RESOLVE_STRLEN];
+
+    unsigned              calling:1;  /* the handler runs */
     unsigned              ended:1;
 
     ngx_str_t             label;
@@ -71,22 +88,22 @@ struct ngx_rl_resolve_s {
 };
 
 
-static void ngx_rl_resolve_timer(ngx_event_t *ev);
-static void ngx_rl_resolve_lookup(ngx_rl_resolve_t *resolve);
+static void ngx_rl_resolve_lookup(ngx_event_t *ev);
 static void ngx_rl_resolve_resolved(ngx_resolver_ctx_t *ctx);
 static void ngx_rl_resolve_schedule(ngx_rl_resolve_t *resolve,
     ngx_msec_t delay);
 static ngx_msec_t ngx_rl_resolve_delay(time_t valid);
 static void ngx_rl_resolve_failed(ngx_rl_resolve_t *resolve, ngx_int_t state);
 static void ngx_rl_resolve_changed(ngx_rl_resolve_t *resolve);
-static ngx_uint_t ngx_rl_resolve_tell(ngx_rl_resolve_t *resolve,
-    ngx_addr_t *addrs, ngx_uint_t n);
-static void ngx_rl_resolve_told(ngx_rl_resolve_t *resolve);
+static void ngx_rl_resolve_call(ngx_rl_resolve_t *resolve, ngx_uint_t n,
+    ngx_int_t state);
+static void ngx_rl_resolve_log(ngx_rl_resolve_t *resolve);
 static void ngx_rl_resolve_add(ngx_rl_resolve_set_t *set,
     struct sockaddr *sockaddr, in_port_t port);
-static ngx_uint_t ngx_rl_resolve_same(
-    ngx_rl_resolve_set_t *a, ngx_rl_resolve_set_t *b);
-static ngx_int_t ngx_rl_resolve_compare(ngx_sockaddr_t *a, ngx_sockaddr_t *b);
+static ngx_uint_t ngx_rl_resolve_same(ngx_rl_resolve_set_t *a,
+    ngx_rl_resolve_set_t *b);
+static ngx_int_t ngx_rl_resolve_compare(ngx_rl_resolve_addr_t *a,
+    ngx_rl_resolve_addr_t *b);
 static socklen_t ngx_rl_resolve_socklen(struct sockaddr *sockaddr);
 
 
@@ -184,18 +201,17 @@ ngx_rl_resolve_watch(ngx_log_t *log, ngx_resolver_t *resolver,
     resolve->data = data;
 
     ngx_rl_event_init(&resolve->timer, ngx_rl_resolve_t,
-                      ngx_rl_resolve_timer, resolve, log);
+                      ngx_rl_resolve_lookup, resolve, log);
     resolve->timer.cancelable = 1;
 
     for (i = 0; i < n; i++) {
         ngx_rl_resolve_add(&resolve->set, addrs[i].sockaddr, port);
     }
 
-    /* who knows no address is waited for */
+    /* calls wait for a server that has no address yet */
 
-    ngx_rl_resolve_schedule(resolve, n ? ngx_random()
-                            % NGX_RL_RESOLVE_FIRST + 1
-                            : 1);
+    ngx_rl_resolve_schedule(resolve,
+                            n ? ngx_random() % NGX_RL_RESOLVE_FIRST + 1 : 1);
 
     return resolve;
 }
@@ -207,7 +223,7 @@ ngx_rl_resolve_again(ngx_rl_resolve_t *resolve)
     ngx_msec_t      since;
     ngx_msec_int_t  left;
 
-    if (resolve->ctx || !resolve->timer.timer_set) {
+    if (resolve == NULL || resolve->ctx || !resolve->timer.timer_set) {
         return;
     }
 
@@ -224,6 +240,10 @@ ngx_rl_resolve_again(ngx_rl_resolve_t *resolve)
 void
 ngx_rl_resolve_end(ngx_rl_resolve_t *resolve)
 {
+    if (resolve == NULL) {
+        return;
+    }
+
     if (resolve->timer.timer_set) {
         ngx_del_timer(&resolve->timer);
     }
@@ -233,7 +253,7 @@ ngx_rl_resolve_end(ngx_rl_resolve_t *resolve)
         resolve->ctx = NULL;
     }
 
-    if (resolve->telling) {
+    if (resolve->calling) {
         resolve->ended = 1;
         return;
     }
@@ -243,20 +263,16 @@ ngx_rl_resolve_end(ngx_rl_resolve_t *resolve)
 
 
 static void
-ngx_rl_resolve_timer(ngx_event_t *ev)
+ngx_rl_resolve_lookup(ngx_event_t *ev)
 {
+    ngx_rl_resolve_t    *resolve;
+    ngx_resolver_ctx_t  *ctx;
+
     if (ngx_exiting) {
         return;
     }
 
-    ngx_rl_resolve_lookup(ev->data);
-}
-
-
-static void
-ngx_rl_resolve_lookup(ngx_rl_resolve_t *resolve)
-{
-    ngx_resolver_ctx_t  *ctx;
+    resolve = ev->data;
 
     ngx_log_debug1(NGX_LOG_DEBUG_EVENT, resolve->log, 0,
                    "ratelimit name lookup: \"%V\"", &resolve->host);
@@ -283,7 +299,7 @@ ngx_rl_resolve_lookup(ngx_rl_resolve_t *resolve)
         ngx_rl_resolve_failed(resolve, NGX_ERROR);
     }
 
-    /* the name may be no more */
+    /* the handler may have ended the name */
 }
 
 
@@ -292,22 +308,22 @@ ngx_rl_resolve_resolved(ngx_resolver_ctx_t *ctx)
 {
     ngx_rl_resolve_t  *resolve = ctx->data;
 
-    time_t                          valid;
-    ngx_int_t                       state;
-    ngx_uint_t                      i;
-    ngx_rl_resolve_set_t   set;
+    time_t      valid;
+    ngx_int_t   state;
+    ngx_uint_t  i;
 
     state = ctx->state;
     valid = ctx->valid;
-    set.n = 0;
+    resolve->found.n = 0;
 
     if (state == NGX_OK) {
 
         for (i = 0; i < ctx->naddrs; i++) {
-            ngx_rl_resolve_add(&set, ctx->addrs[i].sockaddr, resolve->port);
+            ngx_rl_resolve_add(&resolve->found, ctx->addrs[i].sockaddr,
+                               resolve->port);
         }
 
-        if (set.n == 0) {
+        if (resolve->found.n == 0) {
             state = NGX_RESOLVE_NXDOMAIN;
         }
     }
@@ -328,8 +344,8 @@ ngx_rl_resolve_resolved(ngx_resolver_ctx_t *ctx)
 
     ngx_rl_resolve_schedule(resolve, ngx_rl_resolve_delay(valid));
 
-    if (!ngx_rl_resolve_same(&resolve->set, &set)) {
-        resolve->set = set;
+    if (!ngx_rl_resolve_same(&resolve->set, &resolve->found)) {
+        resolve->set = resolve->found;
         ngx_rl_resolve_changed(resolve);
     }
 }
@@ -348,7 +364,7 @@ ngx_rl_resolve_schedule(ngx_rl_resolve_t *resolve, ngx_msec_t delay)
 }
 
 
-/* until the second after "valid" begins */
+/* ms until the second after "valid" begins */
 
 static ngx_msec_t
 ngx_rl_resolve_delay(time_t valid)
@@ -390,9 +406,46 @@ ngx_rl_resolve_failed(ngx_rl_resolve_t *resolve, ngx_int_t state)
 
     ngx_rl_resolve_schedule(resolve, ngx_max(delay, NGX_RL_RESOLVE_MIN));
 
-    if (ngx_rl_resolve_tell(resolve, NULL, 0)
-        && ngx_rl_throttle(&resolve->warnings, 1, NULL))
-    {
+    ngx_rl_resolve_call(resolve, 0, state);
+}
+
+
+static void
+ngx_rl_resolve_changed(ngx_rl_resolve_t *resolve)
+{
+    ngx_addr_t  *addr;
+    ngx_uint_t   i;
+
+    for (i = 0; i < resolve->set.n; i++) {
+        addr = &resolve->addrs[i];
+
+        addr->sockaddr = &resolve->set.addrs[i].sockaddr;
+        addr->socklen = ngx_rl_resolve_socklen(addr->sockaddr);
+        addr->name.data = resolve->text[i];
+        addr->name.len = ngx_sock_ntop(addr->sockaddr, addr->socklen,
+                                       addr->name.data, NGX_RL_RESOLVE_STRLEN,
+                                       1);
+    }
+
+    ngx_rl_resolve_call(resolve, resolve->set.n, NGX_OK);
+}
+
+
+/* a name that its handler ends lives until that was logged */
+
+static void
+ngx_rl_resolve_call(ngx_rl_resolve_t *resolve, ngx_uint_t n, ngx_int_t state)
+{
+    ngx_uint_t  may_log;
+
+    resolve->calling = 1;
+
+    may_log = resolve->handler(resolve->data, resolve->addrs, n);
+
+    if (may_log && state == NGX_OK) {
+        ngx_rl_resolve_log(resolve);
+
+    } else if (may_log && ngx_rl_throttle(&resolve->warnings, 1, NULL)) {
         ngx_log_error(NGX_LOG_WARN, resolve->log, 0,
                       "ratelimit shard %V: name \"%V\" could not be resolved "
                       "(%i: %s), last addresses stay",
@@ -400,21 +453,22 @@ ngx_rl_resolve_failed(ngx_rl_resolve_t *resolve, ngx_int_t state)
                       ngx_resolver_strerror(state));
     }
 
-    ngx_rl_resolve_told(resolve);
+    resolve->calling = 0;
+
+    if (resolve->ended) {
+        ngx_free(resolve);
+    }
 }
 
 
 static void
-ngx_rl_resolve_changed(ngx_rl_resolve_t *resolve)
+ngx_rl_resolve_log(ngx_rl_resolve_t *resolve)
 {
-    u_char            *p, *last;
-    u_char             line[NGX_RL_RESOLVE_TEXT];
-    u_char             text[NGX_RL_RESOLVE_ADDRS]
-                           [NGX_SOCKADDR_STRLEN];
-    size_t             len;
-    ngx_uint_t         i;
-    ngx_addr_t         addrs[NGX_RL_RESOLVE_ADDRS];
-    struct sockaddr   *sockaddr;
+    u_char           *p, *last;
+    u_char            text[NGX_RL_RESOLVE_STRLEN], line[NGX_RL_RESOLVE_TEXT];
+    size_t            len;
+    ngx_uint_t        i;
+    struct sockaddr  *sockaddr;
 
     p = line;
     last = line + sizeof(line);
@@ -422,48 +476,15 @@ ngx_rl_resolve_changed(ngx_rl_resolve_t *resolve)
     for (i = 0; i < resolve->set.n; i++) {
         sockaddr = &resolve->set.addrs[i].sockaddr;
 
-        addrs[i].sockaddr = sockaddr;
-        addrs[i].socklen = ngx_rl_resolve_socklen(sockaddr);
+        len = ngx_sock_ntop(sockaddr, ngx_rl_resolve_socklen(sockaddr), text,
+                            sizeof(text), 0);
 
-        len = ngx_sock_ntop(sockaddr, addrs[i].socklen, text[i],
-                            NGX_SOCKADDR_STRLEN, 0);
-
-        p = ngx_slprintf(p, last, "%s%*s", i ? ", " : "", len, text[i]);
-
-        addrs[i].name.data = text[i];
-        addrs[i].name.len = ngx_sock_ntop(sockaddr, addrs[i].socklen, text[i],
-                                          NGX_SOCKADDR_STRLEN, 1);
+        p = ngx_slprintf(p, last, "%s%*s", i ? ", " : "", len, text);
     }
 
-    if (ngx_rl_resolve_tell(resolve, addrs, resolve->set.n)) {
-        ngx_log_error(NGX_LOG_NOTICE, resolve->log, 0,
-                      "ratelimit shard %V: addresses are %*s now",
-                      &resolve->label, (size_t) (p - line), line);
-    }
-
-    ngx_rl_resolve_told(resolve);
-}
-
-
-/* a name that ends meanwhile lives until it was logged */
-
-static ngx_uint_t
-ngx_rl_resolve_tell(ngx_rl_resolve_t *resolve, ngx_addr_t *addrs, ngx_uint_t n)
-{
-    resolve->telling = 1;
-
-    return resolve->handler(resolve->data, addrs, n);
-}
-
-
-static void
-ngx_rl_resolve_told(ngx_rl_resolve_t *resolve)
-{
-    resolve->telling = 0;
-
-    if (resolve->ended) {
-        ngx_free(resolve);
-    }
+    ngx_log_error(NGX_LOG_NOTICE, resolve->log, 0,
+                  "ratelimit shard %V: addresses are %*s now",
+                  &resolve->label, (size_t) (p - line), line);
 }
 
 
@@ -473,16 +494,19 @@ static void
 ngx_rl_resolve_add(ngx_rl_resolve_set_t *set,
     struct sockaddr *sockaddr, in_port_t port)
 {
-    ngx_int_t       rc;
-    ngx_uint_t      i;
-    ngx_sockaddr_t  addr;
+    socklen_t              socklen;
+    ngx_int_t              rc;
+    ngx_uint_t             i;
+    ngx_rl_resolve_addr_t  addr;
 
-    if (ngx_rl_resolve_socklen(sockaddr) == 0) {
+    socklen = ngx_rl_resolve_socklen(sockaddr);
+
+    if (socklen == 0) {
         return;
     }
 
-    ngx_memzero(&addr, sizeof(ngx_sockaddr_t));
-    ngx_memcpy(&addr, sockaddr, ngx_rl_resolve_socklen(sockaddr));
+    ngx_memzero(&addr, sizeof(ngx_rl_resolve_addr_t));
+    ngx_memcpy(&addr, sockaddr, socklen);
     ngx_inet_set_port(&addr.sockaddr, port);
 
     rc = 1;
@@ -507,7 +531,7 @@ ngx_rl_resolve_add(ngx_rl_resolve_set_t *set,
     }
 
     ngx_memmove(&set->addrs[i + 1], &set->addrs[i],
-                (set->n - i - 1) * sizeof(ngx_sockaddr_t));
+                (set->n - i - 1) * sizeof(ngx_rl_resolve_addr_t));
 
     set->addrs[i] = addr;
 }
@@ -536,7 +560,7 @@ ngx_rl_resolve_same(ngx_rl_resolve_set_t *a, ngx_rl_resolve_set_t *b)
 /* ports are all the same, flow labels and scopes don't come from a resolver */
 
 static ngx_int_t
-ngx_rl_resolve_compare(ngx_sockaddr_t *a, ngx_sockaddr_t *b)
+ngx_rl_resolve_compare(ngx_rl_resolve_addr_t *a, ngx_rl_resolve_addr_t *b)
 {
     if (a->sockaddr.sa_family != b->sockaddr.sa_family) {
         return a->sockaddr.sa_family == AF_INET ? -1 : 1;
@@ -544,16 +568,15 @@ ngx_rl_resolve_compare(ngx_sockaddr_t *a, ngx_sockaddr_t *b)
 
 #if (NGX_HAVE_INET6)
     if (a->sockaddr.sa_family == AF_INET6) {
-        return ngx_memcmp(&a->sockaddr_in6.sin6_addr,
-                          &b->sockaddr_in6.sin6_addr, 16);
+        return ngx_memcmp(&a->in6.sin6_addr, &b->in6.sin6_addr, 16);
     }
 #endif
 
-    return ngx_memcmp(&a->sockaddr_in.sin_addr, &b->sockaddr_in.sin_addr, 4);
+    return ngx_memcmp(&a->in.sin_addr, &b->in.sin_addr, 4);
 }
 
 
-/* 0: of no family that a name can have */
+/* 0: not of a family that a name can have */
 
 static socklen_t
 ngx_rl_resolve_socklen(struct sockaddr *sockaddr)
