@@ -583,11 +583,11 @@ ngx_rl_check_plain(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
     s = ngx_rl_statement_find(conf->block, "ratelimit_shards");
 
     for (i = 0; i < conf->shards->n; i++) {
-        peer = conf->shards->peers[i];
+        peer = conf->shards->confs[i];
 
         if ((peer->password.len && peer->redis.tls == NULL)
             || (peer->sentinels && peer->sentinels->password.len
-                && peer->sentinels->peer->redis.tls == NULL))
+                && peer->sentinels->conf->redis.tls == NULL))
         {
             ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_PLAIN,
                               "a password goes over the network in plain text, "

@@ -262,8 +262,8 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     }
 
     for (i = 0; conf->shards && i < conf->shards->n; i++) {
-        conf->shards->peers[i]->timeout =
-            ngx_min(conf->shards->peers[i]->timeout, conf->timeout);
+        conf->shards->confs[i]->timeout =
+            ngx_min(conf->shards->confs[i]->timeout, conf->timeout);
     }
 
     rv = ngx_rl_merge_location_limits(cf, conf);
@@ -307,7 +307,7 @@ ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf)
     }
 
     for (i = 0; conf->shards && i < conf->shards->n; i++) {
-        peer = conf->shards->peers[i];
+        peer = conf->shards->confs[i];
 
         peer->outage = (peer->outage == ngx_rl_server_conf_unused
                         || peer->outage == outage)

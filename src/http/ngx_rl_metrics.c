@@ -405,18 +405,18 @@ ngx_rl_metrics_find(ngx_rl_metrics_t *m, ngx_rl_zone_usage_t *usage)
         if (conf[i]->kind == NGX_RL_CLUSTER) {
             ngx_rl_metrics_nodes(m, conf[i]);
             ngx_rl_metrics_add(m, NGX_RL_OF_CLUSTERS, &conf[i]->label,
-                               conf[i]->stats);
+                               conf[i]->record);
             continue;
         }
 
         ngx_rl_metrics_add(m, NGX_RL_OF_SERVERS, &conf[i]->label,
-                           conf[i]->stats);
+                           conf[i]->record);
 
         sentinels = conf[i]->sentinels;
 
         if (sentinels) {
-            ngx_rl_metrics_add(m, NGX_RL_OF_SENTINELS, &sentinels->peer->label,
-                               sentinels->peer->stats);
+            ngx_rl_metrics_add(m, NGX_RL_OF_SENTINELS, &sentinels->conf->label,
+                               sentinels->conf->record);
         }
     }
 }

@@ -52,10 +52,10 @@
 
 typedef struct {
     ngx_rl_cluster_t     *cluster;
-    ngx_rl_server_conf_t  peer;
-    ngx_rl_server_t      *link;
+    ngx_rl_server_conf_t  conf;
+    ngx_rl_server_t      *server;
     ngx_rl_address_t      addr;     /* unless it is a seed's */
-    ngx_rl_resolve_t     *name;     /* of a seed; NULL */
+    ngx_rl_resolve_t     *resolve;  /* NULL: found by its address */
     ngx_str_t             host;     /* that the cluster calls it
                                        by; len 0: its address */
     u_char               *called;   /* room for that */
@@ -77,10 +77,10 @@ typedef struct {
 
 
 struct ngx_rl_cluster_s {
-    ngx_rl_server_conf_t  *peer;     /* what nodes have in common */
+    ngx_rl_server_conf_t  *conf;     /* what nodes have in common */
     ngx_rl_zone_t         *zone;
     ngx_pool_t            *pool;
-    ngx_socket_t           ident;  /* see ngx_rl_event_init() */
+    ngx_socket_t           ident;    /* see ngx_rl_event_init() */
 
     ngx_rl_stats_t        *stats;
     ngx_log_t             *log;
@@ -215,7 +215,7 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
         return NULL;
     }
 
-    cluster->peer = conf;
+    cluster->conf = conf;
     cluster->zone = zone;
     cluster->stats = stats;
     cluster->pool = cycle->pool;
@@ -272,7 +272,7 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
     cluster->next = ngx_random() % cluster->n;
 
     for (i = 0; i < cluster->n; i++) {
-        ngx_rl_connection_wake(cluster->nodes[i]->link->connection);
+        ngx_rl_connection_wake(cluster->nodes[i]->server->connection);
     }
 
     return cluster;
@@ -282,7 +282,7 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
 void
 ngx_rl_cluster_exit(ngx_rl_cluster_t *cluster)
 {
-    void              *link;
+    void              *server;
     ngx_uint_t         i;
     ngx_rl_pending_t  *pending;
 
@@ -305,17 +305,17 @@ ngx_rl_cluster_exit(ngx_rl_cluster_t *cluster)
     }
 
     while (!ngx_queue_empty(&cluster->parked)) {
-        pending = ngx_rl_pending_parked(&cluster->parked, &link);
+        pending = ngx_rl_pending_parked(&cluster->parked, &server);
         ngx_rl_pending_cancel(pending);
     }
 
     for (i = 0; i < cluster->n; i++) {
 
-        if (cluster->nodes[i]->name) {
-            ngx_rl_resolve_end(cluster->nodes[i]->name);
+        if (cluster->nodes[i]->resolve) {
+            ngx_rl_resolve_end(cluster->nodes[i]->resolve);
         }
 
-        ngx_rl_server_exit(cluster->nodes[i]->link);
+        ngx_rl_server_exit(cluster->nodes[i]->server);
 
         if (cluster->nodes[i]->command) {
             ngx_rl_resp_free(cluster->nodes[i]->command);
@@ -335,7 +335,7 @@ ngx_rl_cluster_find(ngx_rl_cluster_t *cluster,
     n = cluster->slots[*slot];
 
     if (n != NGX_RL_CLUSTER_NOBODY) {
-        return cluster->nodes[n]->link;
+        return cluster->nodes[n]->server;
     }
 
     ngx_rl_cluster_want(cluster);
@@ -358,12 +358,12 @@ ngx_rl_cluster_any(ngx_rl_cluster_t *cluster)
     for (i = 0; i < cluster->n; i++) {
         node = cluster->nodes[(cluster->next + i) % cluster->n];
 
-        if (ngx_rl_server_usable(node->link)) {
-            return node->link;
+        if (ngx_rl_server_usable(node->server)) {
+            return node->server;
         }
 
         if (server == NULL && (node->seed || node->mapped)) {
-            server = node->link;
+            server = node->server;
         }
     }
 
@@ -382,17 +382,17 @@ ngx_rl_cluster_seed(ngx_rl_cluster_t *cluster, ngx_rl_url_t *url)
     }
 
     node->label = ngx_pnalloc(cluster->pool,
-                              cluster->peer->user.len + 1 + url->name.len);
+                              cluster->conf->user.len + 1 + url->name.len);
     if (node->label == NULL) {
         return NULL;
     }
 
     node->cluster = cluster;
-    node->peer = *cluster->peer;
-    node->peer.redis.name = url->name;
-    node->peer.redis.host = url->host;
-    node->peer.redis.addrs = url->addrs;
-    node->peer.redis.naddrs = url->naddrs;
+    node->conf = *cluster->conf;
+    node->conf.redis.name = url->name;
+    node->conf.redis.host = url->host;
+    node->conf.redis.addrs = url->addrs;
+    node->conf.redis.naddrs = url->naddrs;
     node->host = url->host;
     node->port = url->port;
     node->seed = 1;
@@ -415,19 +415,19 @@ ngx_rl_cluster_follow(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 {
     ngx_rl_server_conf_t  *conf;
 
-    conf = &node->peer;
+    conf = &node->conf;
 
     if (ngx_rl_resolve_check(conf->resolver, &node->host) != NGX_OK) {
         return NGX_OK;
     }
 
-    node->name = ngx_rl_resolve_watch(cluster->log, conf->resolver,
-                                      conf->resolver_timeout, &conf->label,
-                                      &node->host, node->port,
-                                      conf->redis.addrs, conf->redis.naddrs,
-                                      ngx_rl_cluster_renamed, node);
+    node->resolve = ngx_rl_resolve_watch(cluster->log, conf->resolver,
+                                         conf->resolver_timeout, &conf->label,
+                                         &node->host, node->port,
+                                         conf->redis.addrs, conf->redis.naddrs,
+                                         ngx_rl_cluster_renamed, node);
 
-    return node->name ? NGX_OK : NGX_ERROR;
+    return node->resolve ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -448,13 +448,13 @@ ngx_rl_cluster_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 
     for (i = 0, k = 0; !node->seed && i < n; i++) {
 
-        if (ngx_rl_server_conf_allows(cluster->peer, &addrs[i])) {
+        if (ngx_rl_server_conf_allows(cluster->conf, &addrs[i])) {
             allowed[k++] = addrs[i];
             continue;
         }
 
-        ngx_rl_server_conf_refused(cluster->peer->stats, cluster->log,
-                                   "cluster node", &node->peer.label,
+        ngx_rl_server_conf_refused(cluster->conf->record, cluster->log,
+                                   "cluster node", &node->conf.label,
                                    &addrs[i]);
     }
 
@@ -468,12 +468,12 @@ ngx_rl_cluster_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
         n = k;
     }
 
-    news = ngx_rl_server_renamed(node->link, addrs, n);
+    news = ngx_rl_server_renamed(node->server, addrs, n);
 
     /* it was moved to be there when it is needed */
 
     if (n && !node->mapped && cluster->served) {
-        ngx_rl_server_close_idle(node->link);
+        ngx_rl_server_close_idle(node->server);
     }
 
     return news;
@@ -520,8 +520,8 @@ ngx_rl_cluster_node(ngx_rl_cluster_t *cluster,
         return n;
     }
 
-    if (!ngx_rl_server_conf_allows(cluster->peer, &where.addr)) {
-        ngx_rl_server_conf_refused(cluster->peer->stats, cluster->log,
+    if (!ngx_rl_server_conf_allows(cluster->conf, &where.addr)) {
+        ngx_rl_server_conf_refused(cluster->conf->record, cluster->log,
                                    "redis", &from->conf->label, &where.addr);
         return NGX_ERROR;
     }
@@ -556,24 +556,24 @@ ngx_rl_cluster_by_name(ngx_rl_cluster_t *cluster,
     if (n != NGX_ERROR) {
         node = cluster->nodes[n];
 
-        if (node->name == NULL && known) {
+        if (node->resolve == NULL && known) {
             return NGX_DECLINED;
         }
 
         /* the cluster may know that it has moved before DNS does */
 
-        addr = ngx_rl_connection_addr(node->link->connection);
+        addr = ngx_rl_connection_addr(node->server->connection);
 
-        if (node->name && known && addr
+        if (node->resolve && known && addr
             && !ngx_rl_address_equal(addr, &where.addr))
         {
-            ngx_rl_resolve_again(node->name);
+            ngx_rl_resolve_again(node->resolve);
         }
 
         return n;
     }
 
-    if (ngx_rl_resolve_check(cluster->peer->resolver, &host)
+    if (ngx_rl_resolve_check(cluster->conf->resolver, &host)
         != NGX_OK
         || !ngx_rl_resolve_valid(host.data, host.len)
         || (known && ngx_rl_cluster_at(cluster, &where.addr)
@@ -597,7 +597,7 @@ ngx_rl_cluster_by_name(ngx_rl_cluster_t *cluster,
 
     /* what DNS says counts, but until then it may be there */
 
-    known = known && ngx_rl_server_conf_allows(cluster->peer, &where.addr);
+    known = known && ngx_rl_server_conf_allows(cluster->conf, &where.addr);
 
     return ngx_rl_cluster_add(cluster, known ? &where : NULL,
                               &host, there->port);
@@ -659,8 +659,8 @@ ngx_rl_cluster_at(ngx_rl_cluster_t *cluster, ngx_addr_t *addr)
     for ( /* void */ ; i < cluster->n; i = node->next) {
         node = cluster->nodes[i];
 
-        if (node->name == NULL && node->peer.redis.naddrs == 1
-            && ngx_rl_address_equal(&node->peer.redis.addrs[0], addr))
+        if (node->resolve == NULL && node->conf.redis.naddrs == 1
+            && ngx_rl_address_equal(&node->conf.redis.addrs[0], addr))
         {
             return i;
         }
@@ -686,7 +686,7 @@ ngx_rl_cluster_add(ngx_rl_cluster_t *cluster,
         return NGX_ERROR;
     }
 
-    conf = &node->peer;
+    conf = &node->conf;
 
     conf->redis.addrs = NULL;
     conf->redis.naddrs = 0;
@@ -748,7 +748,7 @@ ngx_rl_cluster_place(ngx_rl_cluster_t *cluster, ngx_int_t *n)
     for (i = 0; i < cluster->n; i++) {
         node = cluster->nodes[i];
 
-        if (node->left && ngx_rl_server_unused(node->link)) {
+        if (node->left && ngx_rl_server_unused(node->server)) {
             *n = i;
             return node;
         }
@@ -757,10 +757,10 @@ ngx_rl_cluster_place(ngx_rl_cluster_t *cluster, ngx_int_t *n)
     if (cluster->n == NGX_RL_CLUSTER_NODES) {
         cluster->full = 1;
 
-        if (ngx_rl_record_may_log(cluster->peer->stats, NGX_RL_OVERLOAD)) {
+        if (ngx_rl_record_may_log(cluster->conf->record, NGX_RL_OVERLOAD)) {
             ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
                           "%V has more than %d nodes at a time: the others are "
-                          "not used", &cluster->peer->label,
+                          "not used", &cluster->conf->label,
                           NGX_RL_CLUSTER_NODES);
         }
 
@@ -772,7 +772,7 @@ ngx_rl_cluster_place(ngx_rl_cluster_t *cluster, ngx_int_t *n)
         return NULL;
     }
 
-    node->label = ngx_pnalloc(cluster->pool, cluster->peer->user.len
+    node->label = ngx_pnalloc(cluster->pool, cluster->conf->user.len
                               + NGX_RL_SERVER_NAME);
     node->called = ngx_pnalloc(cluster->pool, NGX_RL_SLOT_HOST);
 
@@ -781,7 +781,7 @@ ngx_rl_cluster_place(ngx_rl_cluster_t *cluster, ngx_int_t *n)
     }
 
     node->cluster = cluster;
-    node->peer = *cluster->peer;
+    node->conf = *cluster->conf;
     node->left = 1;
     node->chain = NGX_RL_CLUSTER_NOBODY;
 
@@ -799,11 +799,11 @@ ngx_rl_cluster_leave(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 {
     ngx_rl_record_t  *record;
 
-    record = node->peer.stats;
-    node->peer.stats = &cluster->gone;
+    record = node->conf.record;
+    node->conf.record = &cluster->gone;
 
-    if (ngx_rl_server_reuse(node->link) != NGX_OK) {
-        node->peer.stats = record;
+    if (ngx_rl_server_reuse(node->server) != NGX_OK) {
+        node->conf.record = record;
         return;
     }
 
@@ -811,9 +811,9 @@ ngx_rl_cluster_leave(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
         ngx_rl_stats_return(cluster->zone, cluster->stats, record);
     }
 
-    if (node->name) {
-        ngx_rl_resolve_end(node->name);
-        node->name = NULL;
+    if (node->resolve) {
+        ngx_rl_resolve_end(node->resolve);
+        node->resolve = NULL;
     }
 
     ngx_rl_cluster_unindex(cluster, node);
@@ -833,7 +833,7 @@ ngx_rl_cluster_attach(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
     ngx_array_t           *all;
     ngx_rl_server_conf_t  *conf;
 
-    conf = &node->peer;
+    conf = &node->conf;
 
     ngx_rl_server_conf_node(conf, &conf->redis.name, node->label, &conf->label);
 
@@ -847,9 +847,9 @@ ngx_rl_cluster_attach(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
         return NGX_ERROR;
     }
 
-    if (node->link) {
+    if (node->server) {
 
-        if (ngx_rl_server_reuse(node->link) == NGX_OK) {
+        if (ngx_rl_server_reuse(node->server) == NGX_OK) {
             return NGX_OK;
         }
 
@@ -858,7 +858,7 @@ ngx_rl_cluster_attach(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 
     /* its own, as it ends with a probe of its own */
 
-    all = &cluster->peer->redis.greeting;
+    all = &cluster->conf->redis.greeting;
 
     greeting = ngx_palloc(cluster->pool, all->nelts * all->size);
     if (greeting == NULL) {
@@ -868,10 +868,10 @@ ngx_rl_cluster_attach(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
     ngx_memcpy(greeting, all->elts, all->nelts * all->size);
     conf->redis.greeting.elts = greeting;
 
-    node->link = ngx_rl_server_create(cluster->pool, cluster->log,
-                                      conf, cluster->zone, cluster->stats,
-                                      &ngx_rl_cluster_events, cluster);
-    if (node->link == NULL) {
+    node->server = ngx_rl_server_create(cluster->pool, cluster->log,
+                                        conf, cluster->zone, cluster->stats,
+                                        &ngx_rl_cluster_events, cluster);
+    if (node->server == NULL) {
         goto failed;
     }
 
@@ -885,10 +885,10 @@ failed:
 
     if (node->lent) {
         node->lent = 0;
-        ngx_rl_stats_return(cluster->zone, cluster->stats, conf->stats);
+        ngx_rl_stats_return(cluster->zone, cluster->stats, conf->record);
     }
 
-    conf->stats = &cluster->gone;
+    conf->record = &cluster->gone;
 
     return NGX_ERROR;
 }
@@ -901,26 +901,26 @@ ngx_rl_cluster_record(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 {
     ngx_rl_server_conf_t  *conf;
 
-    conf = &node->peer;
+    conf = &node->conf;
 
-    conf->stats = ngx_rl_stats_lend(cluster->zone, cluster->stats,
-                                    &conf->label);
-    node->lent = (conf->stats != NULL);
+    conf->record = ngx_rl_stats_lend(cluster->zone, cluster->stats,
+                                     &conf->label);
+    node->lent = (conf->record != NULL);
 
-    if (conf->stats == NULL) {
+    if (conf->record == NULL) {
 
         if (node->own == NULL) {
             node->own = ngx_palloc(cluster->pool, sizeof(ngx_rl_record_t));
             if (node->own == NULL) {
-                conf->stats = &cluster->gone;
+                conf->record = &cluster->gone;
                 return NGX_ERROR;
             }
         }
 
         ngx_memzero(node->own, sizeof(ngx_rl_record_t));
-        conf->stats = node->own;
+        conf->record = node->own;
 
-        if (ngx_rl_record_may_log(cluster->peer->stats, NGX_RL_OVERLOAD)) {
+        if (ngx_rl_record_may_log(cluster->conf->record, NGX_RL_OVERLOAD)) {
             ngx_log_error(NGX_LOG_WARN, cluster->log, 0,
                           "\"ratelimit_zone\" has no room for node %V of a "
                           "cluster: each worker has a breaker of its own for "
@@ -929,8 +929,8 @@ ngx_rl_cluster_record(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
         }
     }
 
-    conf->stats->role = conf->role;
-    conf->stats->set = cluster->peer->hash;
+    conf->record->role = conf->role;
+    conf->record->set = cluster->conf->hash;
 
     return NGX_OK;
 }
@@ -946,26 +946,26 @@ ngx_rl_cluster_share(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node)
 {
     ngx_rl_record_t  *record;
 
-    if (node->name || !ngx_rl_server_unused(node->link)) {
+    if (node->resolve || !ngx_rl_server_unused(node->server)) {
         return;
     }
 
     record = ngx_rl_stats_lend(cluster->zone, cluster->stats,
-                               &node->peer.label);
+                               &node->conf.label);
     if (record == NULL) {
         return;
     }
 
-    node->peer.stats = record;
+    node->conf.record = record;
 
-    if (ngx_rl_server_reuse(node->link) != NGX_OK) {
-        node->peer.stats = node->own;
+    if (ngx_rl_server_reuse(node->server) != NGX_OK) {
+        node->conf.record = node->own;
         ngx_rl_stats_return(cluster->zone, cluster->stats, record);
         return;
     }
 
-    record->role = node->peer.role;
-    record->set = cluster->peer->hash;
+    record->role = node->conf.role;
+    record->set = cluster->conf->hash;
     record->mapped = 1;
 
     node->lent = 1;
@@ -980,8 +980,8 @@ ngx_rl_cluster_index(ngx_rl_cluster_t *cluster,
 {
     ngx_rl_address_t  address;
 
-    if (node->name == NULL && node->peer.redis.naddrs == 1) {
-        ngx_rl_address_port(&address, &node->peer.redis.addrs[0], node->port);
+    if (node->resolve == NULL && node->conf.redis.naddrs == 1) {
+        ngx_rl_address_port(&address, &node->conf.redis.addrs[0], node->port);
 
         node->chain = ngx_rl_cluster_chain(address.addr.name.data,
                                            address.addr.name.len, 0);
@@ -1128,7 +1128,7 @@ ngx_rl_cluster_redirect(void *owner, ngx_rl_pending_t *pending,
         return NGX_DECLINED;
     }
 
-    *failure = ngx_rl_server_forward(node->link, pending,
+    *failure = ngx_rl_server_forward(node->server, pending,
                                      there.kind == NGX_RL_REDIRECT_ASK);
 
     if (*failure == NGX_RL_OK) {
@@ -1137,7 +1137,7 @@ ngx_rl_cluster_redirect(void *owner, ngx_rl_pending_t *pending,
 
     /* that is the other node's affair, not that of who has sent it there */
 
-    ngx_rl_server_unsent(node->link, *failure);
+    ngx_rl_server_unsent(node->server, *failure);
 
     if (*failure != NGX_RL_CIRCUIT) {
         *failure = NGX_RL_MOVED;
@@ -1160,10 +1160,10 @@ ngx_rl_cluster_failed(void *owner, ngx_rl_failure_e failure)
 
     ngx_rl_cluster_want(server->route);
 
-    node = ngx_rl_container(server->conf, ngx_rl_node_t, peer);
+    node = ngx_rl_container(server->conf, ngx_rl_node_t, conf);
 
-    if (node->name) {
-        ngx_rl_resolve_again(node->name);
+    if (node->resolve) {
+        ngx_rl_resolve_again(node->resolve);
     }
 }
 
@@ -1237,7 +1237,7 @@ ngx_rl_cluster_range(void *data, const ngx_rl_slot_range_t *range)
     node = map->cluster->nodes[n];
     node->seen = 1;
 
-    if (range->ip_len && node->name == NULL) {
+    if (range->ip_len && node->resolve == NULL) {
         ngx_rl_cluster_call(map->cluster, node, range);
     }
 
@@ -1283,7 +1283,7 @@ ngx_rl_cluster_call(ngx_rl_cluster_t *cluster, ngx_rl_node_t *node,
     /* a seed has to be whom the configuration names */
 
     if (!node->seed) {
-        node->peer.redis.host = node->host;
+        node->conf.redis.host = node->host;
     }
 }
 
@@ -1305,7 +1305,7 @@ ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster, ngx_rl_server_t *from)
 
         if (node->seen) {
             n++;
-            hash += node->peer.hash;
+            hash += node->conf.hash;
         }
 
         ngx_rl_cluster_map(cluster, node, node->seen);
@@ -1317,8 +1317,8 @@ ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster, ngx_rl_server_t *from)
 
     /* told by the first worker that finds it so */
 
-    if (ngx_rl_stats_news(cluster->zone, cluster->peer->stats, hash)
-        && ngx_rl_throttle(&cluster->peer->stats->log.changes,
+    if (ngx_rl_stats_news(cluster->zone, cluster->conf->record, hash)
+        && ngx_rl_throttle(&cluster->conf->record->log.changes,
                            NGX_RL_SERVER_CHANGES, NULL))
     {
         ngx_log_error(NGX_LOG_NOTICE, cluster->log, 0,
@@ -1369,7 +1369,7 @@ ngx_rl_cluster_probe(ngx_rl_cluster_t *cluster,
 
     node->probe = slot;
 
-    tag = (char *) cluster->probe.data + cluster->peer->prefix.len
+    tag = (char *) cluster->probe.data + cluster->conf->prefix.len
           + sizeof(":{") - 1;
 
     ngx_rl_slot_tag(slot, tag);
@@ -1386,11 +1386,11 @@ ngx_rl_cluster_probe(ngx_rl_cluster_t *cluster,
 
     node->command = command;
 
-    node->peer.probe.data = (u_char *) command;
-    node->peer.probe.len = len;
+    node->conf.probe.data = (u_char *) command;
+    node->conf.probe.len = len;
 
-    step = node->peer.redis.greeting.elts;
-    step[node->peer.redis.greeting.nelts - 1].command = node->peer.probe;
+    step = node->conf.redis.greeting.elts;
+    step[node->conf.redis.greeting.nelts - 1].command = node->conf.probe;
 }
 
 
@@ -1418,20 +1418,20 @@ ngx_rl_cluster_tidy(ngx_event_t *ev)
         }
 
         if (node->left) {
-            ngx_rl_server_close_idle(node->link);
+            ngx_rl_server_close_idle(node->server);
             continue;
         }
 
         age = ngx_current_msec - node->asked;
 
         if (age >= NGX_RL_CLUSTER_ASKED) {
-            ngx_rl_server_close_idle(node->link);
+            ngx_rl_server_close_idle(node->server);
 
             if (node->seed) {
                 continue;
             }
 
-            if (ngx_rl_server_unused(node->link)) {
+            if (ngx_rl_server_unused(node->server)) {
                 ngx_rl_cluster_leave(cluster, node);
             }
 
@@ -1456,7 +1456,7 @@ ngx_rl_cluster_map(ngx_rl_cluster_t *cluster,
     node->mapped = mapped;
 
     if (!node->left) {
-        node->peer.stats->mapped = mapped;
+        node->conf.record->mapped = mapped;
     }
 }
 
@@ -1507,7 +1507,7 @@ ngx_rl_cluster_refresh(ngx_event_t *ev)
 
     if (ngx_rl_server_usable(server)
         && ngx_rl_connection_send(server->connection, &command,
-                                  cluster->peer->redis.connect_timeout,
+                                  cluster->conf->redis.connect_timeout,
                                   ngx_rl_cluster_refreshed, cluster, &pending)
         == NGX_RL_OK)
     {
@@ -1566,7 +1566,7 @@ ngx_rl_cluster_ill(ngx_rl_cluster_t *cluster)
         node = cluster->nodes[i];
 
         if (node->mapped
-            && node->peer.stats->breaker.state
+            && node->conf.record->breaker.state
             != NGX_RL_DISTRIBUTED)
         {
             return 1;
@@ -1589,7 +1589,7 @@ ngx_rl_cluster_wake(ngx_rl_cluster_t *cluster)
         node = cluster->nodes[i];
 
         if (node->seed || node->mapped) {
-            ngx_rl_connection_schedule(node->link->connection);
+            ngx_rl_connection_schedule(node->server->connection);
         }
     }
 }

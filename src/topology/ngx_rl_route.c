@@ -8,11 +8,11 @@
 /* of a peer, one or the other */
 
 typedef struct {
-    ngx_rl_server_t     *link;
+    ngx_rl_server_t     *server;
     ngx_rl_cluster_t    *cluster;
-    ngx_rl_sentinels_t  *sentinel;  /* if it is the first that
-                                                has to ask them */
-    ngx_rl_resolve_t    *name;      /* NULL: need not look it up */
+    ngx_rl_sentinels_t  *sentinels;  /* if it is the first that
+                                              has to ask them */
+    ngx_rl_resolve_t    *resolve;    /* NULL: need not look it up */
 } ngx_rl_route_t;
 
 
@@ -45,7 +45,7 @@ static ngx_uint_t                 ngx_rl_nroutes;
 
 
 ngx_int_t
-ngx_rl_route_init(ngx_cycle_t *cycle, ngx_array_t *peers,
+ngx_rl_route_init(ngx_cycle_t *cycle, ngx_array_t *confs,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
 {
     ngx_int_t               rc;
@@ -53,19 +53,19 @@ ngx_rl_route_init(ngx_cycle_t *cycle, ngx_array_t *peers,
     ngx_rl_route_t         *route;
     ngx_rl_server_conf_t  **conf;
 
-    route = ngx_pcalloc(cycle->pool, peers->nelts * sizeof(ngx_rl_route_t));
+    route = ngx_pcalloc(cycle->pool, confs->nelts * sizeof(ngx_rl_route_t));
     if (route == NULL) {
         return NGX_ERROR;
     }
 
-    ngx_rl_server_confs_use(zone, peers);
+    ngx_rl_server_confs_use(zone, confs);
 
     ngx_rl_routes = route;
-    ngx_rl_nroutes = peers->nelts;
+    ngx_rl_nroutes = confs->nelts;
 
-    conf = peers->elts;
+    conf = confs->elts;
 
-    for (i = 0; i < peers->nelts; i++) {
+    for (i = 0; i < confs->nelts; i++) {
 
         switch (conf[i]->kind) {
 
@@ -98,26 +98,26 @@ ngx_rl_route_shard(ngx_cycle_t *cycle,
     ngx_rl_route_t *route, ngx_rl_server_conf_t *conf,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
 {
-    route->link = ngx_rl_server_create(cycle->pool, cycle->log, conf,
-                                       zone, stats, &ngx_rl_route_events,
-                                       route);
-    if (route->link == NULL) {
+    route->server = ngx_rl_server_create(cycle->pool, cycle->log, conf,
+                                         zone, stats, &ngx_rl_route_events,
+                                         route);
+    if (route->server == NULL) {
         return NGX_ERROR;
     }
 
     if (ngx_rl_resolve_check(conf->resolver, &conf->host) == NGX_OK) {
-        route->name = ngx_rl_resolve_watch(cycle->log, conf->resolver,
+        route->resolve = ngx_rl_resolve_watch(cycle->log, conf->resolver,
                                            conf->resolver_timeout, &conf->label,
-                                           &conf->host, conf->port,
-                                           conf->redis.addrs,
-                                           conf->redis.naddrs,
-                                           ngx_rl_route_renamed, route);
-        if (route->name == NULL) {
+                                              &conf->host, conf->port,
+                                              conf->redis.addrs,
+                                              conf->redis.naddrs,
+                                              ngx_rl_route_renamed, route);
+        if (route->resolve == NULL) {
             return NGX_ERROR;
         }
     }
 
-    ngx_rl_connection_wake(route->link->connection);
+    ngx_rl_connection_wake(route->server->connection);
 
     return NGX_OK;
 }
@@ -128,7 +128,7 @@ ngx_rl_route_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
     ngx_rl_route_t  *route = data;
 
-    return ngx_rl_server_renamed(route->link, addrs, n);
+    return ngx_rl_server_renamed(route->server, addrs, n);
 }
 
 
@@ -141,8 +141,8 @@ ngx_rl_route_failed(void *owner, ngx_rl_failure_e failure)
 
     route = server->route;
 
-    if (route->name && ngx_rl_failure_breaks(failure)) {
-        ngx_rl_resolve_again(route->name);
+    if (route->resolve && ngx_rl_failure_breaks(failure)) {
+        ngx_rl_resolve_again(route->resolve);
     }
 }
 
@@ -170,10 +170,10 @@ ngx_rl_route_sentinel(ngx_cycle_t *cycle,
     }
 
     route = ngx_rl_routes;
-    route[conf->index].sentinel = sentinels;
+    route[conf->index].sentinels = sentinels;
 
     for (i = 0; i < conf->sentinels->masters.nelts; i++) {
-        route[master[i]->index].link =
+        route[master[i]->index].server =
                                ngx_rl_sentinels_server(sentinels, i);
     }
 
@@ -195,7 +195,7 @@ ngx_rl_route_find(ngx_rl_server_conf_t *conf,
 
     *part = 0;
 
-    return route->link;
+    return route->server;
 }
 
 
@@ -219,20 +219,20 @@ ngx_rl_route_exit(void)
 
     for (i = 0; i < ngx_rl_nroutes; i++) {
 
-        if (route[i].name) {
-            ngx_rl_resolve_end(route[i].name);
+        if (route[i].resolve) {
+            ngx_rl_resolve_end(route[i].resolve);
         }
 
-        if (route[i].sentinel) {
-            ngx_rl_sentinels_exit(route[i].sentinel);
+        if (route[i].sentinels) {
+            ngx_rl_sentinels_exit(route[i].sentinels);
         }
 
         if (route[i].cluster) {
             ngx_rl_cluster_exit(route[i].cluster);
         }
 
-        if (route[i].link) {
-            ngx_rl_server_exit(route[i].link);
+        if (route[i].server) {
+            ngx_rl_server_exit(route[i].server);
         }
     }
 

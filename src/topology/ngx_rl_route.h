@@ -17,7 +17,7 @@
 
 /* makes the links of this process */
 ngx_int_t ngx_rl_route_init(ngx_cycle_t *cycle,
-    ngx_array_t *peers, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
+    ngx_array_t *confs, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 void ngx_rl_route_exit(void);
 
 /*

@@ -48,12 +48,12 @@ typedef struct {
 
 
 typedef struct {
-    ngx_rl_sentinels_t      *sentinel;
-    ngx_rl_server_conf_t     peer;  /* a copy: it has a host */
-    ngx_rl_server_t         *link;
-    ngx_rl_master_address_t  place;
-    ngx_rl_master_address_t  old;   /* before the switch */
-    ngx_rl_resolve_t        *name;  /* NULL: is an address */
+    ngx_rl_sentinels_t      *sentinels;
+    ngx_rl_server_conf_t     conf;     /* a copy: it has a host */
+    ngx_rl_server_t         *server;
+    ngx_rl_master_address_t  address;
+    ngx_rl_master_address_t  old;      /* before the switch */
+    ngx_rl_resolve_t        *resolve;  /* NULL: is an address */
     ngx_msec_t               switched;
 } ngx_rl_master_t;
 
@@ -61,26 +61,26 @@ typedef struct {
 /* one of the sentinels; there is a connection to no more than one of them */
 
 typedef struct {
-    ngx_rl_sentinels_t       *sentinel;
-    ngx_rl_connection_t      *redis;
+    ngx_rl_sentinels_t       *sentinels;
+    ngx_rl_connection_t      *connection;
     ngx_rl_connection_conf_t  conf;
-    ngx_rl_resolve_t         *name;  /* NULL: is an address */
+    ngx_rl_resolve_t         *resolve;  /* NULL: is an address */
 } ngx_rl_sentinel_t;
 
 
 struct ngx_rl_sentinels_s {
-    ngx_rl_sentinel_t     *post;     /* that is asked */
-    ngx_rl_server_conf_t  *peer;     /* what they share */
+    ngx_rl_sentinel_t     *current;  /* that is asked */
+    ngx_rl_server_conf_t  *conf;     /* what they share */
     ngx_rl_zone_t         *zone;
-    ngx_socket_t           ident;  /* see ngx_rl_event_init() */
+    ngx_socket_t           ident;    /* see ngx_rl_event_init() */
 
     ngx_log_t             *log;
     ngx_rl_master_t       *masters;
+    ngx_uint_t             nmasters;
+    ngx_rl_sentinel_t     *list;
     ngx_uint_t             n;
-    ngx_rl_sentinel_t     *posts;
-    ngx_uint_t             nposts;
 
-    ngx_event_t            next;     /* post to be asked */
+    ngx_event_t            next;     /* the next sentinel is asked */
     ngx_event_t            ask;
     ngx_msec_t             asked;
     ngx_event_t            ping;
@@ -160,67 +160,66 @@ static const ngx_rl_events_t  ngx_rl_sentinel_master_events = {
 
 ngx_rl_sentinels_t *
 ngx_rl_sentinels_create(ngx_cycle_t *cycle,
-    ngx_rl_sentinels_conf_t *sentinels, ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats)
+    ngx_rl_sentinels_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
 {
     ngx_uint_t              i;
     ngx_rl_url_t           *url;
-    ngx_rl_sentinels_t     *sentinel;
-    ngx_rl_server_conf_t  **conf;
+    ngx_rl_sentinels_t     *sentinels;
+    ngx_rl_server_conf_t  **master;
 
-    sentinel = ngx_pcalloc(cycle->pool, sizeof(ngx_rl_sentinels_t));
-    if (sentinel == NULL) {
+    sentinels = ngx_pcalloc(cycle->pool, sizeof(ngx_rl_sentinels_t));
+    if (sentinels == NULL) {
         return NULL;
     }
 
-    sentinel->peer = sentinels->peer;
-    sentinel->zone = zone;
-    sentinel->log = cycle->log;
+    sentinels->conf = conf->conf;
+    sentinels->zone = zone;
+    sentinels->log = cycle->log;
 
-    ngx_rl_event_init(&sentinel->next, ngx_rl_sentinels_t,
-                      ngx_rl_sentinel_next, sentinel, cycle->log);
-    sentinel->next.cancelable = 1;
+    ngx_rl_event_init(&sentinels->next, ngx_rl_sentinels_t,
+                      ngx_rl_sentinel_next, sentinels, cycle->log);
+    sentinels->next.cancelable = 1;
 
-    ngx_rl_event_init(&sentinel->ask, ngx_rl_sentinels_t,
-                      ngx_rl_sentinel_ask, sentinel, cycle->log);
-    sentinel->ask.cancelable = 1;
+    ngx_rl_event_init(&sentinels->ask, ngx_rl_sentinels_t,
+                      ngx_rl_sentinel_ask, sentinels, cycle->log);
+    sentinels->ask.cancelable = 1;
 
-    ngx_rl_event_init(&sentinel->ping, ngx_rl_sentinels_t,
-                      ngx_rl_sentinel_ping, sentinel, cycle->log);
-    sentinel->ping.cancelable = 1;
+    ngx_rl_event_init(&sentinels->ping, ngx_rl_sentinels_t,
+                      ngx_rl_sentinel_ping, sentinels, cycle->log);
+    sentinels->ping.cancelable = 1;
 
-    sentinel->n = sentinels->masters.nelts;
-    sentinel->masters = ngx_pcalloc(cycle->pool, sentinel->n
-                                    * sizeof(ngx_rl_master_t));
-    if (sentinel->masters == NULL) {
+    sentinels->nmasters = conf->masters.nelts;
+    sentinels->masters = ngx_pcalloc(cycle->pool, sentinels->nmasters
+                                     * sizeof(ngx_rl_master_t));
+    if (sentinels->masters == NULL) {
         return NULL;
     }
 
-    conf = sentinels->masters.elts;
+    master = conf->masters.elts;
 
-    for (i = 0; i < sentinel->n; i++) {
-        sentinel->masters[i].sentinel = sentinel;
-        sentinel->masters[i].peer = *conf[i];
+    for (i = 0; i < sentinels->nmasters; i++) {
+        sentinels->masters[i].sentinels = sentinels;
+        sentinels->masters[i].conf = *master[i];
 
-        if (ngx_rl_sentinel_master(sentinel, cycle,
-                                   &sentinel->masters[i], stats)
+        if (ngx_rl_sentinel_master(sentinels, cycle,
+                                   &sentinels->masters[i], stats)
             != NGX_OK)
         {
             return NULL;
         }
     }
 
-    sentinel->nposts = sentinels->addresses->nelts;
-    sentinel->posts = ngx_pcalloc(cycle->pool, sentinel->nposts
+    sentinels->n = conf->addresses->nelts;
+    sentinels->list = ngx_pcalloc(cycle->pool, sentinels->n
                                   * sizeof(ngx_rl_sentinel_t));
-    if (sentinel->posts == NULL) {
+    if (sentinels->list == NULL) {
         return NULL;
     }
 
-    url = sentinels->addresses->elts;
+    url = conf->addresses->elts;
 
-    for (i = 0; i < sentinel->nposts; i++) {
-        if (ngx_rl_sentinel_add(sentinel, cycle, &sentinel->posts[i], &url[i])
+    for (i = 0; i < sentinels->n; i++) {
+        if (ngx_rl_sentinel_add(sentinels, cycle, &sentinels->list[i], &url[i])
             != NGX_OK)
         {
             return NULL;
@@ -229,11 +228,11 @@ ngx_rl_sentinels_create(ngx_cycle_t *cycle,
 
     /* workers spread over them */
 
-    sentinel->post = &sentinel->posts[ngx_random() % sentinel->nposts];
+    sentinels->current = &sentinels->list[ngx_random() % sentinels->n];
 
-    ngx_rl_connection_wake(sentinel->post->redis);
+    ngx_rl_connection_wake(sentinels->current->connection);
 
-    return sentinel;
+    return sentinels;
 }
 
 
@@ -243,31 +242,31 @@ ngx_rl_sentinel_add(ngx_rl_sentinels_t *sentinels,
 {
     ngx_rl_server_conf_t  *conf;
 
-    conf = sentinels->peer;
+    conf = sentinels->conf;
 
-    sentinel->sentinel = sentinels;
+    sentinel->sentinels = sentinels;
 
     sentinel->conf = conf->redis;
     sentinel->conf.addrs = url->addrs;
     sentinel->conf.naddrs = url->naddrs;
     sentinel->conf.host = url->host;
 
-    sentinel->redis = ngx_rl_connection_create(cycle->log, &sentinel->conf,
-                                               &ngx_rl_sentinel_events,
-                                               sentinel, conf->stats);
-    if (sentinel->redis == NULL) {
+    sentinel->connection = ngx_rl_connection_create(cycle->log, &sentinel->conf,
+                                                    &ngx_rl_sentinel_events,
+                                                    sentinel, conf->record);
+    if (sentinel->connection == NULL) {
         return NGX_ERROR;
     }
 
     if (ngx_rl_resolve_check(conf->resolver, &url->host) == NGX_OK)
     {
-        sentinel->name = ngx_rl_resolve_watch(cycle->log, conf->resolver,
+        sentinel->resolve = ngx_rl_resolve_watch(cycle->log, conf->resolver,
                                          conf->resolver_timeout, &url->name,
-                                              &url->host, url->port,
-                                              url->addrs, url->naddrs,
-                                              ngx_rl_sentinel_renamed,
-                                              sentinel);
-        if (sentinel->name == NULL) {
+                                                 &url->host, url->port,
+                                                 url->addrs, url->naddrs,
+                                                 ngx_rl_sentinel_renamed,
+                                                 sentinel);
+        if (sentinel->resolve == NULL) {
             return NGX_ERROR;
         }
     }
@@ -287,14 +286,14 @@ ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 
     /* nobody waits for an answer: to leave the old address costs nothing */
 
-    (void) ngx_rl_connection_move(sentinel->redis, addrs, n, 1);
+    (void) ngx_rl_connection_move(sentinel->connection, addrs, n, 1);
 
-    if (sentinel != sentinel->sentinel->post) {
-        ngx_rl_connection_close_idle(sentinel->redis);
+    if (sentinel != sentinel->sentinels->current) {
+        ngx_rl_connection_close_idle(sentinel->connection);
     }
 
-    return ngx_rl_stats_news(sentinel->sentinel->zone,
-                             sentinel->sentinel->peer->stats,
+    return ngx_rl_stats_news(sentinel->sentinels->zone,
+                             sentinel->sentinels->conf->record,
                              ngx_rl_address_hash(addrs, n));
 }
 
@@ -313,18 +312,18 @@ ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
     ngx_rl_address_t         address;
     ngx_rl_master_address_t  place;
 
-    master->link = ngx_rl_server_create(cycle->pool, cycle->log, &master->peer,
-                                        sentinels->zone, stats,
-                                        &ngx_rl_sentinel_master_events,
-                                        sentinels);
-    if (master->link == NULL) {
+    master->server = ngx_rl_server_create(cycle->pool, cycle->log,
+                                          &master->conf, sentinels->zone, stats,
+                                          &ngx_rl_sentinel_master_events,
+                                          sentinels);
+    if (master->server == NULL) {
         return NGX_ERROR;
     }
 
-    known = master->peer.stats;
+    known = master->conf.record;
 
-    hash = ngx_rl_hash(master->peer.sentinels->name.data,
-                       master->peer.sentinels->name.len);
+    hash = ngx_rl_hash(master->conf.sentinels->name.data,
+                       master->conf.sentinels->name.len);
 
     ngx_rl_zone_lock(sentinels->zone);
 
@@ -369,7 +368,7 @@ ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
 
     if (rc == NGX_DECLINED
         || (rc == NGX_OK
-            && ngx_rl_server_conf_allows(&master->peer, &address.addr)))
+            && ngx_rl_server_conf_allows(&master->conf, &address.addr)))
     {
         (void) ngx_rl_sentinel_move(master, &place, rc == NGX_OK ? &address.addr
                                     : NULL);
@@ -382,7 +381,7 @@ ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
 ngx_rl_server_t *
 ngx_rl_sentinels_server(ngx_rl_sentinels_t *sentinels, ngx_uint_t i)
 {
-    return sentinels->masters[i].link;
+    return sentinels->masters[i].server;
 }
 
 
@@ -403,19 +402,19 @@ ngx_rl_sentinels_exit(ngx_rl_sentinels_t *sentinels)
         ngx_del_timer(&sentinels->ping);
     }
 
-    for (i = 0; i < sentinels->n; i++) {
-        if (sentinels->masters[i].name) {
-            ngx_rl_resolve_end(sentinels->masters[i].name);
+    for (i = 0; i < sentinels->nmasters; i++) {
+        if (sentinels->masters[i].resolve) {
+            ngx_rl_resolve_end(sentinels->masters[i].resolve);
         }
     }
 
-    for (i = 0; i < sentinels->nposts; i++) {
+    for (i = 0; i < sentinels->n; i++) {
 
-        if (sentinels->posts[i].name) {
-            ngx_rl_resolve_end(sentinels->posts[i].name);
+        if (sentinels->list[i].resolve) {
+            ngx_rl_resolve_end(sentinels->list[i].resolve);
         }
 
-        ngx_rl_connection_exit(sentinels->posts[i].redis);
+        ngx_rl_connection_exit(sentinels->list[i].connection);
     }
 }
 
@@ -434,13 +433,13 @@ ngx_rl_sentinel_ready(void *owner)
 
     ngx_rl_sentinels_t  *sentinels;
 
-    sentinels = sentinel->sentinel;
+    sentinels = sentinel->sentinels;
 
     sentinels->attempt = 0;
     sentinels->heard = 1;
 
-    ngx_rl_stats_found(sentinels->zone, sentinels->peer->stats,
-                       &ngx_rl_connection_addr(sentinel->redis)->name);
+    ngx_rl_stats_found(sentinels->zone, sentinels->conf->record,
+                       &ngx_rl_connection_addr(sentinel->connection)->name);
 
     if (!sentinels->ping.timer_set) {
         ngx_add_timer(&sentinels->ping, NGX_RL_SENTINEL_PING);
@@ -458,26 +457,25 @@ ngx_rl_sentinel_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
     ngx_msec_t                      delay;
     ngx_rl_sentinels_t  *sentinels;
 
-    sentinels = sentinel->sentinel;
+    sentinels = sentinel->sentinels;
 
     if (failure != NGX_RL_OK) {
-        ngx_rl_count(sentinels->peer->stats->failures[failure]);
+        ngx_rl_count(sentinels->conf->record->failures[failure]);
     }
 
-    if (sentinel->name) {
-        ngx_rl_resolve_again(sentinel->name);
+    if (sentinel->resolve) {
+        ngx_rl_resolve_again(sentinel->resolve);
     }
 
-    if (sentinel != sentinels->post || ngx_exiting) {
+    if (sentinel != sentinels->current || ngx_exiting) {
         return NGX_TIMER_INFINITE;
     }
 
     delay = 1;
 
-    if (++sentinels->attempt % sentinels->nposts == 0) {
-        delay = ngx_rl_backoff(
-                           (uint32_t) (sentinels->attempt / sentinels->nposts),
-                           NGX_RL_SENTINEL_WAIT, (uint32_t) ngx_random());
+    if (++sentinels->attempt % sentinels->n == 0) {
+        delay = ngx_rl_backoff((uint32_t) (sentinels->attempt / sentinels->n),
+                               NGX_RL_SENTINEL_WAIT, (uint32_t) ngx_random());
     }
 
     ngx_rl_sentinel_turn(sentinels, delay);
@@ -495,8 +493,8 @@ ngx_rl_sentinel_turn(ngx_rl_sentinels_t *sentinels, ngx_msec_t delay)
         ngx_del_timer(&sentinels->ping);
     }
 
-    if (++sentinels->post == sentinels->posts + sentinels->nposts) {
-        sentinels->post = sentinels->posts;
+    if (++sentinels->current == sentinels->list + sentinels->n) {
+        sentinels->current = sentinels->list;
     }
 
     if (!sentinels->next.timer_set) {
@@ -513,7 +511,7 @@ ngx_rl_sentinel_next(ngx_event_t *ev)
     sentinels = ev->data;
 
     if (!ngx_exiting) {
-        ngx_rl_connection_wake(sentinels->post->redis);
+        ngx_rl_connection_wake(sentinels->current->connection);
     }
 }
 
@@ -523,7 +521,7 @@ ngx_rl_sentinel_may_log(void *owner, ngx_rl_failure_e failure)
 {
     ngx_rl_sentinel_t  *sentinel = owner;
 
-    return ngx_rl_record_may_log(sentinel->sentinel->peer->stats, failure);
+    return ngx_rl_record_may_log(sentinel->sentinels->conf->record, failure);
 }
 
 
@@ -539,9 +537,9 @@ ngx_rl_sentinel_step(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
     ngx_rl_master_t    *master;
     ngx_rl_sentinels_t  *sentinels;
 
-    sentinels = sentinel->sentinel;
+    sentinels = sentinel->sentinels;
     master = &sentinels->masters[tag - 1];
-    addr = ngx_rl_connection_addr(sentinel->redis);
+    addr = ngx_rl_connection_addr(sentinel->connection);
 
     if (reply->type == REDIS_REPLY_NIL) {
 
@@ -550,7 +548,7 @@ ngx_rl_sentinel_step(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
             ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                           "sentinel %V knows no master \"%V\": check the name "
                           "in \"ratelimit_shards sentinel=...\"",
-                          &addr->name, &master->peer.redis.name);
+                          &addr->name, &master->conf.redis.name);
         }
 
         return NGX_RL_CONFIG;
@@ -591,7 +589,7 @@ ngx_rl_sentinel_push(void *owner, ngx_rl_reply_t *reply)
     ngx_str_t    word[5];
     ngx_uint_t   n;
 
-    sentinel->sentinel->heard = 1;
+    sentinel->sentinels->heard = 1;
 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3
         || reply->element[0]->type != REDIS_REPLY_STRING
@@ -621,7 +619,7 @@ ngx_rl_sentinel_push(void *owner, ngx_rl_reply_t *reply)
     }
 
     if (n == 5) {
-        ngx_rl_sentinel_switch(sentinel->sentinel, word);
+        ngx_rl_sentinel_switch(sentinel->sentinels, word);
     }
 }
 
@@ -632,8 +630,8 @@ ngx_rl_sentinel_switch(ngx_rl_sentinels_t *sentinels, ngx_str_t *word)
     ngx_str_t  *name;
     ngx_uint_t  i;
 
-    for (i = 0; i < sentinels->n; i++) {
-        name = &sentinels->masters[i].peer.redis.name;
+    for (i = 0; i < sentinels->nmasters; i++) {
+        name = &sentinels->masters[i].conf.redis.name;
 
         if (ngx_rl_str_equal(name, &word[0])) {
             (void) ngx_rl_sentinel_learn(sentinels, &sentinels->masters[i],
@@ -657,13 +655,13 @@ ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
     ngx_rl_address_t         address;
     ngx_rl_master_address_t  place;
 
-    from = ngx_rl_connection_addr(sentinels->post->redis);
+    from = ngx_rl_connection_addr(sentinels->current->connection);
 
     rc = ngx_rl_sentinel_place(master, &place, host,
                                ngx_atoi(port->data, port->len), &address);
     if (rc == NGX_ERROR) {
 
-        if (ngx_rl_sentinel_may_log(sentinels->post, NGX_RL_CONFIG)) {
+        if (ngx_rl_sentinel_may_log(sentinels->current, NGX_RL_CONFIG)) {
             len = ngx_rl_escape(text, (char *) host->data, ngx_min(host->len,
                                           NGX_RL_SENTINEL_TEXT));
 
@@ -671,15 +669,15 @@ ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
                           "sentinel %V names master \"%V\" as \"%*s\", which "
                           "is no address: set \"resolver\" in nginx, or "
                           "\"SENTINEL announce-hostnames no\" there",
-                          &from->name, &master->peer.redis.name, len, text);
+                          &from->name, &master->conf.redis.name, len, text);
         }
 
         return NGX_ERROR;
     }
 
-    known = (master->place.text.len != 0);
+    known = (master->address.text.len != 0);
 
-    if (known && ngx_rl_str_equal(&master->place.text, &place.text)) {
+    if (known && ngx_rl_str_equal(&master->address.text, &place.text)) {
 
         /* others may have heard of a switch already: nothing is written */
 
@@ -699,9 +697,9 @@ ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
     }
 
     if (rc == NGX_OK
-        && !ngx_rl_server_conf_allows(&master->peer, &address.addr))
+        && !ngx_rl_server_conf_allows(&master->conf, &address.addr))
     {
-        ngx_rl_server_conf_refused(master->peer.stats, sentinels->log,
+        ngx_rl_server_conf_refused(master->conf.record, sentinels->log,
                                    "sentinel", &from->name, &address.addr);
         return NGX_ERROR;
     }
@@ -714,7 +712,7 @@ ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
 
         ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                       "ratelimit shard %V: no memory to follow the master to "
-                      "%V", &master->peer.label, &place.text);
+                      "%V", &master->conf.label, &place.text);
 
         ngx_rl_sentinel_again(sentinels);
 
@@ -753,7 +751,7 @@ ngx_rl_sentinel_place(ngx_rl_master_t *master,
         return NGX_OK;
     }
 
-    if (ngx_rl_resolve_check(master->peer.resolver, host) != NGX_OK
+    if (ngx_rl_resolve_check(master->conf.resolver, host) != NGX_OK
         || !ngx_rl_resolve_valid(host->data, host->len))
     {
         return NGX_ERROR;
@@ -781,10 +779,10 @@ ngx_rl_sentinel_move(ngx_rl_master_t *master,
     resolve = NULL;
 
     if (addr == NULL) {
-        resolve = ngx_rl_resolve_watch(master->sentinel->log,
-                                       master->peer.resolver,
-                                       master->peer.resolver_timeout,
-                                       &master->peer.label, &place->host,
+        resolve = ngx_rl_resolve_watch(master->sentinels->log,
+                                       master->conf.resolver,
+                                       master->conf.resolver_timeout,
+                                       &master->conf.label, &place->host,
                                        place->port, NULL, 0,
                                        ngx_rl_sentinel_found, master);
         if (resolve == NULL) {
@@ -794,11 +792,11 @@ ngx_rl_sentinel_move(ngx_rl_master_t *master,
 
     /* a certificate is for the name, or else for the address */
 
-    host = master->peer.redis.host;
-    master->peer.redis.host = place->host;
+    host = master->conf.redis.host;
+    master->conf.redis.host = place->host;
 
-    if (ngx_rl_server_move(master->link, addr, addr ? 1 : 0, 1) != NGX_OK) {
-        master->peer.redis.host = host;
+    if (ngx_rl_server_move(master->server, addr, addr ? 1 : 0, 1) != NGX_OK) {
+        master->conf.redis.host = host;
 
         if (resolve) {
             ngx_rl_resolve_end(resolve);
@@ -807,19 +805,19 @@ ngx_rl_sentinel_move(ngx_rl_master_t *master,
         return NGX_ERROR;
     }
 
-    if (master->name) {
-        ngx_rl_resolve_end(master->name);
+    if (master->resolve) {
+        ngx_rl_resolve_end(master->resolve);
     }
 
-    master->name = resolve;
+    master->resolve = resolve;
 
-    if (master->place.text.len) {
-        ngx_rl_sentinel_copy(&master->old, &master->place);
+    if (master->address.text.len) {
+        ngx_rl_sentinel_copy(&master->old, &master->address);
         master->switched = ngx_current_msec;
     }
 
-    ngx_rl_sentinel_copy(&master->place, place);
-    master->peer.redis.host = master->place.host;
+    ngx_rl_sentinel_copy(&master->address, place);
+    master->conf.redis.host = master->address.host;
 
     return NGX_OK;
 }
@@ -847,21 +845,21 @@ ngx_rl_sentinel_found(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 
     for (i = 0, k = 0; i < n; i++) {
 
-        if (ngx_rl_server_conf_allows(&master->peer, &addrs[i])) {
+        if (ngx_rl_server_conf_allows(&master->conf, &addrs[i])) {
             allowed[k++] = addrs[i];
             continue;
         }
 
-        ngx_rl_server_conf_refused(master->peer.stats,
-                                   master->sentinel->log, "master",
-                                   &master->place.text, &addrs[i]);
+        ngx_rl_server_conf_refused(master->conf.record,
+                                   master->sentinels->log, "master",
+                                   &master->address.text, &addrs[i]);
     }
 
     if (n && k == 0) {
         return 0;
     }
 
-    return ngx_rl_server_renamed(master->link, allowed, k);
+    return ngx_rl_server_renamed(master->server, allowed, k);
 }
 
 
@@ -884,25 +882,25 @@ ngx_rl_sentinel_tell(ngx_rl_sentinels_t *sentinels,
 {
     ngx_str_t  *name;
 
-    name = &master->place.text;
+    name = &master->address.text;
 
-    if (!ngx_rl_server_found(master->link, name)) {
+    if (!ngx_rl_server_found(master->server, name)) {
         return;
     }
 
     if (switched) {
-        ngx_rl_server_event(master->link, NGX_RL_EVENT_FAILOVER);
+        ngx_rl_server_event(master->server, NGX_RL_EVENT_FAILOVER);
 
         ngx_log_error(NGX_LOG_NOTICE, sentinels->log, 0,
                       "ratelimit shard %V: the master is %V now, and was %V, "
-                      "says sentinel %V", &master->peer.label, name,
+                      "says sentinel %V", &master->conf.label, name,
                       &master->old.text, &from->name);
         return;
     }
 
     ngx_log_error(NGX_LOG_NOTICE, sentinels->log, 0,
                   "ratelimit shard %V: the master is %V, says sentinel %V",
-                  &master->peer.label, name, &from->name);
+                  &master->conf.label, name, &from->name);
 }
 
 
@@ -946,10 +944,10 @@ ngx_rl_sentinels_failed(void *owner, ngx_rl_failure_e failure)
         return;
     }
 
-    master = ngx_rl_container(server->conf, ngx_rl_master_t, peer);
+    master = ngx_rl_container(server->conf, ngx_rl_master_t, conf);
 
-    if (master->name) {
-        ngx_rl_resolve_again(master->name);
+    if (master->resolve) {
+        ngx_rl_resolve_again(master->resolve);
     }
 
     if (sentinels->ask.timer_set) {
@@ -978,8 +976,8 @@ ngx_rl_sentinel_ask(ngx_event_t *ev)
 
     sentinels->asked = ngx_current_msec;
 
-    if (ngx_rl_connection_ready(sentinels->post->redis)) {
-        ngx_rl_connection_close_idle(sentinels->post->redis);
+    if (ngx_rl_connection_ready(sentinels->current->connection)) {
+        ngx_rl_connection_close_idle(sentinels->current->connection);
         ngx_rl_sentinel_turn(sentinels, 1);
     }
 }
@@ -994,7 +992,7 @@ ngx_rl_sentinel_ping(ngx_event_t *ev)
     static ngx_str_t  command = ngx_string("*1\r\n$4\r\nPING\r\n");
 
     sentinels = ev->data;
-    connection = sentinels->post->redis;
+    connection = sentinels->current->connection;
 
     if (ngx_exiting || !ngx_rl_connection_ready(connection)) {
         return;
@@ -1009,7 +1007,7 @@ ngx_rl_sentinel_ping(ngx_event_t *ev)
         return;
     }
 
-    if (ngx_rl_sentinel_may_log(sentinels->post, NGX_RL_TIMEOUT)) {
+    if (ngx_rl_sentinel_may_log(sentinels->current, NGX_RL_TIMEOUT)) {
         ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                       "sentinel %V does not answer any more, trying the next "
                       "one", &ngx_rl_connection_addr(connection)->name);

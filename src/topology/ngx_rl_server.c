@@ -79,7 +79,7 @@ ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
 
     server->conf = conf;
     server->zone = zone;
-    server->record = conf->stats;
+    server->record = conf->record;
     server->stats = stats;
     server->events = events;
     server->route = route;
@@ -127,7 +127,7 @@ ngx_rl_server_reuse(ngx_rl_server_t *server)
 
     connection = ngx_rl_connection_create(server->log, &server->conf->redis,
                                           server->events, server,
-                                          server->conf->stats);
+                                          server->conf->record);
     if (connection == NULL) {
         return NGX_ERROR;
     }
@@ -139,7 +139,7 @@ ngx_rl_server_reuse(ngx_rl_server_t *server)
     ngx_rl_connection_retire(server->connection, connection);
 
     server->connection = connection;
-    server->record = server->conf->stats;
+    server->record = server->conf->record;
     server->attempt = 0;
     server->closed = server->record->breaker.closed;
     server->connected = 0;
@@ -739,8 +739,7 @@ ngx_rl_server_changed(ngx_rl_server_t *server,
 {
     u_char  more[NGX_RL_SERVER_MORE];
 
-    if (!ngx_rl_server_news(server, state, &server->record->log.changes,
-                            more))
+    if (!ngx_rl_server_news(server, state, &server->record->log.changes, more))
     {
         return;
     }

@@ -9,9 +9,9 @@
 static ngx_uint_t ngx_rl_server_conf_same(
     ngx_rl_server_conf_t *conf, ngx_rl_server_conf_t *other);
 static ngx_int_t ngx_rl_server_conf_tls(ngx_conf_t *cf,
-    ngx_rl_server_conf_t *conf, ngx_array_t *peers);
+    ngx_rl_server_conf_t *conf, ngx_array_t *confs);
 static ngx_int_t ngx_rl_server_conf_label(ngx_conf_t *cf,
-    ngx_rl_server_conf_t *conf, ngx_uint_t named, ngx_array_t *peers);
+    ngx_rl_server_conf_t *conf, ngx_uint_t named, ngx_array_t *confs);
 static ngx_int_t ngx_rl_server_conf_probe(ngx_conf_t *cf,
     ngx_rl_server_conf_t *conf, ngx_str_t *prefix);
 static ngx_int_t ngx_rl_server_conf_seeds(ngx_rl_zone_t *zone,
@@ -33,8 +33,8 @@ const char  ngx_rl_server_conf_unused[] = "no limits live there";
 
 ngx_rl_server_conf_t *
 ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
-    ngx_rl_server_defaults_t *access,
-    ngx_rl_sentinels_conf_t *sentinels, ngx_array_t *seeds, ngx_array_t *peers)
+    ngx_rl_server_defaults_t *defaults,
+    ngx_rl_sentinels_conf_t *sentinels, ngx_array_t *seeds, ngx_array_t *confs)
 {
     ngx_uint_t             i;
     ngx_rl_server_conf_t  *conf, **pp;
@@ -44,27 +44,27 @@ ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
         return NULL;
     }
 
-    conf->index = peers->nelts;
-    conf->user = url->password.data ? url->user : access->user;
+    conf->index = confs->nelts;
+    conf->user = url->password.data ? url->user : defaults->user;
     conf->password = url->password.data ? url->password
-                                          : access->password;
+                                          : defaults->password;
     conf->database = (url->database != NGX_CONF_UNSET) ? url->database
-                                                         : access->database;
+                                                         : defaults->database;
     conf->host = url->host;
     conf->port = url->port;
-    conf->resolver = access->resolver;
-    conf->resolver_timeout = access->resolver_timeout;
-    conf->networks = access->networks;
+    conf->resolver = defaults->resolver;
+    conf->resolver_timeout = defaults->resolver_timeout;
+    conf->networks = defaults->networks;
     conf->sentinels = sentinels;
     conf->seeds = seeds;
-    conf->breaker = access->breaker;
-    conf->prefix = access->prefix;
+    conf->breaker = defaults->breaker;
+    conf->prefix = defaults->prefix;
     conf->timeout = NGX_MAX_INT32_VALUE;
     conf->outage = ngx_rl_server_conf_unused;
 
     /* Redis has no TLS on unix sockets, and no need of it */
 
-    conf->tls = access->tls;
+    conf->tls = defaults->tls;
 
     if (url->tls) {
         conf->tls.enable = 1;
@@ -77,7 +77,7 @@ ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
     conf->redis.host = url->host;
     conf->redis.addrs = url->addrs;
     conf->redis.naddrs = url->naddrs;
-    conf->redis.connect_timeout = access->connect_timeout;
+    conf->redis.connect_timeout = defaults->connect_timeout;
 
     if (seeds) {
         conf->kind = NGX_RL_CLUSTER;
@@ -92,9 +92,9 @@ ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
 
     /* another set may have it already */
 
-    pp = peers->elts;
+    pp = confs->elts;
 
-    for (i = 0; i < peers->nelts; i++) {
+    for (i = 0; i < confs->nelts; i++) {
         if (ngx_rl_server_conf_same(conf, pp[i])) {
             return pp[i];
         }
@@ -103,17 +103,17 @@ ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
     if (ngx_array_init(&conf->redis.greeting, cf->pool, 8,
                        sizeof(ngx_rl_handshake_step_t))
         != NGX_OK
-        || ngx_rl_server_conf_tls(cf, conf, peers) != NGX_OK
+        || ngx_rl_server_conf_tls(cf, conf, confs) != NGX_OK
         || ngx_rl_server_conf_label(cf, conf, url->database != NGX_CONF_UNSET,
-                                    peers)
+                                    confs)
         != NGX_OK
         || ngx_rl_server_conf_handshake(cf, conf) != NGX_OK
-        || ngx_rl_server_conf_probe(cf, conf, &access->prefix) != NGX_OK)
+        || ngx_rl_server_conf_probe(cf, conf, &defaults->prefix) != NGX_OK)
     {
         return NULL;
     }
 
-    pp = ngx_array_push(peers);
+    pp = ngx_array_push(confs);
     if (pp == NULL) {
         return NULL;
     }
@@ -156,7 +156,7 @@ ngx_rl_server_conf_same(ngx_rl_server_conf_t *conf, ngx_rl_server_conf_t *other)
 
 static ngx_int_t
 ngx_rl_server_conf_tls(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
-    ngx_array_t *peers)
+    ngx_array_t *confs)
 {
     ngx_uint_t              i;
     ngx_rl_server_conf_t  **other;
@@ -165,9 +165,9 @@ ngx_rl_server_conf_tls(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
         return NGX_OK;
     }
 
-    other = peers->elts;
+    other = confs->elts;
 
-    for (i = 0; i < peers->nelts; i++) {
+    for (i = 0; i < confs->nelts; i++) {
 
         if (ngx_rl_tls_conf_equal(&conf->tls, &other[i]->tls)) {
             conf->redis.tls = other[i]->redis.tls;
@@ -189,7 +189,7 @@ ngx_rl_server_conf_tls(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
 
 ngx_int_t
 ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
-    ngx_rl_server_defaults_t *access)
+    ngx_rl_server_defaults_t *defaults)
 {
     char                  *command;
     u_char                *p;
@@ -203,7 +203,7 @@ ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
         return NGX_ERROR;
     }
 
-    sentinels->peer = conf;
+    sentinels->conf = conf;
 
     master = sentinels->masters.elts;
 
@@ -231,13 +231,13 @@ ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
 
     conf->redis.tls = master[0]->redis.tls;
     conf->role = NGX_RL_ROLE_SENTINEL;
-    conf->resolver = access->resolver;
-    conf->resolver_timeout = access->resolver_timeout;
+    conf->resolver = defaults->resolver;
+    conf->resolver_timeout = defaults->resolver_timeout;
     conf->user = sentinels->user;
     conf->password = sentinels->password;
     conf->redis.name = conf->label;
-    conf->redis.connect_timeout = access->connect_timeout;
-    conf->breaker = access->breaker;
+    conf->redis.connect_timeout = defaults->connect_timeout;
+    conf->breaker = defaults->breaker;
 
     if (ngx_array_init(&conf->redis.greeting, cf->pool, 4,
                        sizeof(ngx_rl_handshake_step_t))
@@ -279,7 +279,7 @@ ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
 
 static ngx_int_t
 ngx_rl_server_conf_label(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
-    ngx_uint_t named, ngx_array_t *peers)
+    ngx_uint_t named, ngx_array_t *confs)
 {
     u_char                 *p, *end;
     ngx_uint_t              i, n;
@@ -304,10 +304,10 @@ ngx_rl_server_conf_label(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
     }
 
     end = p;
-    other = peers->elts;
+    other = confs->elts;
     n = 1;
 
-    for (i = 0; i < peers->nelts; i++) {
+    for (i = 0; i < confs->nelts; i++) {
         conf->label.len = p - conf->label.data;
 
         if (ngx_rl_str_equal(&conf->label, &other[i]->label)
@@ -428,36 +428,36 @@ ngx_rl_server_conf_refused(ngx_rl_record_t *record,
 
 ngx_int_t
 ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats, ngx_array_t *peers)
+    ngx_rl_stats_t *stats, ngx_array_t *confs)
 {
     ngx_uint_t                i;
     ngx_rl_server_conf_t    **conf;
     ngx_rl_sentinels_conf_t  *sentinels;
 
-    conf = peers->elts;
+    conf = confs->elts;
 
-    for (i = 0; i < peers->nelts; i++) {
-        conf[i]->stats = ngx_rl_stats_record(zone, stats, &conf[i]->label);
-        if (conf[i]->stats == NULL) {
+    for (i = 0; i < confs->nelts; i++) {
+        conf[i]->record = ngx_rl_stats_record(zone, stats, &conf[i]->label);
+        if (conf[i]->record == NULL) {
             return NGX_ERROR;
         }
 
-        conf[i]->stats->role = conf[i]->role;
+        conf[i]->record->role = conf[i]->role;
 
         /* what new workers find is told anew */
 
-        (void) ngx_rl_stats_news(zone, conf[i]->stats, 0);
+        (void) ngx_rl_stats_news(zone, conf[i]->record, 0);
 
         sentinels = conf[i]->sentinels;
 
         if (sentinels) {
-            sentinels->peer->stats = ngx_rl_stats_record(zone, stats,
-                                                   &sentinels->peer->label);
-            if (sentinels->peer->stats == NULL) {
+            sentinels->conf->record = ngx_rl_stats_record(zone, stats,
+                                                   &sentinels->conf->label);
+            if (sentinels->conf->record == NULL) {
                 return NGX_ERROR;
             }
 
-            sentinels->peer->stats->role = sentinels->peer->role;
+            sentinels->conf->record->role = sentinels->conf->role;
         }
 
         if (conf[i]->seeds
@@ -508,18 +508,18 @@ ngx_rl_server_conf_seeds(ngx_rl_zone_t *zone,
 
 
 void
-ngx_rl_server_confs_use(ngx_rl_zone_t *zone, ngx_array_t *peers)
+ngx_rl_server_confs_use(ngx_rl_zone_t *zone, ngx_array_t *confs)
 {
     ngx_uint_t              i;
     ngx_rl_server_conf_t  **conf;
 
-    conf = peers->elts;
+    conf = confs->elts;
 
-    for (i = 0; i < peers->nelts; i++) {
-        ngx_rl_stats_use(zone, conf[i]->stats);
+    for (i = 0; i < confs->nelts; i++) {
+        ngx_rl_stats_use(zone, conf[i]->record);
 
         if (conf[i]->sentinels) {
-            ngx_rl_stats_use(zone, conf[i]->sentinels->peer->stats);
+            ngx_rl_stats_use(zone, conf[i]->sentinels->conf->record);
         }
     }
 }

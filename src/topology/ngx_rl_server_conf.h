@@ -84,7 +84,7 @@ typedef struct {
     ngx_array_t            masters;    /* ..._peer_t *, found here */
     ngx_str_t              user;
     ngx_str_t              password;
-    ngx_rl_server_conf_t  *peer;       /* the connection to them */
+    ngx_rl_server_conf_t  *conf;       /* the connection to them */
 } ngx_rl_sentinels_conf_t;
 
 
@@ -111,7 +111,7 @@ struct ngx_rl_server_conf_s {
     uint64_t                  hash;       /* of the label */
     ngx_str_t                 probe;      /* a call that writes */
     ngx_str_t                 prefix;     /* of its key */
-    ngx_rl_record_t          *stats;      /* shared memory */
+    ngx_rl_record_t          *record;     /* shared memory */
     ngx_rl_role_e             role;
     unsigned                  node:1;     /* of a cluster */
 };
@@ -126,12 +126,12 @@ extern const char  ngx_rl_server_conf_unused[];
  * cluster (seeds are).  NULL: an error was logged.
  */
 ngx_rl_server_conf_t *ngx_rl_server_conf_create(ngx_conf_t *cf,
-    ngx_rl_url_t *url, ngx_rl_server_defaults_t *access,
-    ngx_rl_sentinels_conf_t *conf, ngx_array_t *seeds, ngx_array_t *peers);
+    ngx_rl_url_t *url, ngx_rl_server_defaults_t *defaults,
+    ngx_rl_sentinels_conf_t *sentinels, ngx_array_t *seeds, ngx_array_t *confs);
 
 /* the connection to sentinels, when all their masters are known */
 ngx_int_t ngx_rl_server_conf_sentinel(ngx_conf_t *cf,
-    ngx_rl_sentinels_conf_t *conf, ngx_rl_server_defaults_t *access);
+    ngx_rl_sentinels_conf_t *sentinels, ngx_rl_server_defaults_t *defaults);
 
 /* the label of a node of that cluster, at "p", where there is room for it */
 void ngx_rl_server_conf_node(ngx_rl_server_conf_t *cluster,
@@ -149,10 +149,10 @@ void ngx_rl_server_conf_refused(ngx_rl_record_t *record,
 
 /* finds or makes the peers' counters in the zone */
 ngx_int_t ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
-    ngx_rl_stats_t *stats, ngx_array_t *peers);
+    ngx_rl_stats_t *stats, ngx_array_t *confs);
 
 /* this process uses them */
-void ngx_rl_server_confs_use(ngx_rl_zone_t *zone, ngx_array_t *peers);
+void ngx_rl_server_confs_use(ngx_rl_zone_t *zone, ngx_array_t *confs);
 
 
 #endif /* _NGX_RL_SERVER_CONF_H_INCLUDED_ */

@@ -8,18 +8,18 @@ static ngx_int_t ngx_rl_shards_add(
     ngx_rl_shards_t *shards, ngx_rl_server_conf_t *conf, ngx_str_t *name);
 static ngx_int_t ngx_rl_shards_cluster(ngx_conf_t *cf,
     ngx_rl_shards_t *shards, ngx_rl_shards_conf_t *shards_conf,
-    ngx_rl_server_defaults_t *access, ngx_array_t *peers);
+    ngx_rl_server_defaults_t *defaults, ngx_array_t *confs);
 static ngx_int_t ngx_rl_shards_sentinel(ngx_conf_t *cf,
     ngx_rl_shards_t *shards, ngx_rl_shards_conf_t *shards_conf,
-    ngx_rl_server_defaults_t *access, ngx_array_t *peers);
+    ngx_rl_server_defaults_t *defaults, ngx_array_t *confs);
 static ngx_int_t ngx_rl_shards_join(ngx_conf_t *cf,
     const char *prefix, ngx_array_t *addresses, ngx_str_t *name);
 
 
 ngx_rl_shards_t *
 ngx_rl_shards_create(ngx_conf_t *cf,
-    ngx_rl_shards_conf_t *shards_conf, ngx_rl_server_defaults_t *access,
-    ngx_array_t *peers)
+    ngx_rl_shards_conf_t *shards_conf, ngx_rl_server_defaults_t *defaults,
+    ngx_array_t *confs)
 {
     ngx_int_t              rc;
     ngx_uint_t             i, n;
@@ -36,18 +36,18 @@ ngx_rl_shards_create(ngx_conf_t *cf,
 
     shards->kind = shards_conf->kind;
     shards->hash = shards_conf->hash;
-    shards->peers = ngx_palloc(cf->pool, n * sizeof(ngx_rl_server_conf_t *));
+    shards->confs = ngx_palloc(cf->pool, n * sizeof(ngx_rl_server_conf_t *));
     shards->hashes = ngx_palloc(cf->pool, n * sizeof(uint64_t));
 
-    if (shards->peers == NULL || shards->hashes == NULL) {
+    if (shards->confs == NULL || shards->hashes == NULL) {
         return NULL;
     }
 
     if (shards_conf->kind != NGX_RL_SHARDS) {
 
         rc = (shards_conf->kind == NGX_RL_CLUSTER)
-             ? ngx_rl_shards_cluster(cf, shards, shards_conf, access, peers)
-             : ngx_rl_shards_sentinel(cf, shards, shards_conf, access, peers);
+             ? ngx_rl_shards_cluster(cf, shards, shards_conf, defaults, confs)
+             : ngx_rl_shards_sentinel(cf, shards, shards_conf, defaults, confs);
 
         return (rc == NGX_OK) ? shards : NULL;
     }
@@ -55,8 +55,8 @@ ngx_rl_shards_create(ngx_conf_t *cf,
     url = shards_conf->addresses.elts;
 
     for (i = 0; i < shards_conf->addresses.nelts; i++) {
-        conf = ngx_rl_server_conf_create(cf, &url[i], access, NULL, NULL,
-                                         peers);
+        conf = ngx_rl_server_conf_create(cf, &url[i], defaults, NULL, NULL,
+                                         confs);
 
         if (ngx_rl_shards_add(shards, conf, &url[i].name) != NGX_OK) {
             return NULL;
@@ -76,7 +76,7 @@ ngx_rl_shards_add(ngx_rl_shards_t *shards,
     }
 
     shards->hashes[shards->n] = ngx_rl_hash(name->data, name->len);
-    shards->peers[shards->n++] = conf;
+    shards->confs[shards->n++] = conf;
 
     return NGX_OK;
 }
@@ -85,7 +85,7 @@ ngx_rl_shards_add(ngx_rl_shards_t *shards,
 static ngx_int_t
 ngx_rl_shards_cluster(ngx_conf_t *cf,
     ngx_rl_shards_t *shards, ngx_rl_shards_conf_t *shards_conf,
-    ngx_rl_server_defaults_t *access, ngx_array_t *peers)
+    ngx_rl_server_defaults_t *defaults, ngx_array_t *confs)
 {
     ngx_uint_t             i;
     ngx_rl_url_t           all, *seed;
@@ -125,8 +125,8 @@ ngx_rl_shards_cluster(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
-    conf = ngx_rl_server_conf_create(cf, &all, access, NULL,
-                                     &shards_conf->addresses, peers);
+    conf = ngx_rl_server_conf_create(cf, &all, defaults, NULL,
+                                     &shards_conf->addresses, confs);
 
     return ngx_rl_shards_add(shards, conf, &all.name);
 }
@@ -135,7 +135,7 @@ ngx_rl_shards_cluster(ngx_conf_t *cf,
 static ngx_int_t
 ngx_rl_shards_sentinel(ngx_conf_t *cf,
     ngx_rl_shards_t *shards, ngx_rl_shards_conf_t *shards_conf,
-    ngx_rl_server_defaults_t *access, ngx_array_t *peers)
+    ngx_rl_server_defaults_t *defaults, ngx_array_t *confs)
 {
     ngx_str_t                *name;
     ngx_uint_t                i;
@@ -159,8 +159,8 @@ ngx_rl_shards_sentinel(ngx_conf_t *cf,
     }
 
     sentinels->addresses = &shards_conf->addresses;
-    sentinels->user = access->sentinel_user;
-    sentinels->password = access->sentinel_password;
+    sentinels->user = defaults->sentinel_user;
+    sentinels->password = defaults->sentinel_password;
 
     ngx_memzero(&master, sizeof(ngx_rl_url_t));
 
@@ -177,8 +177,8 @@ ngx_rl_shards_sentinel(ngx_conf_t *cf,
     for (i = 0; i < shards_conf->masters.nelts; i++) {
         master.name = name[i];
 
-        conf = ngx_rl_server_conf_create(cf, &master, access, sentinels, NULL,
-                                         peers);
+        conf = ngx_rl_server_conf_create(cf, &master, defaults, sentinels, NULL,
+                                         confs);
 
         if (ngx_rl_shards_add(shards, conf, &name[i]) != NGX_OK) {
             return NGX_ERROR;
@@ -198,7 +198,7 @@ ngx_rl_shards_sentinel(ngx_conf_t *cf,
     }
 
     return sentinels->masters.nelts
-           ? ngx_rl_server_conf_sentinel(cf, sentinels, access)
+           ? ngx_rl_server_conf_sentinel(cf, sentinels, defaults)
            : NGX_OK;
 }
 
@@ -247,7 +247,7 @@ ngx_rl_shards_find(ngx_rl_shards_t *shards, ngx_str_t *key)
     uint64_t  hash;
 
     if (shards->n == 1) {
-        return shards->peers[0];
+        return shards->confs[0];
     }
 
     if (shards->hash == NGX_RL_HASH_MODULO) {
@@ -258,5 +258,5 @@ ngx_rl_shards_find(ngx_rl_shards_t *shards, ngx_str_t *key)
         i = ngx_rl_hash_consistent(hash, shards->hashes, shards->n);
     }
 
-    return shards->peers[i];
+    return shards->confs[i];
 }

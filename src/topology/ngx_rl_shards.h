@@ -33,7 +33,7 @@ typedef struct {
 
 
 typedef struct {
-    ngx_rl_server_conf_t  **peers;
+    ngx_rl_server_conf_t  **confs;
     uint64_t               *hashes;  /* of the shards' names */
     ngx_uint_t              n;
     ngx_uint_t              hash;
@@ -42,12 +42,12 @@ typedef struct {
 
 
 /*
- * Makes a set; "peers" is the array of all peers (pointers) of the
+ * Makes a set; "confs" is the array of all peers (pointers) of the
  * configuration.  NULL: an error was logged.
  */
 ngx_rl_shards_t *ngx_rl_shards_create(ngx_conf_t *cf,
-    ngx_rl_shards_conf_t *shards_conf, ngx_rl_server_defaults_t *access,
-    ngx_array_t *peers);
+    ngx_rl_shards_conf_t *shards_conf, ngx_rl_server_defaults_t *defaults,
+    ngx_array_t *confs);
 
 ngx_rl_server_conf_t *ngx_rl_shards_find(
     ngx_rl_shards_t *shards, ngx_str_t *key);
