@@ -10,7 +10,7 @@
 #include "http/ngx_rl_handler.h"
 #include "http/ngx_rl_headers.h"
 #include "http/ngx_rl_metrics.h"
-#include "store/ngx_rl_take.h"
+#include "store/ngx_rl_store.h"
 #include "http/ngx_rl_variables.h"
 #include "core/ngx_rl_version.h"
 

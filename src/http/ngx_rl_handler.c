@@ -148,7 +148,7 @@ ngx_rl_handler_ask(ngx_rl_ctx_t *ctx)
 
     take->pool = ctx->request->pool;
     take->timeout = conf->timeout;
-    take->trust.deny = conf->deny_cache;
+    take->ttl.deny = conf->deny_cache;
     take->preview = conf->preview;
     take->clock = conf->clock;
     take->closed = ctx->policy.closed;
@@ -318,16 +318,16 @@ ngx_rl_handler_known(ngx_rl_ctx_t *ctx, ngx_rl_claim_t *claim)
 
         /* a percentage of a small bucket may be nothing */
 
-        take->trust.lease = take->lease ? conf->lease.ttl : 0;
+        take->ttl.lease = take->lease ? conf->lease.ttl : 0;
     }
 
-    if ((take->trust.deny == 0 && take->trust.lease == 0)
+    if ((take->ttl.deny == 0 && take->ttl.lease == 0)
         || (conf->n > 1 && claim->shadow))
     {
         return NGX_DECLINED;
     }
 
-    return ngx_rl_known_decide(zone, claim, &take->trust, ctx->start);
+    return ngx_rl_known_decide(zone, claim, &take->ttl, ctx->start);
 }
 
 

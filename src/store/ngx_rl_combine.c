@@ -6,18 +6,20 @@
  * cost "up to n times".  The reply says how many pass, first come, first
  * served.
  *
- *     group   the requests of this worker for one bucket and cost: those that
- *             wait, and rides under way; exists as long as there are any
- *     ride    one call, and the requests that it is made for
+ *     combiner       the requests of this worker for one bucket and cost: those
+ *                    that wait, and calls under way; exists as long as there
+ *                    are any
+ *     combined call  one call, and the requests that it is made for
+ *     waiter         a request's place in either
  *
- * Who waits does not wait for long: if a reply takes its time, the next ride
- * leaves without it, so that nobody's own call is late because of another's.
+ * Nobody waits for long: if a reply takes its time, the next call leaves
+ * without it, so that nobody's own call is late because of another's.
  *
  * A request that goes leaves its place: what the call gets for it is the next
  * one's.  What nobody needs goes back to the bucket, unless the call was made
  * for the one request alone, which has been charged then.
  *
- * A ride may take more than it needs, if leases are wanted: the rest is kept
+ * A call may take more than it needs, if leases are wanted: the rest is kept
  * in shared memory, where all workers spend it.
  */
 
@@ -33,9 +35,9 @@
 
 
 struct ngx_rl_combiner_s {
-    ngx_queue_t              queue;     /* of its chain, or free */
+    ngx_queue_t              queue;    /* of its chain, or free */
     void                    *unused;
-    ngx_socket_t             ident;     /* see ngx_rl_event_init() */
+    ngx_socket_t             ident;    /* see ngx_rl_event_init() */
 
     ngx_rl_server_t         *server;
     uint64_t                 hash[2];
@@ -43,38 +45,38 @@ struct ngx_rl_combiner_s {
     ngx_msec_t               timeout;
     unsigned                 clock:1;
 
-    ngx_queue_t              waiting;   /* takes, oldest first */
-    ngx_uint_t               combined;  /* under way */
-    ngx_rl_combined_call_t  *last;      /* of them; may be NULL */
-    ngx_event_t              timer;     /* they don't wait longer */
+    ngx_queue_t              waiting;  /* oldest first */
+    ngx_event_t              timer;    /* they don't wait longer */
+    ngx_uint_t               calls;    /* under way */
+    ngx_rl_combined_call_t  *last;     /* of them; may be NULL */
 };
 
 
 struct ngx_rl_combined_call_s {
-    ngx_queue_t         queue;  /* of free ones */
+    ngx_queue_t         queue;    /* of those in use, or of free ones */
 
     ngx_rl_combiner_t  *combiner;
-    ngx_queue_t         takes;  /* oldest first */
+    ngx_queue_t         waiters;  /* oldest first */
 
     ngx_rl_entry_t      entry;
     ngx_rl_claim_t      claim;
     u_char              id[NGX_RL_CALL_ID];
-    u_char             *key;    /* the claim's, malloc()ed */
+    u_char             *key;      /* the claim's, malloc()ed */
     size_t              size;
 
-    ngx_rl_known_ttl_t  trust;
+    ngx_rl_known_ttl_t  ttl;
 };
 
 
 static ngx_rl_combiner_t *ngx_rl_combiner_find(
-    ngx_rl_take_t *take, ngx_rl_server_t *server);
+    ngx_rl_waiter_t *waiter, ngx_rl_server_t *server);
 static ngx_rl_combiner_t *ngx_rl_combiner_create(
-    ngx_rl_take_t *take, ngx_rl_server_t *server);
-static void ngx_rl_combiner_free(ngx_rl_combiner_t *combiner);
+    ngx_rl_waiter_t *waiter, ngx_rl_server_t *server);
+static void ngx_rl_combiner_release(ngx_rl_combiner_t *combiner);
 static void ngx_rl_combiner_timer(ngx_event_t *ev);
 static void ngx_rl_combiner_go(ngx_rl_combiner_t *combiner);
 static ngx_rl_failure_e ngx_rl_combined_start(
-    ngx_rl_combined_call_t *combined, ngx_rl_take_t *take, ngx_uint_t n);
+    ngx_rl_combined_call_t *combined, ngx_rl_waiter_t *waiter, ngx_uint_t n);
 static void ngx_rl_combined_small(ngx_rl_combined_call_t *combined);
 static void ngx_rl_combined_over(ngx_rl_entry_t *entry,
     ngx_rl_failure_e failure);
@@ -86,6 +88,8 @@ static void ngx_rl_combined_rest(ngx_rl_combined_call_t *combined,
     uint64_t rest, ngx_uint_t empty);
 static void ngx_rl_combined_fail(ngx_rl_combined_call_t *combined,
     ngx_rl_failure_e failure);
+static void ngx_rl_combined_end(ngx_rl_combined_call_t *combined,
+    ngx_rl_waiter_t *waiter, ngx_rl_failure_e failure);
 static ngx_rl_combined_call_t *ngx_rl_combined_create(
     ngx_rl_combiner_t *combiner, ngx_rl_claim_t *claim);
 static void ngx_rl_combined_free(ngx_rl_combined_call_t *combined);
@@ -93,22 +97,17 @@ static void ngx_rl_combined_free(ngx_rl_combined_call_t *combined);
 
 static ngx_queue_t                 *ngx_rl_combiners;
 static ngx_queue_t                  ngx_rl_combiners_free;
-static ngx_queue_t                  ngx_rl_combined_calls_free;
+static ngx_queue_t ngx_rl_combined_calls;
+static ngx_queue_t ngx_rl_combined_calls_free;
 static ngx_pool_t                  *ngx_rl_combine_pool;
-static ngx_rl_zone_t   *ngx_rl_combine_zone;
-
-
-#define ngx_rl_take_claim(take)                                               \
-    ((ngx_rl_take_call_t *) (take)->calls.elts)->entry.call.claims[0]
 
 
 ngx_int_t
-ngx_rl_combine_init(ngx_cycle_t *cycle, ngx_rl_zone_t *zone)
+ngx_rl_combine_init(ngx_cycle_t *cycle)
 {
     ngx_uint_t  i;
 
     ngx_rl_combine_pool = cycle->pool;
-    ngx_rl_combine_zone = zone;
 
     ngx_rl_combiners = ngx_palloc(cycle->pool,
                                   NGX_RL_COMBINERS * sizeof(ngx_queue_t));
@@ -121,6 +120,7 @@ ngx_rl_combine_init(ngx_cycle_t *cycle, ngx_rl_zone_t *zone)
     }
 
     ngx_queue_init(&ngx_rl_combiners_free);
+    ngx_queue_init(&ngx_rl_combined_calls);
     ngx_queue_init(&ngx_rl_combined_calls_free);
 
     return NGX_OK;
@@ -137,6 +137,8 @@ ngx_rl_combine_exit(void)
         return;
     }
 
+    ngx_queue_add(&ngx_rl_combined_calls_free, &ngx_rl_combined_calls);
+
     for (q = ngx_queue_head(&ngx_rl_combined_calls_free);
          q != ngx_queue_sentinel(&ngx_rl_combined_calls_free);
          q = ngx_queue_next(q))
@@ -152,107 +154,98 @@ ngx_rl_combine_exit(void)
 }
 
 
-ngx_int_t
-ngx_rl_combine_join(ngx_rl_take_t *take, ngx_rl_server_t *server)
+ngx_rl_failure_e
+ngx_rl_combine_join(ngx_rl_waiter_t *waiter, ngx_rl_server_t *server)
 {
     ngx_rl_failure_e         failure;
     ngx_rl_combiner_t       *combiner;
-    ngx_rl_take_call_t      *call;
     ngx_rl_combined_call_t  *combined;
 
-    call = take->calls.elts;
-    combiner = ngx_rl_combiner_find(take, server);
+    combiner = ngx_rl_combiner_find(waiter, server);
 
     if (combiner) {
         combined = combiner->last;
 
-        take->combiner = combiner;
-        take->combined = NULL;
-        take->pending = 1;
+        waiter->combiner = combiner;
+        waiter->call = NULL;
 
         if (combined && combined->entry.command == NULL
             && combined->entry.call.times < NGX_RL_COMBINED_MAX)
         {
-            take->combined = combined;
+            waiter->call = combined;
             combined->entry.call.times++;
-            ngx_queue_insert_tail(&combined->takes, &take->queue);
+            ngx_queue_insert_tail(&combined->waiters, &waiter->queue);
             ngx_rl_entry_grew(&combined->entry);
 
-            return NGX_AGAIN;
+            return NGX_RL_OK;
         }
 
-        ngx_queue_insert_tail(&combiner->waiting, &take->queue);
+        ngx_queue_insert_tail(&combiner->waiting, &waiter->queue);
 
         if (!combiner->timer.timer_set) {
-            ngx_add_timer(&combiner->timer, take->timeout / 4 + 1);
+            ngx_add_timer(&combiner->timer, waiter->timeout / 4 + 1);
         }
 
-        return NGX_AGAIN;
+        return NGX_RL_OK;
     }
 
     failure = NGX_RL_OVERLOAD;
 
-    combiner = ngx_rl_combiner_create(take, server);
+    combiner = ngx_rl_combiner_create(waiter, server);
 
     if (combiner) {
-        combined = ngx_rl_combined_create(combiner, ngx_rl_take_claim(take));
+        combined = ngx_rl_combined_create(combiner, waiter->claim);
 
         if (combined) {
-            ngx_queue_insert_tail(&combined->takes, &take->queue);
+            ngx_queue_insert_tail(&combined->waiters, &waiter->queue);
 
-            failure = ngx_rl_combined_start(combined, take, 1);
+            failure = ngx_rl_combined_start(combined, waiter, 1);
 
             if (failure == NGX_RL_OK) {
-                take->combiner = combiner;
-                take->combined = combined;
-                take->pending = 1;
-                return NGX_AGAIN;
+                waiter->combiner = combiner;
+                waiter->call = combined;
+                return NGX_RL_OK;
             }
 
-            ngx_queue_remove(&take->queue);
+            ngx_queue_remove(&waiter->queue);
             ngx_rl_combined_free(combined);
         }
 
-        ngx_rl_combiner_free(combiner);
+        ngx_rl_combiner_release(combiner);
     }
 
-    call->failure = failure;
-
-    return NGX_OK;
+    return failure;
 }
 
 
 void
-ngx_rl_combine_leave(ngx_rl_take_t *take)
+ngx_rl_combine_leave(ngx_rl_waiter_t *waiter)
 {
     ngx_rl_combiner_t  *combiner;
 
-    combiner = take->combiner;
+    combiner = waiter->combiner;
 
-    ngx_queue_remove(&take->queue);
-    take->pending = 0;
+    ngx_queue_remove(&waiter->queue);
 
-    if (take->combined == NULL && ngx_queue_empty(&combiner->waiting)) {
+    if (waiter->call == NULL && ngx_queue_empty(&combiner->waiting)) {
 
         if (combiner->timer.timer_set) {
             ngx_del_timer(&combiner->timer);
         }
 
-        if (combiner->combined == 0) {
-            ngx_rl_combiner_free(combiner);
-        }
+        ngx_rl_combiner_release(combiner);
     }
 }
 
 
 static ngx_rl_combiner_t *
-ngx_rl_combiner_find(ngx_rl_take_t *take, ngx_rl_server_t *server)
+ngx_rl_combiner_find(ngx_rl_waiter_t *waiter, ngx_rl_server_t *server)
 {
     ngx_queue_t        *chain, *q;
     ngx_rl_claim_t     *claim;
     ngx_rl_combiner_t  *combiner;
 
-    claim = ngx_rl_take_claim(take);
+    claim = waiter->claim;
     chain = &ngx_rl_combiners[claim->hash[0]
                                        % NGX_RL_COMBINERS];
 
@@ -265,8 +258,8 @@ ngx_rl_combiner_find(ngx_rl_take_t *take, ngx_rl_server_t *server)
         if (combiner->hash[0] == claim->hash[0]
             && combiner->hash[1] == claim->hash[1]
             && combiner->server == server
-            && combiner->timeout == take->timeout
-            && combiner->clock == take->clock
+            && combiner->timeout == waiter->timeout
+            && combiner->clock == waiter->clock
             && ngx_memcmp(&combiner->bucket, &claim->bucket,
                           sizeof(ngx_rl_bucket_t))
             == 0)
@@ -280,13 +273,13 @@ ngx_rl_combiner_find(ngx_rl_take_t *take, ngx_rl_server_t *server)
 
 
 static ngx_rl_combiner_t *
-ngx_rl_combiner_create(ngx_rl_take_t *take, ngx_rl_server_t *server)
+ngx_rl_combiner_create(ngx_rl_waiter_t *waiter, ngx_rl_server_t *server)
 {
     ngx_queue_t        *q;
     ngx_rl_claim_t     *claim;
     ngx_rl_combiner_t  *combiner;
 
-    claim = ngx_rl_take_claim(take);
+    claim = waiter->claim;
 
     if (!ngx_queue_empty(&ngx_rl_combiners_free)) {
         q = ngx_queue_head(&ngx_rl_combiners_free);
@@ -309,9 +302,9 @@ ngx_rl_combiner_create(ngx_rl_take_t *take, ngx_rl_server_t *server)
     combiner->hash[0] = claim->hash[0];
     combiner->hash[1] = claim->hash[1];
     combiner->bucket = claim->bucket;
-    combiner->timeout = take->timeout;
-    combiner->clock = take->clock;
-    combiner->combined = 0;
+    combiner->timeout = waiter->timeout;
+    combiner->clock = waiter->clock;
+    combiner->calls = 0;
     combiner->last = NULL;
 
     ngx_queue_insert_head(&ngx_rl_combiners[claim->hash[0]
@@ -321,11 +314,15 @@ ngx_rl_combiner_create(ngx_rl_take_t *take, ngx_rl_server_t *server)
 }
 
 
+/* unless it is still used */
+
 static void
-ngx_rl_combiner_free(ngx_rl_combiner_t *combiner)
+ngx_rl_combiner_release(ngx_rl_combiner_t *combiner)
 {
-    ngx_queue_remove(&combiner->queue);
-    ngx_queue_insert_head(&ngx_rl_combiners_free, &combiner->queue);
+    if (combiner->calls == 0 && ngx_queue_empty(&combiner->waiting)) {
+        ngx_queue_remove(&combiner->queue);
+        ngx_queue_insert_head(&ngx_rl_combiners_free, &combiner->queue);
+    }
 }
 
 
@@ -338,20 +335,18 @@ ngx_rl_combiner_timer(ngx_event_t *ev)
 
     ngx_rl_combiner_go(combiner);
 
-    if (combiner->combined == 0 && ngx_queue_empty(&combiner->waiting)) {
-        ngx_rl_combiner_free(combiner);
-    }
+    ngx_rl_combiner_release(combiner);
 }
 
 
-/* all who wait go with one call */
+/* all that wait go with one call */
 
 static void
 ngx_rl_combiner_go(ngx_rl_combiner_t *combiner)
 {
     ngx_uint_t               n;
     ngx_queue_t             *q;
-    ngx_rl_take_t           *take, *first;
+    ngx_rl_waiter_t         *waiter, *first;
     ngx_rl_failure_e         failure;
     ngx_rl_combined_call_t  *combined;
 
@@ -362,9 +357,9 @@ ngx_rl_combiner_go(ngx_rl_combiner_t *combiner)
     while (!ngx_queue_empty(&combiner->waiting)) {
 
         q = ngx_queue_head(&combiner->waiting);
-        first = ngx_queue_data(q, ngx_rl_take_t, queue);
+        first = ngx_queue_data(q, ngx_rl_waiter_t, queue);
 
-        combined = ngx_rl_combined_create(combiner, ngx_rl_take_claim(first));
+        combined = ngx_rl_combined_create(combiner, first->claim);
         if (combined == NULL) {
             /* each of them has its time, and no memory is a rare thing */
             ngx_add_timer(&combiner->timer, 1);
@@ -378,10 +373,10 @@ ngx_rl_combiner_go(ngx_rl_combiner_t *combiner)
         {
             q = ngx_queue_head(&combiner->waiting);
             ngx_queue_remove(q);
-            ngx_queue_insert_tail(&combined->takes, q);
+            ngx_queue_insert_tail(&combined->waiters, q);
 
-            take = ngx_queue_data(q, ngx_rl_take_t, queue);
-            take->combined = combined;
+            waiter = ngx_queue_data(q, ngx_rl_waiter_t, queue);
+            waiter->call = combined;
         }
 
         failure = ngx_rl_combined_start(combined, first, n);
@@ -397,27 +392,30 @@ ngx_rl_combiner_go(ngx_rl_combiner_t *combiner)
 
 static ngx_rl_failure_e
 ngx_rl_combined_start(ngx_rl_combined_call_t *combined,
-    ngx_rl_take_t *take, ngx_uint_t n)
+    ngx_rl_waiter_t *waiter, ngx_uint_t n)
 {
     uint64_t          extra;
     ngx_rl_call_t    *call;
+    ngx_rl_server_t  *server;
     ngx_rl_failure_e  failure;
 
-    combined->trust = take->trust;
+    server = combined->combiner->server;
 
-    combined->entry.start = take->start;
-    combined->entry.timeout = take->timeout;
+    combined->ttl = waiter->ttl;
+
+    combined->entry.start = waiter->start;
+    combined->entry.timeout = waiter->timeout;
 
     extra = 0;
 
-    if (take->lease) {
-        extra = ngx_rl_known_lease_size(ngx_rl_combine_zone,
-                                        &combined->claim, &take->trust,
-                                        take->lease, ngx_rl_clock_us())
+    if (waiter->lease) {
+        extra = ngx_rl_known_lease_size(server->zone,
+                                        &combined->claim, &waiter->ttl,
+                                        waiter->lease, ngx_rl_clock_us())
                 / combined->claim.bucket.cost;
     }
 
-    if (extra && !ngx_rl_lease_room(take->trust.lease)) {
+    if (extra && !ngx_rl_lease_room(server, waiter->ttl.lease)) {
         extra = 0;
         ngx_rl_combined_small(combined);
     }
@@ -426,13 +424,13 @@ ngx_rl_combined_start(ngx_rl_combined_call_t *combined,
 
     call->times = (uint32_t) (n + extra);
     call->passed = 0;
-    call->clock = take->clock;
+    call->clock = waiter->clock;
     call->part = 0;
 
-    failure = ngx_rl_entry_add(combined->combiner->server, &combined->entry);
+    failure = ngx_rl_entry_add(server, &combined->entry);
 
     if (failure == NGX_RL_OK) {
-        combined->combiner->combined++;
+        combined->combiner->calls++;
         combined->combiner->last = combined;
     }
 
@@ -445,8 +443,8 @@ ngx_rl_combined_start(ngx_rl_combined_call_t *combined,
 static void
 ngx_rl_combined_small(ngx_rl_combined_call_t *combined)
 {
-    (void) ngx_rl_known_lease_size(ngx_rl_combine_zone,
-                                   &combined->claim, &combined->trust, 0,
+    (void) ngx_rl_known_lease_size(combined->combiner->server->zone,
+                                   &combined->claim, &combined->ttl, 0,
                                    ngx_rl_clock_us());
 }
 
@@ -459,7 +457,7 @@ ngx_rl_combined_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
 
     combined = ngx_rl_container(entry, ngx_rl_combined_call_t, entry);
     combiner = combined->combiner;
-    combiner->combined--;
+    combiner->calls--;
 
     if (combiner->last == combined) {
         combiner->last = NULL;
@@ -472,7 +470,7 @@ ngx_rl_combined_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
 
         /* what it took in advance may be lost: the next one begins small */
 
-        if (combined->trust.lease) {
+        if (combined->ttl.lease) {
             ngx_rl_combined_small(combined);
         }
 
@@ -485,13 +483,11 @@ ngx_rl_combined_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
         ngx_rl_combiner_go(combiner);
     }
 
-    if (combiner->combined == 0 && ngx_queue_empty(&combiner->waiting)) {
-        ngx_rl_combiner_free(combiner);
-    }
+    ngx_rl_combiner_release(combiner);
 }
 
 
-/* those who ride, then those who wait, in their order; then there is a rest */
+/* first those of the call, then those that wait, each in their order */
 
 static void
 ngx_rl_combined_serve(ngx_rl_combined_call_t *combined)
@@ -518,19 +514,19 @@ ngx_rl_combined_serve(ngx_rl_combined_call_t *combined)
     }
 
     while (grants
-           && (!ngx_queue_empty(&combined->takes)
+           && (!ngx_queue_empty(&combined->waiters)
                || !ngx_queue_empty(&combiner->waiting)))
     {
         grants--;
 
-        ngx_rl_combined_serve_one(combined, ngx_queue_empty(&combined->takes)
+        ngx_rl_combined_serve_one(combined, ngx_queue_empty(&combined->waiters)
                                   ? ngx_queue_head(&combiner->waiting)
-                                  : ngx_queue_head(&combined->takes),
+                                  : ngx_queue_head(&combined->waiters),
                                   left + grants * unit, 1);
     }
 
-    while (!ngx_queue_empty(&combined->takes)) {
-        ngx_rl_combined_serve_one(combined, ngx_queue_head(&combined->takes),
+    while (!ngx_queue_empty(&combined->waiters)) {
+        ngx_rl_combined_serve_one(combined, ngx_queue_head(&combined->waiters),
                                   left, 0);
     }
 
@@ -546,15 +542,11 @@ static void
 ngx_rl_combined_serve_one(ngx_rl_combined_call_t *combined,
     ngx_queue_t *q, uint64_t left, ngx_uint_t passed)
 {
-    ngx_rl_take_t       *take;
-    ngx_rl_claim_t      *claim;
-    ngx_rl_take_call_t  *call;
+    ngx_rl_claim_t   *claim;
+    ngx_rl_waiter_t  *waiter;
 
-    ngx_queue_remove(q);
-
-    take = ngx_queue_data(q, ngx_rl_take_t, queue);
-    call = take->calls.elts;
-    claim = call->entry.call.claims[0];
+    waiter = ngx_queue_data(q, ngx_rl_waiter_t, queue);
+    claim = waiter->claim;
 
     claim->state[0] = passed ? (int64_t) left : -1 - (int64_t) left;
     claim->state[1] = combined->claim.state[1];
@@ -563,11 +555,7 @@ ngx_rl_combined_serve_one(ngx_rl_combined_call_t *combined,
     ngx_rl_decide(&claim->decision, &claim->bucket, claim->state);
     claim->decision.source = NGX_RL_SOURCE_REDIS;
 
-    call->failure = NGX_RL_OK;
-    take->pending = 0;
-    take->ended = combined->entry.ended;
-
-    take->handler(take);
+    ngx_rl_combined_end(combined, waiter, NGX_RL_OK);
 }
 
 
@@ -577,15 +565,17 @@ static void
 ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
     ngx_uint_t empty)
 {
-    uint64_t         tokens;
-    ngx_rl_claim_t  *claim;
-    ngx_rl_refund_t  refund;
+    uint64_t          tokens;
+    ngx_rl_claim_t   *claim;
+    ngx_rl_refund_t   refund;
+    ngx_rl_server_t  *server;
 
     claim = &combined->claim;
+    server = combined->combiner->server;
     tokens = rest * claim->bucket.cost;
 
-    if (tokens && combined->trust.lease
-        && ngx_rl_lease(combined->combiner->server, claim, &combined->trust,
+    if (tokens && combined->ttl.lease
+        && ngx_rl_lease(server, claim, &combined->ttl,
                         combined->entry.sent, tokens,
                         combined->combiner->timeout)
         == NGX_OK)
@@ -595,8 +585,8 @@ ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
 
     /* an empty bucket need not be asked for a while */
 
-    if (combined->trust.lease || (empty && combined->trust.deny)) {
-        (void) ngx_rl_known_learn(ngx_rl_combine_zone, claim, &combined->trust,
+    if (combined->ttl.lease || (empty && combined->ttl.deny)) {
+        (void) ngx_rl_known_learn(server->zone, claim, &combined->ttl,
                                   combined->entry.sent, 0, NULL);
     }
 
@@ -610,9 +600,8 @@ ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
         refund.id = combined->entry.call.id;
         refund.id_len = combined->entry.call.id_len;
 
-        ngx_rl_refund(combined->combiner->server, &refund,
-                      combined->combiner->timeout);
-        ngx_rl_known_lease_returned(ngx_rl_combine_zone, claim, tokens);
+        ngx_rl_refund(server, &refund, combined->combiner->timeout);
+        ngx_rl_known_lease_returned(server->zone, claim, tokens);
     }
 }
 
@@ -620,23 +609,27 @@ ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
 static void
 ngx_rl_combined_fail(ngx_rl_combined_call_t *combined, ngx_rl_failure_e failure)
 {
-    ngx_queue_t         *q;
-    ngx_rl_take_t       *take;
-    ngx_rl_take_call_t  *call;
+    ngx_queue_t  *q;
 
-    while (!ngx_queue_empty(&combined->takes)) {
-        q = ngx_queue_head(&combined->takes);
-        ngx_queue_remove(q);
+    while (!ngx_queue_empty(&combined->waiters)) {
+        q = ngx_queue_head(&combined->waiters);
 
-        take = ngx_queue_data(q, ngx_rl_take_t, queue);
-        call = take->calls.elts;
-
-        call->failure = failure;
-        take->pending = 0;
-        take->ended = combined->entry.ended;
-
-        take->handler(take);
+        ngx_rl_combined_end(combined, ngx_queue_data(q, ngx_rl_waiter_t, queue),
+                            failure);
     }
+}
+
+
+static void
+ngx_rl_combined_end(ngx_rl_combined_call_t *combined,
+    ngx_rl_waiter_t *waiter, ngx_rl_failure_e failure)
+{
+    ngx_queue_remove(&waiter->queue);
+
+    waiter->failure = failure;
+    waiter->ended = combined->entry.ended;
+
+    waiter->handler(waiter);
 }
 
 
@@ -663,7 +656,7 @@ ngx_rl_combined_create(ngx_rl_combiner_t *combiner, ngx_rl_claim_t *claim)
         combined->entry.call.n = 1;
         combined->entry.call.id = (char *) combined->id;
 
-        ngx_queue_init(&combined->takes);
+        ngx_queue_init(&combined->waiters);
         ngx_queue_insert_head(&ngx_rl_combined_calls_free, &combined->queue);
     }
 
@@ -684,6 +677,7 @@ ngx_rl_combined_create(ngx_rl_combiner_t *combiner, ngx_rl_claim_t *claim)
     }
 
     ngx_queue_remove(&combined->queue);
+    ngx_queue_insert_head(&ngx_rl_combined_calls, &combined->queue);
 
     ngx_memcpy(combined->key, claim->key, claim->len);
 
@@ -698,5 +692,6 @@ ngx_rl_combined_create(ngx_rl_combiner_t *combiner, ngx_rl_claim_t *claim)
 static void
 ngx_rl_combined_free(ngx_rl_combined_call_t *combined)
 {
+    ngx_queue_remove(&combined->queue);
     ngx_queue_insert_head(&ngx_rl_combined_calls_free, &combined->queue);
 }

@@ -1,22 +1,22 @@
 
 /*
  * A lease is tokens of one bucket that this worker has taken and put into
- * shared memory, where all workers spend them.  The worker that took them keeps
- * a note of it: where they came from, and when they have to go back.  By then
- * they may have been spent.
+ * shared memory, where all workers spend them.  The worker that took them
+ * remembers where they came from, and when they have to go back.  By then they
+ * may have been spent.
  *
- * Notes of the same time to live end in the order in which they were made, so
- * there is a line for each time to live, with one timer, whatever the number of
- * keys.  It ends a bit late, to end many at once.
+ * Leases of the same time to live end in the order in which they were taken, so
+ * there is a queue for each time to live, with one timer, whatever the number
+ * of keys.  The timer is a bit late, to end many leases at once.
  *
- * The number of notes is bounded, by a part of what the zone holds, as a lease
+ * The number of leases is bounded, by a part of what the zone holds, as a lease
  * whose key is evicted is lost.  At the bound no new lease is taken, and Redis
- * is asked for each request.  Whenever a lease is wanted some notes are looked
- * at, in turn, and go if their tokens have been spent: a busy key takes many
- * leases within the time of one.
+ * is asked for each request.  Whenever a lease is wanted, a few are looked at,
+ * in turn, and go if their tokens have been spent: a busy key takes many leases
+ * within the time of one.
  *
- * A worker that dies takes its notes with it.  Its tokens are spent, or given
- * back with those of later leases; if there are none, nobody gets them.
+ * A worker that dies forgets its leases.  Their tokens are spent, or given back
+ * with those of later leases; if there are none, nobody gets them.
  */
 
 
@@ -54,11 +54,11 @@ typedef struct {
 typedef struct {
     ngx_queue_t   queue;
     ngx_msec_t    ttl;
-    ngx_socket_t  ident;  /* see ngx_rl_event_init() */
+    ngx_socket_t  ident;   /* see ngx_rl_event_init() */
 
-    ngx_queue_t   notes;  /* the first to end first */
-    ngx_queue_t  *look;   /* the next to be looked at;
-                             or the sentinel */
+    ngx_queue_t   leases;  /* the first to end first */
+    ngx_queue_t  *look;    /* the next to be looked at;
+                              or the sentinel */
     ngx_event_t   timer;
 } ngx_rl_lease_queue_t;
 
@@ -72,20 +72,15 @@ static void ngx_rl_lease_free(ngx_rl_lease_queue_t *lq, ngx_rl_lease_t *lease);
 
 
 static ngx_queue_t                  ngx_rl_lease_queues;
-static ngx_rl_zone_t   *ngx_rl_lease_zone;
-static ngx_rl_stats_t  *ngx_rl_lease_stats;
 static ngx_uint_t                   ngx_rl_leases;
 static ngx_uint_t                   ngx_rl_lease_max;
 
 
 void
-ngx_rl_lease_init(ngx_cycle_t *cycle,
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
+ngx_rl_lease_init(ngx_cycle_t *cycle, ngx_rl_zone_t *zone)
 {
     ngx_core_conf_t  *ccf;
 
-    ngx_rl_lease_zone = zone;
-    ngx_rl_lease_stats = stats;
     ngx_rl_leases = 0;
 
     ngx_queue_init(&ngx_rl_lease_queues);
@@ -104,25 +99,19 @@ ngx_rl_lease_init(ngx_cycle_t *cycle,
 void
 ngx_rl_lease_exit(void)
 {
-    ngx_queue_t           *q, *next, *n, *after;
-    ngx_rl_lease_t        *lease;
+    ngx_queue_t           *q;
     ngx_rl_lease_queue_t  *lq;
 
-    for (q = ngx_queue_head(&ngx_rl_lease_queues);
-         q != ngx_queue_sentinel(&ngx_rl_lease_queues);
-         q = next)
-    {
-        next = ngx_queue_next(q);
+    while (!ngx_queue_empty(&ngx_rl_lease_queues)) {
+        q = ngx_queue_head(&ngx_rl_lease_queues);
+        ngx_queue_remove(q);
+
         lq = ngx_queue_data(q, ngx_rl_lease_queue_t, queue);
 
-        for (n = ngx_queue_head(&lq->notes);
-             n != ngx_queue_sentinel(&lq->notes);
-             n = after)
-        {
-            after = ngx_queue_next(n);
-            lease = ngx_queue_data(n, ngx_rl_lease_t, queue);
+        while (!ngx_queue_empty(&lq->leases)) {
+            q = ngx_queue_head(&lq->leases);
 
-            ngx_rl_lease_end(lq, lease);
+            ngx_rl_lease_end(lq, ngx_queue_data(q, ngx_rl_lease_t, queue));
         }
 
         if (lq->timer.timer_set) {
@@ -136,8 +125,6 @@ ngx_rl_lease_exit(void)
         ngx_free(lq);
     }
 
-    ngx_queue_init(&ngx_rl_lease_queues);
-
     /* calls that are still answered get none */
 
     ngx_rl_lease_max = 0;
@@ -145,7 +132,7 @@ ngx_rl_lease_exit(void)
 
 
 ngx_uint_t
-ngx_rl_lease_room(ngx_msec_t ttl)
+ngx_rl_lease_room(ngx_rl_server_t *server, ngx_msec_t ttl)
 {
     ngx_rl_lease_queue_t  *lq;
 
@@ -159,7 +146,7 @@ ngx_rl_lease_room(ngx_msec_t ttl)
         return 1;
     }
 
-    ngx_rl_count(ngx_rl_lease_stats->leases_refused);
+    ngx_rl_count(server->stats->leases_refused);
 
     return 0;
 }
@@ -188,8 +175,7 @@ ngx_rl_lease(ngx_rl_server_t *server,
         return NGX_DECLINED;
     }
 
-    if (ngx_rl_known_learn(ngx_rl_lease_zone, claim,
-                           ttl, sent, tokens, &lease->mark)
+    if (ngx_rl_known_learn(server->zone, claim, ttl, sent, tokens, &lease->mark)
         != NGX_OK)
     {
         ngx_free(lease);
@@ -206,7 +192,7 @@ ngx_rl_lease(ngx_rl_server_t *server,
 
     ngx_memcpy(lease->key, claim->key, claim->len);
 
-    ngx_queue_insert_tail(&lq->notes, &lease->queue);
+    ngx_queue_insert_tail(&lq->leases, &lease->queue);
     ngx_rl_leases++;
 
     if (!lq->timer.timer_set && !lq->timer.posted) {
@@ -250,8 +236,8 @@ ngx_rl_lease_queue(ngx_msec_t ttl)
                       ngx_rl_lease_timer, lq, ngx_cycle->log);
     lq->timer.cancelable = 1;
 
-    ngx_queue_init(&lq->notes);
-    lq->look = &lq->notes;
+    ngx_queue_init(&lq->leases);
+    lq->look = &lq->leases;
 
     ngx_queue_insert_tail(&ngx_rl_lease_queues, &lq->queue);
 
@@ -272,7 +258,7 @@ ngx_rl_lease_look(ngx_rl_lease_queue_t *lq)
         q = lq->look;
         lq->look = ngx_queue_next(q);
 
-        if (q == ngx_queue_sentinel(&lq->notes)) {
+        if (q == ngx_queue_sentinel(&lq->leases)) {
             continue;
         }
 
@@ -280,7 +266,8 @@ ngx_rl_lease_look(ngx_rl_lease_queue_t *lq)
 
         ngx_rl_lease_claim(lease, &claim);
 
-        if (ngx_rl_known_lease_spent(ngx_rl_lease_zone, &claim, lease->mark)) {
+        if (ngx_rl_known_lease_spent(lease->server->zone, &claim, lease->mark))
+        {
             ngx_rl_lease_free(lq, lease);
         }
     }
@@ -298,8 +285,8 @@ ngx_rl_lease_timer(ngx_event_t *ev)
 
     lq = ev->data;
 
-    for (n = 0; !ngx_queue_empty(&lq->notes); n++) {
-        q = ngx_queue_head(&lq->notes);
+    for (n = 0; !ngx_queue_empty(&lq->leases); n++) {
+        q = ngx_queue_head(&lq->leases);
         lease = ngx_queue_data(q, ngx_rl_lease_t, queue);
 
         left = (ngx_msec_int_t) (lease->end - ngx_current_msec);
@@ -327,7 +314,7 @@ ngx_rl_lease_end(ngx_rl_lease_queue_t *lq, ngx_rl_lease_t *lease)
 
     ngx_rl_lease_claim(lease, &claim);
 
-    refund.tokens = ngx_rl_known_lease_end(ngx_rl_lease_zone,
+    refund.tokens = ngx_rl_known_lease_end(lease->server->zone,
                                            &claim, lease->mark);
 
     if (refund.tokens) {

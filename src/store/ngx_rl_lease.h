@@ -16,14 +16,13 @@
 #include "pure/ngx_rl_claim.h"
 
 
-void ngx_rl_lease_init(ngx_cycle_t *cycle,
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
+void ngx_rl_lease_init(ngx_cycle_t *cycle, ngx_rl_zone_t *zone);
 
 /* gives back what is held, while there still are connections */
 void ngx_rl_lease_exit(void);
 
 /* whether one more of this time to live may be taken; else that is counted */
-ngx_uint_t ngx_rl_lease_room(ngx_msec_t ttl);
+ngx_uint_t ngx_rl_lease_room(ngx_rl_server_t *server, ngx_msec_t ttl);
 
 /*
  * The claim's limit is learned, with tokens that were taken by a call that was

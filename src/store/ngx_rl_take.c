@@ -19,8 +19,6 @@
 
 #include "store/ngx_rl_take.h"
 #include "core/ngx_rl_core.h"
-#include "store/ngx_rl_combine.h"
-#include "store/ngx_rl_lease.h"
 #include "store/ngx_rl_refund.h"
 #include "topology/ngx_rl_route.h"
 
@@ -35,6 +33,9 @@ typedef struct {
 
 static ngx_rl_take_call_t *ngx_rl_take_call(
     ngx_rl_take_t *take, ngx_rl_server_t *server, ngx_uint_t part);
+static ngx_int_t ngx_rl_take_combine(ngx_rl_take_t *take,
+    ngx_rl_take_call_t *call);
+static void ngx_rl_take_combined(ngx_rl_waiter_t *waiter);
 static ngx_uint_t ngx_rl_take_away(ngx_rl_take_t *take);
 static void ngx_rl_take_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure);
 static void ngx_rl_take_decide(ngx_rl_take_call_t *call);
@@ -44,52 +45,25 @@ static ngx_int_t ngx_rl_take_detach(ngx_rl_take_t *take);
 static void ngx_rl_take_detached(ngx_rl_take_t *take);
 
 
-static ngx_rl_zone_t  *ngx_rl_store_zone;
-
 /* takes whose requests are gone */
-static ngx_queue_t                 ngx_rl_take_orphans;
+static ngx_queue_t                 ngx_rl_takes_detached;
 
 
-ngx_int_t
-ngx_rl_store_init(ngx_cycle_t *cycle, ngx_array_t *peers,
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
+void
+ngx_rl_take_init(void)
 {
-    ngx_rl_store_zone = zone;
-
-    ngx_queue_init(&ngx_rl_take_orphans);
-
-    ngx_rl_command_init(cycle);
-    ngx_rl_lease_init(cycle, zone, stats);
-    ngx_rl_refund_init();
-
-    if (ngx_rl_combine_init(cycle, zone) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    return ngx_rl_route_init(cycle, peers, zone, stats);
+    ngx_queue_init(&ngx_rl_takes_detached);
 }
 
 
 void
-ngx_rl_store_exit(void)
+ngx_rl_take_exit(void)
 {
     ngx_queue_t        *q;
     ngx_rl_detached_t  *detached;
 
-    if (ngx_rl_store_zone == NULL) {
-        return;
-    }
-
-    ngx_rl_refund_end();
-    ngx_rl_lease_exit();
-    ngx_rl_refund_exit();
-    ngx_rl_combine_exit();
-    ngx_rl_route_exit();
-
-    ngx_rl_store_zone = NULL;
-
-    while (!ngx_queue_empty(&ngx_rl_take_orphans)) {
-        q = ngx_queue_head(&ngx_rl_take_orphans);
+    while (!ngx_queue_empty(&ngx_rl_takes_detached)) {
+        q = ngx_queue_head(&ngx_rl_takes_detached);
         ngx_queue_remove(q);
 
         detached = ngx_queue_data(q, ngx_rl_detached_t, queue);
@@ -185,10 +159,10 @@ ngx_rl_take_send(ngx_rl_take_t *take)
 
     if (take->calls.nelts == 1 && call->entry.call.n == 1 && !take->preview)
     {
-        return ngx_rl_combine_join(take, call->server);
+        return ngx_rl_take_combine(take, call);
     }
 
-    take->combiner = NULL;
+    take->waiter.combiner = NULL;
 
     for (i = 0; i < take->calls.nelts; i++) {
 
@@ -209,6 +183,50 @@ ngx_rl_take_send(ngx_rl_take_t *take)
     }
 
     return take->pending ? NGX_AGAIN : NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_rl_take_combine(ngx_rl_take_t *take, ngx_rl_take_call_t *call)
+{
+    ngx_rl_waiter_t  *waiter;
+
+    waiter = &take->waiter;
+
+    waiter->claim = call->entry.call.claims[0];
+    waiter->handler = ngx_rl_take_combined;
+    waiter->start = take->start;
+    waiter->timeout = take->timeout;
+    waiter->ttl = take->ttl;
+    waiter->lease = take->lease;
+    waiter->clock = take->clock;
+
+    call->failure = ngx_rl_combine_join(waiter, call->server);
+
+    if (call->failure != NGX_RL_OK) {
+        return NGX_OK;
+    }
+
+    take->pending = 1;
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_rl_take_combined(ngx_rl_waiter_t *waiter)
+{
+    ngx_rl_take_t       *take;
+    ngx_rl_take_call_t  *call;
+
+    take = ngx_rl_container(waiter, ngx_rl_take_t, waiter);
+    call = take->calls.elts;
+
+    call->failure = waiter->failure;
+    take->pending = 0;
+    take->ended = waiter->ended;
+
+    take->handler(take);
 }
 
 
@@ -264,8 +282,9 @@ ngx_rl_take_cancel(ngx_rl_take_t *take)
         return;
     }
 
-    if (take->combiner) {
-        ngx_rl_combine_leave(take);
+    if (take->waiter.combiner) {
+        ngx_rl_combine_leave(&take->waiter);
+        take->pending = 0;
         return;
     }
 
@@ -295,7 +314,7 @@ ngx_rl_take_detach(ngx_rl_take_t *take)
     char                *key;
     ngx_uint_t           i, j;
     ngx_pool_t          *pool;
-    ngx_rl_call_t       *script;
+    ngx_rl_call_t       *asked;
     ngx_rl_claim_t      *claim;
     ngx_rl_detached_t   *detached;
     ngx_rl_take_call_t  *call, *copy;
@@ -329,23 +348,23 @@ ngx_rl_take_detach(ngx_rl_take_t *take)
 
         copy[i] = call[i];
         copy[i].take = &detached->take;
-        script = &copy[i].entry.call;
-        script->id = (char *) copy[i].id;
+        asked = &copy[i].entry.call;
+        asked->id = (char *) copy[i].id;
 
-        for (j = 0; j < script->n; j++) {
+        for (j = 0; j < asked->n; j++) {
 
             claim = ngx_palloc(pool, sizeof(ngx_rl_claim_t));
-            key = ngx_pnalloc(pool, script->claims[j]->len);
+            key = ngx_pnalloc(pool, asked->claims[j]->len);
 
             if (claim == NULL || key == NULL) {
                 goto failed;
             }
 
-            *claim = *script->claims[j];
+            *claim = *asked->claims[j];
             ngx_memcpy(key, claim->key, claim->len);
             claim->key = key;
 
-            script->claims[j] = claim;
+            asked->claims[j] = claim;
         }
     }
 
@@ -357,7 +376,7 @@ ngx_rl_take_detach(ngx_rl_take_t *take)
         }
     }
 
-    ngx_queue_insert_tail(&ngx_rl_take_orphans, &detached->queue);
+    ngx_queue_insert_tail(&ngx_rl_takes_detached, &detached->queue);
 
     return NGX_OK;
 
@@ -461,18 +480,18 @@ ngx_rl_take_decide(ngx_rl_take_call_t *call)
         ngx_rl_decide(&claim->decision, &claim->bucket, claim->state);
         claim->decision.source = NGX_RL_SOURCE_REDIS;
 
-        if (claim->state[0] >= 0 || take->trust.deny == 0 || claim->shadow
+        if (claim->state[0] >= 0 || take->ttl.deny == 0 || claim->shadow
             || take->preview)
         {
             continue;
         }
 
         if (take->calls.nelts == 1) {
-            (void) ngx_rl_known_learn(ngx_rl_store_zone, claim, &take->trust,
+            (void) ngx_rl_known_learn(call->server->zone, claim, &take->ttl,
                                       call->entry.sent, 0, NULL);
 
         } else {
-            ngx_rl_known_suspect(ngx_rl_store_zone, claim, &take->trust,
+            ngx_rl_known_suspect(call->server->zone, claim, &take->ttl,
                                  call->entry.sent);
         }
     }
@@ -553,7 +572,7 @@ ngx_rl_take_refund(ngx_rl_take_t *take)
             refund.id_len = call[i].entry.call.id_len;
 
             ngx_rl_refund(call[i].server, &refund, take->timeout);
-            ngx_rl_known_lease_returned(ngx_rl_store_zone,
+            ngx_rl_known_lease_returned(call[i].server->zone,
                                         claim, claim->bucket.cost);
         }
     }

@@ -1,7 +1,7 @@
 
 /*
- * The store: makes the claims of a request on limits that live on Redis
- * shards, and answers with decisions or with the reasons why there are none.
+ * A take makes the claims of a request on limits that live on Redis shards, and
+ * is answered with decisions or with the reasons why there are none.
  */
 
 
@@ -12,17 +12,12 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "store/ngx_rl_command.h"
-#include "topology/ngx_rl_server.h"
-#include "memory/ngx_rl_local.h"
-#include "script/ngx_rl_script.h"
+#include "store/ngx_rl_combine.h"
 #include "topology/ngx_rl_shards.h"
 
 
 typedef struct ngx_rl_take_s  ngx_rl_take_t;
 typedef struct ngx_rl_take_call_s  ngx_rl_take_call_t;
-typedef struct ngx_rl_combiner_s ngx_rl_combiner_t;
-typedef struct ngx_rl_combined_call_s  ngx_rl_combined_call_t;
 
 typedef void (*ngx_rl_take_pt)(ngx_rl_take_t *take);
 
@@ -37,30 +32,26 @@ struct ngx_rl_take_s {
 
     /* set by the caller */
 
-    ngx_pool_t              *pool;
-    ngx_msec_t               timeout;
-    ngx_rl_known_ttl_t       trust;
-    uint64_t                 lease;      /* tokens in advance, at most
-                                            so many of a limit */
-    ngx_rl_take_pt           handler;
-    void                    *data;
-    unsigned                 preview:1;  /* take nothing */
-    unsigned                 clock:1;    /* nginx's time counts */
-    unsigned                 closed:1;   /* without all enforced limits
-                                            the request ends */
+    ngx_pool_t         *pool;
+    ngx_msec_t          timeout;
+    ngx_rl_known_ttl_t  ttl;
+    uint64_t            lease;      /* tokens in advance, at most
+                                       so many of a limit */
+    ngx_rl_take_pt      handler;
+    void               *data;
+    unsigned            preview:1;  /* take nothing */
+    unsigned            clock:1;    /* nginx's time counts */
+    unsigned            closed:1;   /* without all enforced limits
+                                       the request ends */
 
-    /* the store's own */
+    /* the take's own */
 
-    ngx_msec_t               start;
-    uint64_t                 ended;      /* us, 0: without a wait */
-    ngx_array_t              calls;      /* ..._call_t */
-    ngx_uint_t               pending;    /* calls under way */
+    ngx_msec_t          start;
+    uint64_t            ended;      /* us, 0: without a wait */
+    ngx_array_t         calls;      /* ..._call_t */
+    ngx_uint_t          pending;    /* calls under way */
 
-    /* of a single claim: those with whom it goes */
-
-    ngx_queue_t              queue;
-    ngx_rl_combiner_t       *combiner;
-    ngx_rl_combined_call_t  *combined;   /* NULL: it waits for one */
+    ngx_rl_waiter_t     waiter;     /* of a single claim */
 };
 
 
@@ -69,7 +60,7 @@ struct ngx_rl_take_s {
 struct ngx_rl_take_call_s {
     ngx_rl_take_t    *take;
     ngx_rl_server_t  *server;
-    ngx_uint_t        part;     /* of what the link leads to:
+    ngx_uint_t        part;     /* of the server:
                                    the slot in a cluster */
     ngx_rl_failure_e  failure;  /* OK: decisions are valid */
     ngx_rl_entry_t    entry;
@@ -78,10 +69,8 @@ struct ngx_rl_take_call_s {
 };
 
 
-/* makes the connections of this process */
-ngx_int_t ngx_rl_store_init(ngx_cycle_t *cycle,
-    ngx_array_t *peers, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
-void ngx_rl_store_exit(void);
+void ngx_rl_take_init(void);
+void ngx_rl_take_exit(void);
 
 /* NGX_OK, or NGX_ERROR: no memory */
 ngx_int_t ngx_rl_take_begin(ngx_rl_take_t *take);
@@ -97,7 +86,7 @@ ngx_int_t ngx_rl_take_add(ngx_rl_take_t *take,
 ngx_int_t ngx_rl_take_send(ngx_rl_take_t *take);
 
 /*
- * Gives back what was taken.  The store does so by itself when one of several
+ * Gives back what was taken.  A take does so by itself when one of several
  * calls was denied.
  */
 void ngx_rl_take_refund(ngx_rl_take_t *take);
