@@ -1,7 +1,8 @@
 
 /*
- * They read the decision; what does not apply to it is "not found", which logs
- * show as "-".  A subrequest sees what was decided about its main request.
+ * The variables read the decision.  One that does not apply to it is "not
+ * found", which logs show as "-".  A subrequest sees what was decided about its
+ * main request.
  */
 
 
@@ -10,40 +11,38 @@
 
 
 typedef enum {
-    NGX_RL_VAR_LIMIT = 0,
+    NGX_RL_VAR_STATUS = 0,
+    NGX_RL_VAR_NAME,
+    NGX_RL_VAR_LIMIT,
     NGX_RL_VAR_REMAINING,
     NGX_RL_VAR_RESET,
-    NGX_RL_VAR_RETRY_AFTER
+    NGX_RL_VAR_RETRY_AFTER,
+    NGX_RL_VAR_SOURCE,
+    NGX_RL_VAR_SHARD
 } ngx_rl_variable_e;
 
 
-static ngx_rl_ctx_t *ngx_rl_variable_ctx(ngx_http_request_t *r);
-static ngx_int_t ngx_rl_variable_status(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_rl_variable_name(ngx_http_request_t *r,
+static ngx_int_t ngx_rl_variable_text(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_rl_variable_number(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_rl_variable_source(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_rl_variable_shard(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_rl_variable_latency(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_rl_variable_client_net(
-    ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t data);
-static void ngx_rl_variable_set(ngx_http_variable_value_t *v,
+static ngx_int_t ngx_rl_variable_client_net(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_rl_ctx_t *ngx_rl_variable_ctx(ngx_http_request_t *r);
+static ngx_int_t ngx_rl_variable_set(ngx_http_variable_value_t *v,
     const void *data, size_t len);
 
 
 static ngx_http_variable_t  ngx_rl_variables[] = {
 
     { ngx_string("ratelimit_status"), NULL,
-      ngx_rl_variable_status, 0,
+      ngx_rl_variable_text, NGX_RL_VAR_STATUS,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("ratelimit_name"), NULL,
-      ngx_rl_variable_name, 0,
+      ngx_rl_variable_text, NGX_RL_VAR_NAME,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("ratelimit_limit"), NULL,
@@ -63,11 +62,11 @@ static ngx_http_variable_t  ngx_rl_variables[] = {
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("ratelimit_source"), NULL,
-      ngx_rl_variable_source, 0,
+      ngx_rl_variable_text, NGX_RL_VAR_SOURCE,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("ratelimit_shard"), NULL,
-      ngx_rl_variable_shard, 0,
+      ngx_rl_variable_text, NGX_RL_VAR_SHARD,
       NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("ratelimit_latency"), NULL,
@@ -101,58 +100,51 @@ ngx_rl_add_variables(ngx_conf_t *cf)
 }
 
 
-/* NULL: not limited, or not decided yet */
-
-static ngx_rl_ctx_t *
-ngx_rl_variable_ctx(ngx_http_request_t *r)
-{
-    ngx_rl_ctx_t  *ctx;
-
-    ctx = ngx_rl_ctx_get(r->main);
-
-    return (ctx && ctx->done) ? ctx : NULL;
-}
-
-
 static ngx_int_t
-ngx_rl_variable_status(ngx_http_request_t *r,
+ngx_rl_variable_text(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
+    ngx_str_t     *text;
     const char    *name;
     ngx_rl_ctx_t  *ctx;
 
     ctx = ngx_rl_variable_ctx(r);
+    text = NULL;
+    name = NULL;
 
-    if (ctx == NULL) {
-        v->not_found = 1;
-        return NGX_OK;
+    if (ctx) {
+
+        switch (data) {
+
+        case NGX_RL_VAR_STATUS:
+            name = ngx_rl_outcome_name(ctx->decision.outcome);
+            break;
+
+        case NGX_RL_VAR_NAME:
+            text = &ctx->shown->limit->name;
+            break;
+
+        case NGX_RL_VAR_SOURCE:
+            if (ctx->decision.source != NGX_RL_SOURCE_NONE) {
+                name = ngx_rl_source_name(ctx->decision.source);
+            }
+
+            break;
+
+        default: /* NGX_RL_VAR_SHARD */
+            if (ctx->server) {
+                text = &ctx->server->label;
+            }
+
+            break;
+        }
     }
 
-    name = ngx_rl_outcome_name(ctx->decision.outcome);
-    ngx_rl_variable_set(v, name, ngx_strlen(name));
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_rl_variable_name(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    ngx_str_t     *name;
-    ngx_rl_ctx_t  *ctx;
-
-    ctx = ngx_rl_variable_ctx(r);
-
-    if (ctx == NULL) {
-        v->not_found = 1;
-        return NGX_OK;
+    if (text) {
+        return ngx_rl_variable_set(v, text->data, text->len);
     }
 
-    name = &ctx->shown->limit->name;
-    ngx_rl_variable_set(v, name->data, name->len);
-
-    return NGX_OK;
+    return ngx_rl_variable_set(v, name, name ? ngx_strlen(name) : 0);
 }
 
 
@@ -166,40 +158,36 @@ ngx_rl_variable_number(ngx_http_request_t *r,
     ngx_rl_decision_t  *d;
 
     ctx = ngx_rl_variable_ctx(r);
+    n = NGX_RL_NEVER;
 
-    if (ctx == NULL) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
+    if (ctx) {
+        d = &ctx->decision;
 
-    d = &ctx->decision;
+        /* a decision that knows no bucket has no numbers but the last */
 
-    /* a decision that knows no bucket has no limit */
+        switch (data) {
 
-    n = d->limit ? d->limit : NGX_RL_NEVER;
+        case NGX_RL_VAR_LIMIT:
+            n = d->limit ? d->limit : NGX_RL_NEVER;
+            break;
 
-    switch (data) {
+        case NGX_RL_VAR_REMAINING:
+            n = d->limit ? d->remaining : NGX_RL_NEVER;
+            break;
 
-    case NGX_RL_VAR_LIMIT:
-        break;
+        case NGX_RL_VAR_RESET:
+            n = (d->limit && d->reset != NGX_RL_NEVER)
+                ? ctx->time + d->reset : NGX_RL_NEVER;
+            break;
 
-    case NGX_RL_VAR_REMAINING:
-        n = d->limit ? d->remaining : NGX_RL_NEVER;
-        break;
-
-    case NGX_RL_VAR_RESET:
-        n = (d->limit && d->reset != NGX_RL_NEVER)
-            ? ctx->time + d->reset : NGX_RL_NEVER;
-        break;
-
-    default: /* NGX_RL_VAR_RETRY_AFTER */
-        n = d->retry_after ? d->retry_after : NGX_RL_NEVER;
-        break;
+        default: /* NGX_RL_VAR_RETRY_AFTER */
+            n = d->retry_after ? d->retry_after : NGX_RL_NEVER;
+            break;
+        }
     }
 
     if (n == NGX_RL_NEVER) {
-        v->not_found = 1;
-        return NGX_OK;
+        return ngx_rl_variable_set(v, NULL, 0);
     }
 
     p = ngx_pnalloc(r->pool, NGX_INT64_LEN);
@@ -207,51 +195,7 @@ ngx_rl_variable_number(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    ngx_rl_variable_set(v, p, ngx_sprintf(p, "%uL", n) - p);
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_rl_variable_source(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    const char    *name;
-    ngx_rl_ctx_t  *ctx;
-
-    ctx = ngx_rl_variable_ctx(r);
-
-    if (ctx == NULL || ctx->decision.source == NGX_RL_SOURCE_NONE) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    name = ngx_rl_source_name(ctx->decision.source);
-    ngx_rl_variable_set(v, name, ngx_strlen(name));
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_rl_variable_shard(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    ngx_str_t     *name;
-    ngx_rl_ctx_t  *ctx;
-
-    ctx = ngx_rl_variable_ctx(r);
-
-    if (ctx == NULL || ctx->server == NULL) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    name = &ctx->server->label;
-    ngx_rl_variable_set(v, name->data, name->len);
-
-    return NGX_OK;
+    return ngx_rl_variable_set(v, p, ngx_sprintf(p, "%uL", n) - p);
 }
 
 
@@ -261,14 +205,13 @@ static ngx_int_t
 ngx_rl_variable_latency(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-    u_char        *p;
+    u_char        *p, *last;
     ngx_rl_ctx_t  *ctx;
 
     ctx = ngx_rl_variable_ctx(r);
 
     if (ctx == NULL || ctx->server == NULL) {
-        v->not_found = 1;
-        return NGX_OK;
+        return ngx_rl_variable_set(v, NULL, 0);
     }
 
     p = ngx_pnalloc(r->pool, NGX_INT64_LEN + sizeof(".000000"));
@@ -276,12 +219,10 @@ ngx_rl_variable_latency(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    ngx_rl_variable_set(v, p, ngx_sprintf(p, "%uL.%06uL",
-                                          ctx->latency / NGX_RL_MICRO,
-                                          ctx->latency % NGX_RL_MICRO)
-                        - p);
+    last = ngx_sprintf(p, "%uL.%06uL", ctx->latency / NGX_RL_MICRO,
+                       ctx->latency % NGX_RL_MICRO);
 
-    return NGX_OK;
+    return ngx_rl_variable_set(v, p, last - p);
 }
 
 
@@ -295,18 +236,38 @@ ngx_rl_variable_client_net(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    ngx_rl_variable_set(v, net.data, net.len);
-
-    return NGX_OK;
+    return ngx_rl_variable_set(v, net.data, net.len);
 }
 
 
-static void
+/* NULL: not limited, or not decided yet */
+
+static ngx_rl_ctx_t *
+ngx_rl_variable_ctx(ngx_http_request_t *r)
+{
+    ngx_rl_ctx_t  *ctx;
+
+    ctx = ngx_rl_ctx_get(r->main);
+
+    return (ctx && ctx->done) ? ctx : NULL;
+}
+
+
+/* no data: not found */
+
+static ngx_int_t
 ngx_rl_variable_set(ngx_http_variable_value_t *v, const void *data, size_t len)
 {
+    if (data == NULL) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
     v->data = (u_char *) data;
     v->len = len;
     v->valid = 1;
     v->no_cacheable = 0;
     v->not_found = 0;
+
+    return NGX_OK;
 }
