@@ -40,7 +40,7 @@ ngx_rl_body_send(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
         return rc;
     }
 
-    /* or the status that led to this place by "error_page" would be sent */
+    /* else the status that led here by "error_page" would be sent */
 
     r->err_status = 0;
 
@@ -69,10 +69,8 @@ ngx_rl_body_json(ngx_http_request_t *r, ngx_rl_ctx_t *ctx, ngx_str_t *body)
     d = &ctx->decision;
     name = &ctx->shown->limit->name;
 
-    p = ngx_pnalloc(r->pool, sizeof(head)
-                    + ngx_rl_quote_size(name->len)
-                    + sizeof(numbers) + 3 * NGX_INT64_LEN
-                    + sizeof("}"));
+    p = ngx_pnalloc(r->pool, sizeof(head) + ngx_rl_quote_size(name->len)
+                    + sizeof(numbers) + 3 * NGX_INT64_LEN + sizeof("}"));
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -118,8 +116,7 @@ ngx_rl_body_problem(ngx_http_request_t *r, ngx_rl_ctx_t *ctx, ngx_str_t *body)
     len = sizeof(head) + NGX_INT_T_LEN + sizeof("]}");
 
     for (i = 0; i < ctx->conf->n; i++) {
-        len += ngx_rl_quote_size(claims[i].limit->name.len)
-               + sizeof(",");
+        len += ngx_rl_quote_size(claims[i].limit->name.len) + sizeof(",");
     }
 
     p = ngx_pnalloc(r->pool, len);

@@ -10,9 +10,10 @@
 
 static ngx_int_t ngx_rl_evaluate_key(ngx_http_request_t *r,
     ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc);
-static ngx_uint_t ngx_rl_evaluate_braces(ngx_str_t *key);
 static ngx_int_t ngx_rl_evaluate_bucket(ngx_http_request_t *r,
     ngx_rl_loc_conf_t *conf, ngx_rl_http_claim_t *hc);
+static ngx_int_t ngx_rl_evaluate_check(ngx_http_request_t *r,
+    ngx_rl_http_claim_t *hc);
 static ngx_int_t ngx_rl_evaluate_param(ngx_http_request_t *r,
     ngx_rl_http_claim_t *hc, ngx_rl_param_t *param,
     ngx_rl_param_e what, void *value);
@@ -72,8 +73,7 @@ ngx_rl_evaluate(ngx_http_request_t *r,
     /* nobody was asked: as far as is known, all of it is there */
 
     claim->state[0] = -1 - (int64_t) bucket->capacity
-                      * (bucket->algorithm
-                         == NGX_RL_SLIDING_WINDOW_LOG
+                      * (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG
                          ? 1 : NGX_RL_MICRO);
 
     ngx_rl_decide(&claim->decision, bucket, claim->state);
@@ -87,6 +87,7 @@ static ngx_int_t
 ngx_rl_evaluate_key(ngx_http_request_t *r,
     ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc)
 {
+    size_t      len;
     u_char     *p;
     ngx_str_t  *key, *prefix;
     ngx_uint_t  hashed;
@@ -112,14 +113,19 @@ ngx_rl_evaluate_key(ngx_http_request_t *r,
 
     /* what looks like a digest becomes one: nobody can send that of another */
 
-    hashed = key->len > NGX_RL_KEY_MAX
-             || ngx_rl_digested(key)
-             || (ll->braces && ngx_rl_evaluate_braces(key));
+    hashed = key->len > NGX_RL_KEY_MAX || ngx_rl_digested(key);
 
-    p = ngx_pnalloc(r->pool, prefix->len
-                    + (hashed ? NGX_RL_DIGEST_LEN
-                       : key->len)
-                    + 1);
+    /* a client that could choose where its key lives could overload a node */
+
+    if (ll->braces) {
+        p = key->data + key->len;
+        hashed |= ngx_strlchr(key->data, p, '{')
+                  || ngx_strlchr(key->data, p, '}');
+    }
+
+    len = hashed ? NGX_RL_DIGEST_LEN : key->len;
+
+    p = ngx_pnalloc(r->pool, prefix->len + len + 1);
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -132,14 +138,13 @@ ngx_rl_evaluate_key(ngx_http_request_t *r,
         ngx_rl_digest(p, key);
 
         key->data = p;
-        key->len = NGX_RL_DIGEST_LEN;
-
-        p += NGX_RL_DIGEST_LEN;
+        key->len = len;
 
     } else {
-        p = ngx_cpymem(p, key->data, key->len);
+        ngx_memcpy(p, key->data, len);
     }
 
+    p += len;
     *p++ = '}';
 
     hc->claim.len = (char *) p - hc->claim.key;
@@ -202,34 +207,13 @@ ngx_rl_client_net(ngx_http_request_t *r, ngx_str_t *net)
 }
 
 
-/* a client that could choose where its key lives could overload a node */
-
-static ngx_uint_t
-ngx_rl_evaluate_braces(ngx_str_t *key)
-{
-    size_t  i;
-
-    for (i = 0; i < key->len; i++) {
-        if (key->data[i] == '{' || key->data[i] == '}') {
-            return 1;
-        }
-    }
-
-    return 0;
-}
-
-
 static ngx_int_t
 ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     ngx_rl_http_claim_t *hc)
 {
-    ngx_int_t                  rc;
-    ngx_str_t                  text;
-    const char                *err;
-    ngx_rl_param_e             what;
-    ngx_rl_bucket_t           *bucket;
-    ngx_rl_limit_params_t     *params;
-    ngx_http_complex_value_t  *value;
+    ngx_int_t               rc;
+    ngx_rl_bucket_t        *bucket;
+    ngx_rl_limit_params_t  *params;
 
     params = &hc->limit->params;
     bucket = &hc->claim.bucket;
@@ -237,7 +221,7 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     bucket->algorithm = params->algorithm;
     bucket->window = NGX_RL_WINDOW_DEFAULT;
 
-    /* what the algorithm has no use for may be inherited, and anything */
+    /* parameters of other algorithms may be inherited: they don't matter */
 
     if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
         rc = ngx_rl_evaluate_param(r, hc, &params->window, NGX_RL_WINDOW,
@@ -261,7 +245,7 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
         return rc;
     }
 
-    /* unless there is a capacity, it is the number in the rate */
+    /* the default of the capacity is the number in the rate */
 
     bucket->capacity = bucket->rate.count;
 
@@ -275,7 +259,23 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
         return NGX_ERROR;
     }
 
-    /* what was static has been checked with the configuration */
+    return ngx_rl_evaluate_check(r, hc);
+}
+
+
+/* whether capacity and rate fit; static ones were checked when parsed */
+
+static ngx_int_t
+ngx_rl_evaluate_check(ngx_http_request_t *r, ngx_rl_http_claim_t *hc)
+{
+    ngx_str_t               text;
+    const char             *err;
+    ngx_rl_param_t         *param;
+    ngx_rl_bucket_t        *bucket;
+    ngx_rl_limit_params_t  *params;
+
+    params = &hc->limit->params;
+    bucket = &hc->claim.bucket;
 
     if (!params->rate.dynamic && !params->capacity.dynamic) {
         return NGX_OK;
@@ -297,25 +297,24 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
         return NGX_OK;
     }
 
-    what = params->capacity.dynamic ? NGX_RL_CAPACITY
-                                   : NGX_RL_RATE;
-    value = params->capacity.dynamic ? params->capacity.value
-                                    : params->rate.value;
+    param = params->capacity.dynamic ? &params->capacity : &params->rate;
 
-    if (ngx_http_complex_value(r, value, &text) != NGX_OK) {
+    if (ngx_http_complex_value(r, param->value, &text) != NGX_OK) {
         return NGX_ERROR;
     }
 
     hc->claim.decision.failure = NGX_RL_CONFIG;
-    ngx_rl_evaluate_invalid(r, hc, what, &text, err);
+    ngx_rl_evaluate_invalid(r, hc, params->capacity.dynamic ? NGX_RL_CAPACITY
+                                                            : NGX_RL_RATE,
+                            &text, err);
 
     return NGX_DECLINED;
 }
 
 
 /*
- * A client may have a say in the cost: whatever it is, the limit applies.  What
- * is no number, or too large a one, costs the most that there is.
+ * A client may have a say in the cost: whatever it is, the limit applies.  A
+ * value that is no number, or too large, costs as much as a request can.
  */
 
 static ngx_int_t
@@ -401,16 +400,15 @@ ngx_rl_evaluate_invalid(ngx_http_request_t *r,
     ngx_rl_http_claim_t *hc, ngx_rl_param_e what,
     ngx_str_t *value, const char *err)
 {
-    size_t                             len;
-    u_char                             text[ngx_rl_escape_size(
-                                                NGX_RL_LOG_VALUE)];
+    size_t                 len;
+    u_char                 text[ngx_rl_escape_size(NGX_RL_LOG_VALUE)];
     ngx_rl_limit_stats_t  *stats;
 
     stats = hc->limit->stats;
 
     if (ngx_rl_throttle(&stats->log_invalid, 1, NULL)) {
-        len = ngx_rl_escape(text, value->data, ngx_min(value->len,
-                                                       NGX_RL_LOG_VALUE));
+        len = ngx_rl_escape(text, value->data,
+                            ngx_min(value->len, NGX_RL_LOG_VALUE));
 
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                       "invalid value \"%*s\" of \"%s\" for limit \"%V\": %s",

@@ -3,12 +3,12 @@
  * Headers are set when a response is sent, not when it is decided: what a
  * handler pushes gets lost in error_page and other internal redirects.
  *
- * A backend may have a limiter too.  All headers of a family that it sent go,
- * also those that we have no value for: its numbers must not stand beside ours
- * as if they told of one limit.  Its Retry-After stays unless there is one of
- * ours, as it may be about something else.
+ * A backend may have a limiter too.  All headers of a family that it sent are
+ * removed, also those that we have no value for: its numbers must not stand
+ * beside ours as if they belonged to one limit.  Its Retry-After stays unless
+ * we send one, as it may be about something else.
  *
- * A limit that is only tried out tells clients nothing, unless it is asked to.
+ * A limit in a dry run sends no headers, unless it is asked to.
  */
 
 
@@ -36,18 +36,14 @@ typedef enum {
 /* the headers of a family, as a mask of the above */
 
 #define NGX_RL_MASK_LEGACY                                                    \
-    (1 << NGX_RL_H_LIMIT                                                      \
-     |1 << NGX_RL_H_REMAINING                                                 \
-     |1 << NGX_RL_H_RESET                                                     \
-     |1 << NGX_RL_H_RETRY)
+    (1 << NGX_RL_H_LIMIT|1 << NGX_RL_H_REMAINING                              \
+     |1 << NGX_RL_H_RESET|1 << NGX_RL_H_RETRY)
 
 #define NGX_RL_MASK_DRAFT_8                                                   \
-    (1 << NGX_RL_H_POLICY                                                     \
-     |1 << NGX_RL_H_RATELIMIT)
+    (1 << NGX_RL_H_POLICY|1 << NGX_RL_H_RATELIMIT)
 
 #define NGX_RL_MASK_DEGRADED                                                  \
-    (1 << NGX_RL_H_DEGRADED                                                   \
-     |1 << NGX_RL_H_REASON)
+    (1 << NGX_RL_H_DEGRADED|1 << NGX_RL_H_REASON)
 
 
 static ngx_int_t ngx_rl_header_filter(ngx_http_request_t *r);
@@ -223,7 +219,7 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 
     for (i = 0; i < ctx->conf->n; i++) {
 
-        /* neither skipped, nor invalid, nor only tried out */
+        /* neither skipped, nor invalid, nor in a dry run beside others */
 
         if (claims[i].claim.decision.failure == NGX_RL_CONFIG
             || claims[i].key.len == 0
@@ -241,7 +237,7 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 
         p = ngx_rl_quote(p, name->data, name->len);
 
-        /* what applies here and now may be a share of it */
+        /* the limit that applies at the moment may be a share of it */
 
         p = ngx_sprintf(p, ";q=%uL", claims[i].claim.decision.limit
                         ? claims[i].claim.decision.limit
@@ -294,7 +290,7 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 }
 
 
-/* whichever the family */
+/* the headers that come with either family */
 
 static ngx_int_t
 ngx_rl_headers_common(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
@@ -327,7 +323,7 @@ ngx_rl_headers_common(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 }
 
 
-/* a dry run tells nobody to wait, and some waits have no end */
+/* nobody has to wait for a dry run, and some waits have no end */
 
 static ngx_uint_t
 ngx_rl_headers_wait(ngx_rl_decision_t *d)
@@ -337,7 +333,7 @@ ngx_rl_headers_wait(ngx_rl_decision_t *d)
 }
 
 
-/* those in the mask, however a backend spelt them */
+/* removes those in the mask, in whichever case a backend wrote them */
 
 static void
 ngx_rl_headers_remove(ngx_http_request_t *r, ngx_uint_t mask)

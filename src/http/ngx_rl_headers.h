@@ -1,6 +1,6 @@
 
 /*
- * The header filter: tells clients what was decided.
+ * The header filter: what was decided, as headers of the response.
  */
 
 
