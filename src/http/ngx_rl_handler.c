@@ -29,7 +29,8 @@
 #include "http/ngx_rl_handler.h"
 #include "http/ngx_rl_ctx.h"
 #include "http/ngx_rl_verdict.h"
-#include "memory/ngx_rl_local.h"
+#include "core/ngx_rl_clock.h"
+#include "memory/ngx_rl_known.h"
 
 
 static ngx_int_t ngx_rl_handler(ngx_http_request_t *r, ngx_uint_t phase);
@@ -210,7 +211,7 @@ ngx_rl_handler_claim(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
 
     server = ngx_rl_shards_find(conf->shards, &hc->key);
 
-    ngx_rl_local_hash(ctx->main->zone, &hc->claim, server->hash);
+    ngx_rl_known_hash(ctx->main->zone, &hc->claim, server->hash);
 
     if (ngx_rl_handler_known(ctx, &hc->claim) == NGX_OK) {
         return NGX_OK;

@@ -14,6 +14,7 @@
 #include "http/ngx_rl_verdict.h"
 #include "core/ngx_rl_digest.h"
 #include "http/ngx_rl_body.h"
+#include "memory/ngx_rl_known.h"
 #include "memory/ngx_rl_local.h"
 #include "pure/ngx_rl_text.h"
 

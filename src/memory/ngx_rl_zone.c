@@ -116,20 +116,25 @@ static const uint32_t  ngx_rl_zone_layout[] = {
     ngx_rl_zone_field(cell, newer),
     ngx_rl_zone_field(cell, older),
     ngx_rl_zone_field(cell, queue),
-    ngx_rl_zone_field(cell, u.state.level),
-    ngx_rl_zone_field(cell, u.state.until),
-    ngx_rl_zone_field(cell, u.state.chunks),
-    ngx_rl_zone_field(cell, u.state.n),
+    ngx_rl_zone_field(cell, u.local.level),
+    ngx_rl_zone_field(cell, u.local.until),
+    ngx_rl_zone_field(cell, u.local.chunks),
+    ngx_rl_zone_field(cell, u.local.n),
     ngx_rl_zone_field(cell, u.preview.until),
     ngx_rl_zone_field(cell, u.preview.state),
-    ngx_rl_zone_field(cell, u.bound.tokens),
-    ngx_rl_zone_field(cell, u.bound.learned),
-    ngx_rl_zone_field(cell, u.bound.held),
-    ngx_rl_zone_field(cell, u.bound.gone),
-    ngx_rl_zone_field(cell, u.bound.wanted),
+    ngx_rl_zone_field(cell, u.known_bucket.learned),
+    ngx_rl_zone_field(cell, u.known_bucket.held),
+    ngx_rl_zone_field(cell, u.known_bucket.tokens),
+    ngx_rl_zone_field(cell, u.known_bucket.gone),
+    ngx_rl_zone_field(cell, u.known_bucket.wanted),
+    ngx_rl_zone_field(cell, u.known_window.learned),
+    ngx_rl_zone_field(cell, u.known_window.left),
+    ngx_rl_zone_field(cell, u.known_window.oldest),
+    ngx_rl_zone_field(cell, u.known_window.cost),
+    ngx_rl_zone_field(cell, u.known.learned),
     ngx_rl_zone_field(cell, u.queue.cells),
     ngx_rl_zone_field(cell, u.queue.weight),
-    ngx_rl_zone_field(cell, u.queue.keep),
+    ngx_rl_zone_field(cell, u.queue.kind),
     ngx_rl_zone_field(cell, u.queue.much),
     ngx_rl_zone_field(cell, u.queue.pair),
     ngx_rl_zone_field(cell, u.queue.before),
@@ -143,19 +148,19 @@ static const uint32_t  ngx_rl_zone_layout[] = {
     ngx_rl_zone_field(chunk, queue),
     ngx_rl_zone_field(chunk, time),
 
-    sizeof(ngx_rl_cell_room_t),
-    ngx_rl_zone_field(cell_room, node),
-    ngx_rl_zone_field(cell_room, chunk),
+    sizeof(ngx_rl_cell_line_t),
+    ngx_rl_zone_field(cell_line, cell),
+    ngx_rl_zone_field(cell_line, chunk),
 
     sizeof(ngx_rl_cells_t),
-    ngx_rl_zone_field(cells, cells),
+    ngx_rl_zone_field(cells, lines),
     ngx_rl_zone_field(cells, heads),
     ngx_rl_zone_field(cells, mask),
     ngx_rl_zone_field(cells, n),
     ngx_rl_zone_field(cells, fresh),
     ngx_rl_zone_field(cells, free),
     ngx_rl_zone_field(cells, used),
-    ngx_rl_zone_field(cells, nodes),
+    ngx_rl_zone_field(cells, keys),
     ngx_rl_zone_field(cells, hand),
     ngx_rl_zone_field(cells, most),
     ngx_rl_zone_field(cells, turn),
@@ -257,7 +262,7 @@ ngx_rl_zone_init(ngx_shm_zone_t *shm_zone, void *data)
         goto failed;
     }
 
-    if (zone->cells->cells) {
+    if (zone->cells->lines) {
         return NGX_OK;
     }
 
@@ -717,12 +722,12 @@ ngx_rl_zone_next(ngx_rl_zone_t *zone, ngx_uint_t kind,
 
 void
 ngx_rl_zone_key(ngx_rl_zone_t *zone,
-    ngx_rl_cell_kind_e keep, const void *data, size_t len,
+    ngx_rl_cell_kind_e kind, const void *data, size_t len,
     ngx_rl_cell_key_t *key)
 {
     ngx_rl_siphash(zone->sh->secret, data, len, key->hash);
 
-    key->hash[1] ^= keep;
+    key->hash[1] ^= kind;
 }
 
 
@@ -803,8 +808,8 @@ ngx_rl_zone_usage(ngx_rl_zone_t *zone, ngx_rl_zone_usage_t *usage)
 
     usage->size = zone->shm_zone->shm.size;
     usage->used = usage->size - (cells->n - cells->used)
-                                * sizeof(ngx_rl_cell_room_t);
-    usage->keys = cells->nodes;
+                                * sizeof(ngx_rl_cell_line_t);
+    usage->keys = cells->keys;
     ngx_memcpy(usage->evictions, cells->evictions, sizeof(usage->evictions));
     usage->resets = zone->sh->resets;
 

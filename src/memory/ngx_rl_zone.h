@@ -111,7 +111,7 @@ void *ngx_rl_zone_next(ngx_rl_zone_t *zone,
 
 /* the hash depends on a secret of the zone */
 void ngx_rl_zone_key(ngx_rl_zone_t *zone,
-    ngx_rl_cell_kind_e keep, const void *data, size_t len,
+    ngx_rl_cell_kind_e kind, const void *data, size_t len,
     ngx_rl_cell_key_t *key);
 
 /*

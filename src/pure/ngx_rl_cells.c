@@ -1,26 +1,29 @@
 
 /*
  *     heads[]  by the hash of a key, the first cell of a chain
- *     cells[]  a key, a chunk of the entries of a window, or a queue of keys;
- *              cell 0 is none: the ring of all queues begins and ends there
+ *     lines[]  a key, a chunk of the entries of a window, or a queue of keys;
+ *              line 0 is none of them: the ring of all queues begins and ends
+ *              there
  *
  * A cell that is needed comes from the list of free ones, or from the end of
  * the array that was never used.  Each time, a hand goes on round the array and
- * evicts keys that hold nothing: a bucket that is full again, a window that is
- * empty, knowledge that has expired, whatever limit they are of.  It looks at a
- * few cells and frees all it finds, so where there are many it saves up for
- * where there are few; only if nothing is left it looks at some more.
+ * evicts keys that hold nothing, whatever limit they are of: a bucket that is
+ * full again, a window that is empty, an answer that is not believed any more.
+ * The hand looks at a few cells and frees all it finds, so it saves up where
+ * there are many for where there are few.  Only if nothing is free it looks at
+ * some more.
  *
- * If that does not help, keys go that hold something.  Each limit has queues of
- * its own in the order of use: keys of which at least half was taken, keys of
- * which less was taken, and what is known about keys of Redis.  The queue that
- * has the most cells gives its oldest key; cells of the second kind count four
- * times and of the third 16 times, as their loss admits less, or nothing at
- * all.  So a flood of keys takes the memory of its own queue, and each other
- * queue keeps its share.
+ * If that does not help, keys that hold something are evicted.  Each limit has
+ * queues of its own, in the order of use: keys of which at least half was
+ * taken, keys of which less was taken, and what is known about keys in Redis.
+ * The queue that has the most cells gives its oldest key.  Cells of the second
+ * kind count four times and those of the third 16 times, as their loss admits
+ * less, or nothing at all.  So a flood of keys takes the memory of its own
+ * queue, and each other queue keeps its share.
  *
- * The most cells are found by comparing each queue that grows, and a few more
- * in turn: with many limits the queue that gives may have a few cells less.
+ * The queue with the most cells is found by comparing each queue that grows,
+ * and a few more in turn.  With many limits, the one that gives may have a few
+ * cells less than another.
  *
  * Queues are made with their first key, in pairs, and go with the last one, so
  * limits may come and go.
@@ -33,8 +36,8 @@
 
 
 /*
- * How many cells are looked at for one that is needed, and how many if there is
- * none, and how many queues then
+ * How many cells the hand looks at for one that is needed, how many more if
+ * none is free, and how many queues are compared then
  */
 #define NGX_RL_CELLS_SWEEP   4
 #define NGX_RL_CELLS_SEARCH  64
@@ -55,17 +58,17 @@
 
 
 #define ngx_rl_weighed(c, q)                                                  \
-    ((uint64_t) (c)->cells[q].node.u.queue.cells                              \
-     * (c)->cells[q].node.u.queue.weight)
+    ((uint64_t) (c)->lines[q].cell.u.queue.cells                              \
+     * (c)->lines[q].cell.u.queue.weight)
 
 
 static uint32_t ngx_rl_cells_lookup(const ngx_rl_cells_t *c,
     const ngx_rl_cell_key_t *key);
 static int ngx_rl_cells_pinned(const ngx_rl_cells_t *c, uint32_t i);
 static uint32_t ngx_rl_cells_queue(ngx_rl_cells_t *c,
-    uint64_t limit, ngx_rl_cell_kind_e keep, uint64_t now);
+    uint64_t limit, ngx_rl_cell_kind_e kind, uint64_t now);
 static uint32_t ngx_rl_cells_queue_add(
-    ngx_rl_cells_t *c, ngx_rl_cell_kind_e keep, uint64_t now);
+    ngx_rl_cells_t *c, ngx_rl_cell_kind_e kind, uint64_t now);
 static void ngx_rl_cells_queue_free(ngx_rl_cells_t *c, uint32_t q);
 static void ngx_rl_cells_count(ngx_rl_cells_t *c, uint32_t q, uint32_t n);
 static uint32_t ngx_rl_cells_alloc(ngx_rl_cells_t *c, uint64_t now);
@@ -97,7 +100,7 @@ ngx_rl_cells_init(ngx_rl_cells_t *c, void *memory, size_t size)
 
     /* of the same memory, behind the cells, one or two cells for each head */
 
-    c->cells = memory;
+    c->lines = memory;
     c->n = (uint32_t) (size / ngx_rl_cells_size(1));
 
     for (heads = 1; heads <= c->n / 2; heads *= 2) {
@@ -105,7 +108,7 @@ ngx_rl_cells_init(ngx_rl_cells_t *c, void *memory, size_t size)
     }
 
     c->mask = heads - 1;
-    c->heads = (uint32_t *) &c->cells[c->n];
+    c->heads = (uint32_t *) &c->lines[c->n];
 
     ngx_rl_cells_reset(c);
 }
@@ -115,12 +118,12 @@ void
 ngx_rl_cells_reset(ngx_rl_cells_t *c)
 {
     memset(c->heads, 0, ((size_t) c->mask + 1) * sizeof(uint32_t));
-    memset(&c->cells[0], 0, sizeof(ngx_rl_cell_room_t));
+    memset(&c->lines[0], 0, sizeof(ngx_rl_cell_line_t));
 
     c->fresh = 1;
     c->free = 0;
     c->used = 1;
-    c->nodes = 0;
+    c->keys = 0;
     c->hand = 0;
     c->most = 0;
     c->turn = 0;
@@ -149,7 +152,7 @@ ngx_rl_cells_find(ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key)
 
     c->pinned[c->npinned++] = i;
 
-    cell = &c->cells[i].node;
+    cell = &c->lines[i].cell;
     q = cell->queue;
 
     if (cell->newer != q) {
@@ -164,7 +167,7 @@ ngx_rl_cells_find(ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key)
 ngx_rl_cell_t *
 ngx_rl_cells_make(ngx_rl_cells_t *c,
     const ngx_rl_cell_key_t *key, uint64_t limit,
-    ngx_rl_cell_kind_e keep, uint64_t now)
+    ngx_rl_cell_kind_e kind, uint64_t now)
 {
     uint32_t        i, q, *head;
     ngx_rl_cell_t  *cell;
@@ -180,16 +183,16 @@ ngx_rl_cells_make(ngx_rl_cells_t *c,
         return NULL;
     }
 
-    /* after that, as the eviction of its last key takes a queue with it */
+    /* not before, as a queue goes when its last key is evicted */
 
-    q = ngx_rl_cells_queue(c, limit, keep, now);
+    q = ngx_rl_cells_queue(c, limit, kind, now);
 
     if (q == 0) {
         ngx_rl_cells_free(c, i);
         return NULL;
     }
 
-    cell = &c->cells[i].node;
+    cell = &c->lines[i].cell;
     head = &c->heads[key->hash[0] & c->mask];
 
     memset(cell, 0, sizeof(ngx_rl_cell_t));
@@ -201,7 +204,7 @@ ngx_rl_cells_make(ngx_rl_cells_t *c,
     ngx_rl_cells_link(c, q, i);
     ngx_rl_cells_count(c, q, 1);
 
-    c->nodes++;
+    c->keys++;
     c->pinned[c->npinned++] = i;
 
     return cell;
@@ -215,16 +218,16 @@ ngx_rl_cells_taken(ngx_rl_cells_t *c,
     uint32_t        i, n, q;
     ngx_rl_cell_t  *queue;
 
-    cell->u.state.until = until;
+    cell->u.local.until = until;
 
-    queue = &c->cells[cell->queue].node;
+    queue = &c->lines[cell->queue].cell;
 
     if ((int) queue->u.queue.much == much) {
         return;
     }
 
-    i = (uint32_t) ((ngx_rl_cell_room_t *) cell - c->cells);
-    n = 1 + cell->u.state.n;
+    i = (uint32_t) ((ngx_rl_cell_line_t *) cell - c->lines);
+    n = 1 + cell->u.local.n;
     q = queue->u.queue.pair;
 
     ngx_rl_cells_unlink(c, i);
@@ -244,8 +247,8 @@ ngx_rl_cells_load(ngx_rl_cells_t *c,
 
     log->n = 0;
 
-    for (i = cell->u.state.chunks; i; i = chunk->next) {
-        chunk = &c->cells[i].chunk;
+    for (i = cell->u.local.chunks; i; i = chunk->next) {
+        chunk = &c->lines[i].chunk;
 
         for (k = 0; k < chunk->n && log->n < NGX_RL_ENTRIES; k++) {
             log->entries[log->n].time = chunk->time[k];
@@ -265,8 +268,8 @@ ngx_rl_cells_save(ngx_rl_cells_t *c, ngx_rl_cell_t *cell, ngx_rl_log_t *log,
 
     have = 0;
 
-    for (next = &cell->u.state.chunks; *next; next = &chunk->next) {
-        chunk = &c->cells[*next].chunk;
+    for (next = &cell->u.local.chunks; *next; next = &chunk->next) {
+        chunk = &c->lines[*next].chunk;
         have += NGX_RL_CHUNK;
 
         if (have >= log->n) {
@@ -278,8 +281,8 @@ ngx_rl_cells_save(ngx_rl_cells_t *c, ngx_rl_cell_t *cell, ngx_rl_log_t *log,
     n = ngx_rl_cells_free_chunks(c, *next);
     *next = 0;
 
-    cell->u.state.n -= n;
-    c->cells[cell->queue].node.u.queue.cells -= n;
+    cell->u.local.n -= n;
+    c->lines[cell->queue].cell.u.queue.cells -= n;
 
     while (have < log->n) {
         i = ngx_rl_cells_alloc(c, now);
@@ -298,19 +301,19 @@ ngx_rl_cells_save(ngx_rl_cells_t *c, ngx_rl_cell_t *cell, ngx_rl_log_t *log,
         }
 
         *next = i;
-        chunk = &c->cells[i].chunk;
+        chunk = &c->lines[i].chunk;
         chunk->next = 0;
         next = &chunk->next;
         have += NGX_RL_CHUNK;
 
-        cell->u.state.n++;
+        cell->u.local.n++;
         ngx_rl_cells_count(c, cell->queue, 1);
     }
 
     k = 0;
 
-    for (i = cell->u.state.chunks; i; i = chunk->next) {
-        chunk = &c->cells[i].chunk;
+    for (i = cell->u.local.chunks; i; i = chunk->next) {
+        chunk = &c->lines[i].chunk;
 
         for (chunk->n = 0; chunk->n < NGX_RL_CHUNK && k < log->n; chunk->n++) {
             chunk->time[chunk->n] = log->entries[k].time;
@@ -333,8 +336,8 @@ ngx_rl_known_learned(ngx_rl_cell_t *cell, uint64_t learned, uint64_t until)
         lasts = NGX_RL_LASTS_MAX;
     }
 
-    cell->u.bound.learned = (uint32_t) learned;
-    cell->u.bound.lasts = lasts & NGX_RL_LASTS_MAX;
+    cell->u.known.learned = (uint32_t) learned;
+    cell->u.known.lasts = lasts & NGX_RL_LASTS_MAX;
 }
 
 
@@ -343,7 +346,7 @@ ngx_rl_known_age(const ngx_rl_cell_t *cell, uint64_t now)
 {
     uint32_t  age;
 
-    age = (uint32_t) (now / 1000) - cell->u.bound.learned;
+    age = (uint32_t) (now / 1000) - cell->u.known.learned;
 
     /* calls may be answered in another order than they were sent in */
 
@@ -366,7 +369,7 @@ ngx_rl_cells_lookup(const ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key)
 
     for (i = c->heads[key->hash[0] & c->mask]; i; i = cell->next) {
 
-        cell = &c->cells[i].node;
+        cell = &c->lines[i].cell;
 
         if (cell->key.hash[0] == key->hash[0]
             && cell->key.hash[1] == key->hash[1])
@@ -398,13 +401,13 @@ ngx_rl_cells_pinned(const ngx_rl_cells_t *c, uint32_t i)
 
 static uint32_t
 ngx_rl_cells_queue(ngx_rl_cells_t *c, uint64_t limit,
-    ngx_rl_cell_kind_e keep, uint64_t now)
+    ngx_rl_cell_kind_e kind, uint64_t now)
 {
     uint32_t           q, much, *head;
     ngx_rl_cell_t     *queue;
     ngx_rl_cell_key_t  key;
 
-    key.hash[0] = (limit * 8 + keep)
+    key.hash[0] = (limit * 8 + kind)
                   * 0x9e3779b97f4a7c15ULL;
     key.hash[0] ^= key.hash[0] >> 32;
     key.hash[1] = ~limit;
@@ -415,27 +418,27 @@ ngx_rl_cells_queue(ngx_rl_cells_t *c, uint64_t limit,
         return q;
     }
 
-    much = ngx_rl_cells_queue_add(c, keep, now);
+    much = ngx_rl_cells_queue_add(c, kind, now);
     if (much == 0) {
         return 0;
     }
 
-    q = ngx_rl_cells_queue_add(c, keep, now);
+    q = ngx_rl_cells_queue_add(c, kind, now);
 
     if (q == 0) {
         ngx_rl_cells_queue_free(c, much);
         return 0;
     }
 
-    queue = &c->cells[much].node;
+    queue = &c->lines[much].cell;
     queue->u.queue.pair = q;
     queue->u.queue.much = 1;
     queue->u.queue.weight = NGX_RL_WEIGHT_MUCH;
 
-    queue = &c->cells[q].node;
+    queue = &c->lines[q].cell;
     queue->u.queue.pair = much;
-    queue->u.queue.weight = (keep == NGX_RL_CELL_LEVEL
-                             || keep == NGX_RL_CELL_LOG)
+    queue->u.queue.weight = (kind == NGX_RL_CELL_LEVEL
+                             || kind == NGX_RL_CELL_LOG)
                             ? NGX_RL_WEIGHT_LITTLE
                             : NGX_RL_WEIGHT_KNOWN;
 
@@ -452,7 +455,7 @@ ngx_rl_cells_queue(ngx_rl_cells_t *c, uint64_t limit,
 
 
 static uint32_t
-ngx_rl_cells_queue_add(ngx_rl_cells_t *c, ngx_rl_cell_kind_e keep, uint64_t now)
+ngx_rl_cells_queue_add(ngx_rl_cells_t *c, ngx_rl_cell_kind_e kind, uint64_t now)
 {
     uint32_t        q, before;
     ngx_rl_cell_t  *queue;
@@ -462,18 +465,18 @@ ngx_rl_cells_queue_add(ngx_rl_cells_t *c, ngx_rl_cell_kind_e keep, uint64_t now)
         return 0;
     }
 
-    queue = &c->cells[q].node;
-    before = c->cells[0].node.u.queue.before;
+    queue = &c->lines[q].cell;
+    before = c->lines[0].cell.u.queue.before;
 
     memset(queue, 0, sizeof(ngx_rl_cell_t));
 
     queue->newer = q;
     queue->older = q;
-    queue->u.queue.keep = keep;
+    queue->u.queue.kind = kind;
     queue->u.queue.before = before;
 
-    c->cells[before].node.u.queue.after = q;
-    c->cells[0].node.u.queue.before = q;
+    c->lines[before].cell.u.queue.after = q;
+    c->lines[0].cell.u.queue.before = q;
 
     return q;
 }
@@ -484,10 +487,10 @@ ngx_rl_cells_queue_free(ngx_rl_cells_t *c, uint32_t q)
 {
     ngx_rl_cell_t  *queue;
 
-    queue = &c->cells[q].node;
+    queue = &c->lines[q].cell;
 
-    c->cells[queue->u.queue.before].node.u.queue.after = queue->u.queue.after;
-    c->cells[queue->u.queue.after].node.u.queue.before = queue->u.queue.before;
+    c->lines[queue->u.queue.before].cell.u.queue.after = queue->u.queue.after;
+    c->lines[queue->u.queue.after].cell.u.queue.before = queue->u.queue.before;
 
     if (c->most == q) {
         c->most = 0;
@@ -506,7 +509,7 @@ ngx_rl_cells_queue_free(ngx_rl_cells_t *c, uint32_t q)
 static void
 ngx_rl_cells_count(ngx_rl_cells_t *c, uint32_t q, uint32_t n)
 {
-    c->cells[q].node.u.queue.cells += n;
+    c->lines[q].cell.u.queue.cells += n;
 
     if (ngx_rl_weighed(c, q) > ngx_rl_weighed(c, c->most)) {
         c->most = q;
@@ -540,11 +543,11 @@ ngx_rl_cells_alloc(ngx_rl_cells_t *c, uint64_t now)
     }
 
     i = c->free;
-    c->free = c->cells[i].node.next;
+    c->free = c->lines[i].cell.next;
 
 done:
 
-    c->cells[i].node.queue = 0;
+    c->lines[i].cell.queue = 0;
     c->used++;
 
     return i;
@@ -562,7 +565,7 @@ ngx_rl_cells_sweep(ngx_rl_cells_t *c, uint32_t n, uint64_t now)
 
         c->hand = (c->hand + 1 < c->fresh) ? c->hand + 1 : 0;
 
-        cell = &c->cells[c->hand].node;
+        cell = &c->lines[c->hand].cell;
 
         if (cell->queue
             && ngx_rl_cells_expired(c, cell, now)
@@ -578,26 +581,26 @@ static int
 ngx_rl_cells_expired(const ngx_rl_cells_t *c,
     const ngx_rl_cell_t *cell, uint64_t now)
 {
-    switch (c->cells[cell->queue].node.u.queue.keep) {
+    switch (c->lines[cell->queue].cell.u.queue.kind) {
 
     case NGX_RL_CELL_PREVIEW:
         return cell->u.preview.until <= now / 1000;
 
     case NGX_RL_CELL_KNOWN:
 
-        /* what is held has gone back, and demand has been forgotten, by then */
+        /* by then, held tokens have gone back and demand has been forgotten */
 
         return ngx_rl_known_age(cell, now)
                >= ngx_rl_known_lasts(cell)
                   + NGX_RL_CELLS_LINGER;
 
     default:
-        return cell->u.state.until <= now;
+        return cell->u.local.until <= now;
     }
 }
 
 
-/* who goes if nobody holds nothing; 0: all are in use right now */
+/* the key to evict if all hold something; 0: all are in use right now */
 
 static uint32_t
 ngx_rl_cells_victim(ngx_rl_cells_t *c)
@@ -606,7 +609,7 @@ ngx_rl_cells_victim(ngx_rl_cells_t *c)
 
     for (k = 0; k < NGX_RL_CELLS_TURNS; k++) {
 
-        c->turn = c->cells[c->turn].node.u.queue.after;
+        c->turn = c->lines[c->turn].cell.u.queue.after;
 
         if (ngx_rl_weighed(c, c->turn) > ngx_rl_weighed(c, c->most)) {
             c->most = c->turn;
@@ -615,9 +618,9 @@ ngx_rl_cells_victim(ngx_rl_cells_t *c)
 
     i = ngx_rl_cells_oldest(c, c->most);
 
-    for (q = c->cells[0].node.u.queue.after;
+    for (q = c->lines[0].cell.u.queue.after;
          i == 0 && q;
-         q = c->cells[q].node.u.queue.after)
+         q = c->lines[q].cell.u.queue.after)
     {
         i = ngx_rl_cells_oldest(c, q);
     }
@@ -631,7 +634,7 @@ ngx_rl_cells_oldest(const ngx_rl_cells_t *c, uint32_t q)
 {
     uint32_t  i;
 
-    for (i = c->cells[q].node.newer; i != q; i = c->cells[i].node.newer) {
+    for (i = c->lines[q].cell.newer; i != q; i = c->lines[i].cell.newer) {
         if (!ngx_rl_cells_pinned(c, i)) {
             return i;
         }
@@ -648,9 +651,9 @@ ngx_rl_cells_evict(ngx_rl_cells_t *c, uint32_t i, uint64_t now)
     ngx_rl_cell_t  *cell, *queue;
     ngx_rl_held_e   held;
 
-    cell = &c->cells[i].node;
+    cell = &c->lines[i].cell;
     q = cell->queue;
-    queue = &c->cells[q].node;
+    queue = &c->lines[q].cell;
     pair = queue->u.queue.pair;
     n = 1;
 
@@ -668,7 +671,7 @@ ngx_rl_cells_evict(ngx_rl_cells_t *c, uint32_t i, uint64_t now)
     c->evictions[held]++;
 
     if (queue->u.queue.weight != NGX_RL_WEIGHT_KNOWN) {
-        n += ngx_rl_cells_free_chunks(c, cell->u.state.chunks);
+        n += ngx_rl_cells_free_chunks(c, cell->u.local.chunks);
     }
 
     ngx_rl_cells_unchain(c, i);
@@ -676,9 +679,9 @@ ngx_rl_cells_evict(ngx_rl_cells_t *c, uint32_t i, uint64_t now)
     ngx_rl_cells_free(c, i);
 
     queue->u.queue.cells -= n;
-    c->nodes--;
+    c->keys--;
 
-    if (queue->u.queue.cells || c->cells[pair].node.u.queue.cells) {
+    if (queue->u.queue.cells || c->lines[pair].cell.u.queue.cells) {
         return;
     }
 
@@ -691,19 +694,19 @@ ngx_rl_cells_evict(ngx_rl_cells_t *c, uint32_t i, uint64_t now)
 static void
 ngx_rl_cells_unchain(ngx_rl_cells_t *c, uint32_t i)
 {
-    uint32_t       *link;
+    uint32_t       *next;
     ngx_rl_cell_t  *cell;
 
-    cell = &c->cells[i].node;
+    cell = &c->lines[i].cell;
 
-    for (link = &c->heads[cell->key.hash[0] & c->mask];
-         *link != i;
-         link = &c->cells[*link].node.next)
+    for (next = &c->heads[cell->key.hash[0] & c->mask];
+         *next != i;
+         next = &c->lines[*next].cell.next)
     {
         /* void */
     }
 
-    *link = cell->next;
+    *next = cell->next;
 }
 
 
@@ -713,7 +716,7 @@ ngx_rl_cells_free_chunks(ngx_rl_cells_t *c, uint32_t i)
     uint32_t  n, next;
 
     for (n = 0; i; n++) {
-        next = c->cells[i].chunk.next;
+        next = c->lines[i].chunk.next;
         ngx_rl_cells_free(c, i);
         i = next;
     }
@@ -725,8 +728,8 @@ ngx_rl_cells_free_chunks(ngx_rl_cells_t *c, uint32_t i)
 static void
 ngx_rl_cells_free(ngx_rl_cells_t *c, uint32_t i)
 {
-    c->cells[i].node.queue = 0;
-    c->cells[i].node.next = c->free;
+    c->lines[i].cell.queue = 0;
+    c->lines[i].cell.next = c->free;
     c->free = i;
     c->used--;
 }
@@ -739,14 +742,14 @@ ngx_rl_cells_link(ngx_rl_cells_t *c, uint32_t q, uint32_t i)
 {
     ngx_rl_cell_t  *cell, *queue;
 
-    cell = &c->cells[i].node;
-    queue = &c->cells[q].node;
+    cell = &c->lines[i].cell;
+    queue = &c->lines[q].cell;
 
     cell->queue = q;
     cell->newer = q;
     cell->older = queue->older;
 
-    c->cells[queue->older].node.newer = i;
+    c->lines[queue->older].cell.newer = i;
     queue->older = i;
 }
 
@@ -756,8 +759,8 @@ ngx_rl_cells_unlink(ngx_rl_cells_t *c, uint32_t i)
 {
     ngx_rl_cell_t  *cell;
 
-    cell = &c->cells[i].node;
+    cell = &c->lines[i].cell;
 
-    c->cells[cell->newer].node.older = cell->older;
-    c->cells[cell->older].node.newer = cell->newer;
+    c->lines[cell->newer].cell.older = cell->older;
+    c->lines[cell->older].cell.newer = cell->newer;
 }

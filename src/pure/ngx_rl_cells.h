@@ -1,15 +1,17 @@
 
 /*
- * What is kept about keys, until room is needed for others: an array of cells
- * of equal size.  Pure: the memory is the caller's, shared by all workers, who
- * call these one at a time; time is an argument, us, by a clock that never
- * steps back.
+ * What this machine keeps about keys, until it needs the room for others: an
+ * array of cells of equal size.  Pure: the memory is the caller's, and shared
+ * by all workers, who call these functions one at a time.  Time is an argument,
+ * us, by a clock that never steps back.
  */
 
 
 #ifndef _NGX_RL_CELLS_H_INCLUDED_
 #define _NGX_RL_CELLS_H_INCLUDED_
 
+
+#include <stddef.h>
 
 #include "pure/ngx_rl_level.h"
 
@@ -20,17 +22,17 @@
 /* keys that are in use at the same time, at most */
 #define NGX_RL_PINNED  32
 
-/* ms: how long a bound is of use is kept as a number of these */
+/* ms: for how long an answer is believed is stored as a number of these */
 #define NGX_RL_LASTS   32
 
 
-/* what may be kept about a key, each under a name of its own */
+/* what may be kept about a key, each in a cell of its own */
 
 typedef enum {
-    NGX_RL_CELL_LEVEL = 1,  /* of this machine's own limit */
-    NGX_RL_CELL_LOG,
-    NGX_RL_CELL_PREVIEW,    /* of what a shard has */
-    NGX_RL_CELL_KNOWN
+    NGX_RL_CELL_LEVEL = 1,  /* a bucket of this machine's own limit */
+    NGX_RL_CELL_LOG,        /* a window of it */
+    NGX_RL_CELL_PREVIEW,    /* what Redis told a preview */
+    NGX_RL_CELL_KNOWN       /* what it said about a bucket or window */
 } ngx_rl_cell_kind_e;
 
 
@@ -38,7 +40,7 @@ typedef enum {
 
 typedef enum {
     NGX_RL_HELD_NOTHING = 0,
-    NGX_RL_HELD_KNOWN,      /* of what a shard has */
+    NGX_RL_HELD_KNOWN,      /* what Redis said */
     NGX_RL_HELD_LITTLE,     /* less than half was taken */
     NGX_RL_HELD_MUCH,
 
@@ -53,7 +55,7 @@ typedef struct {
 } ngx_rl_cell_key_t;
 
 
-/* one key: a line of the processor's cache */
+/* one key */
 
 typedef struct {
     ngx_rl_cell_key_t  key;
@@ -64,14 +66,14 @@ typedef struct {
 
     union {
 
-        /* a limit of this machine: a bucket, or a window's entries */
+        /* a limit of this machine: a bucket, or the entries of a window */
 
         struct {
             ngx_rl_level_t  level;
             uint64_t        until;     /* us: holds nothing then */
             uint32_t        chunks;    /* the first one */
             uint32_t        n;         /* of chunks */
-        } state;
+        } local;
 
         struct {
             uint64_t        until;     /* ms */
@@ -79,35 +81,51 @@ typedef struct {
         } preview;
 
         /*
-         * A shard's bucket held at most these tokens at "last", which is the
-         * beginning of a step where it is refilled in steps, so it is no age.
-         * Of a window that is full, "last" is when the cost fits again, and
-         * "tokens" when its oldest entry leaves.  "held" tokens have been
-         * taken from it in advance.
+         * A bucket in Redis had at most so many tokens at "last".  That is the
+         * beginning of an interval where it is refilled in intervals, so it
+         * does not say how old this is.  "held" more tokens have been taken
+         * from it in advance.
          */
         struct {
-            int64_t         tokens;    /* microtokens */
             uint64_t        last:52;   /* us */
-            uint64_t        lasts:12;  /* of use for so long, in
-                                          portions of 32 ms */
-            uint32_t        learned;   /* ms, cut to 32 bits: when
-                                          the call was sent */
-            uint32_t        held;      /* or the window's rest */
+            uint64_t        lasts:12;  /* as in "known" */
+            uint32_t        learned;
+            uint32_t        held;
+            int64_t         tokens;    /* microtokens */
             uint32_t        gone;      /* of all held so far */
-            uint32_t        wanted;    /* by the next lease; or
-                                          the cost that does not
-                                          fit the window */
-        } bound;
+            uint32_t        wanted;    /* by the next lease */
+        } known_bucket;
+
+        /* a window in Redis is full */
+
+        struct {
+            uint64_t        fits:52;   /* us: when the cost will fit */
+            uint64_t        lasts:12;  /* as in "known" */
+            uint32_t        learned;
+            uint32_t        left;
+            uint64_t        oldest;    /* us: when that entry leaves */
+            uint32_t        cost;      /* that does not fit */
+        } known_window;
+
+        /* what both begin with */
+
+        struct {
+            uint64_t        time:52;
+            uint64_t        lasts:12;  /* is believed for so long, in
+                                          portions of 32 ms */
+            uint32_t        learned;   /* ms, cut to 32 bits: when the
+                                          call was sent */
+        } known;
 
         /* not a key: both ends of a queue, "newer" the oldest one */
 
         struct {
             uint32_t        cells;     /* of all its keys */
             uint32_t        weight;
-            uint32_t        keep;
+            uint32_t        kind;      /* of its keys */
             uint32_t        much;      /* was taken of each */
-            uint32_t        pair;      /* the other one: if that
-                                                      is  much, little */
+            uint32_t        pair;      /* the queue of those of which
+                                          less, or more, was taken */
             uint32_t        before;    /* of all queues */
             uint32_t        after;
         } queue;
@@ -122,25 +140,34 @@ typedef struct {
     uint32_t  next;
     uint32_t  n;
     uint32_t  unused;
-    uint32_t  queue;  /* 0, as in a node */
+    uint32_t  queue;  /* 0, where a key has its queue */
     uint64_t  time[NGX_RL_CHUNK];
 } ngx_rl_chunk_t;
 
 
+/* either of them is a line of the processor's cache */
+
 typedef union {
-    ngx_rl_cell_t   node;
+    ngx_rl_cell_t   cell;
     ngx_rl_chunk_t  chunk;
-} ngx_rl_cell_room_t;
+} ngx_rl_cell_line_t;
 
 
-/* does not compile if a cell is no line of the cache */
-typedef char
-    ngx_rl_cell_size_t[sizeof(ngx_rl_cell_room_t) == 64
-                                   ? 1 : -1];
+/* does not compile if it is not, or if "known" does not fit what begins so */
+
+#define ngx_rl_cell_same(a, b)                                                \
+    (offsetof(ngx_rl_cell_t, u.a) == offsetof(ngx_rl_cell_t, u.b))
+
+typedef char  ngx_rl_cell_check_t
+    [sizeof(ngx_rl_cell_line_t) == 64
+     && ngx_rl_cell_same(known.learned, known_bucket.learned)
+     && ngx_rl_cell_same(known.learned, known_window.learned)
+     && offsetof(ngx_rl_cell_t, queue) == offsetof(ngx_rl_chunk_t, queue)
+     ? 1 : -1];
 
 
 typedef struct {
-    ngx_rl_cell_room_t  *cells;
+    ngx_rl_cell_line_t  *lines;
     uint32_t            *heads;
     uint32_t             mask;   /* of the number of heads */
     uint32_t             n;      /* cells */
@@ -148,7 +175,7 @@ typedef struct {
     uint32_t             fresh;  /* cells never used, from here */
     uint32_t             free;
     uint32_t             used;
-    uint32_t             nodes;  /* keys */
+    uint32_t             keys;
 
     uint32_t             hand;   /* looks for cells that hold
                                     nothing */
@@ -163,9 +190,9 @@ typedef struct {
 } ngx_rl_cells_t;
 
 
-/* so much memory for so many cells, which may include cell 0 */
+/* the memory for so many cells, cell 0 included */
 #define ngx_rl_cells_size(n)                                                  \
-    ((n) * (sizeof(ngx_rl_cell_room_t) + sizeof(uint32_t)))
+    ((n) * (sizeof(ngx_rl_cell_line_t) + sizeof(uint32_t)))
 
 /* makes as many cells of this memory as there can be */
 void ngx_rl_cells_init(ngx_rl_cells_t *c, void *memory, size_t size);
@@ -176,7 +203,7 @@ void ngx_rl_cells_reset(ngx_rl_cells_t *c);
 /* keys that were in use are no more: they may be evicted */
 void ngx_rl_cells_release(ngx_rl_cells_t *c);
 
-/* NULL: nothing is known; a node is valid until all are released */
+/* NULL: nothing is known; a cell is valid until all are released */
 ngx_rl_cell_t *ngx_rl_cells_find(
     ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key);
 
@@ -186,7 +213,7 @@ ngx_rl_cell_t *ngx_rl_cells_find(
  */
 ngx_rl_cell_t *ngx_rl_cells_make(
     ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key,
-    uint64_t limit, ngx_rl_cell_kind_e keep, uint64_t now);
+    uint64_t limit, ngx_rl_cell_kind_e kind, uint64_t now);
 
 /*
  * Something was taken, at least half of all there is if it is "much"; "until"
@@ -201,15 +228,15 @@ void ngx_rl_cells_load(ngx_rl_cells_t *c,
 void ngx_rl_cells_save(ngx_rl_cells_t *c,
     ngx_rl_cell_t *cell, ngx_rl_log_t *log, uint64_t now);
 
-/* ms since it was learned: a bound is of no use then */
+/* what Redis said is believed until so many ms after it was learned */
 #define ngx_rl_known_lasts(cell)                                              \
-    ((uint32_t) (cell)->u.bound.lasts * NGX_RL_LASTS)
+    ((uint32_t) (cell)->u.known.lasts * NGX_RL_LASTS)
 
-/* a bound was learned at a time, and is of use until another one, ms */
+/* it was learned at a time, and is believed until another one, ms */
 void ngx_rl_known_learned(ngx_rl_cell_t *cell,
     uint64_t learned, uint64_t until);
 
-/* ms since then; 0 for a time a little before it, us */
+/* ms since it was learned; 0 for a time, us, a little before that */
 uint32_t ngx_rl_known_age(const ngx_rl_cell_t *cell, uint64_t now);
 
 const char *ngx_rl_held_name(ngx_rl_held_e held);

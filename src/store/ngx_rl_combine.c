@@ -25,6 +25,7 @@
 
 
 #include "store/ngx_rl_combine.h"
+#include "core/ngx_rl_clock.h"
 #include "core/ngx_rl_core.h"
 #include "store/ngx_rl_lease.h"
 #include "store/ngx_rl_refund.h"

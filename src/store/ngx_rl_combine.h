@@ -12,7 +12,7 @@
 #include <ngx_core.h>
 
 #include "pure/ngx_rl_claim.h"
-#include "memory/ngx_rl_local.h"
+#include "memory/ngx_rl_known.h"
 #include "store/ngx_rl_command.h"
 
 

@@ -12,7 +12,7 @@
 #include <ngx_core.h>
 
 #include "topology/ngx_rl_server.h"
-#include "memory/ngx_rl_local.h"
+#include "memory/ngx_rl_known.h"
 #include "pure/ngx_rl_claim.h"
 
 

@@ -16,12 +16,12 @@
 
 #define LEVEL    NGX_RL_CELL_LEVEL
 #define LOG      NGX_RL_CELL_LOG
-#define BOUND    NGX_RL_CELL_KNOWN
+#define KNOWN    NGX_RL_CELL_KNOWN
 #define PREVIEW  NGX_RL_CELL_PREVIEW
 
 
 typedef ngx_rl_cells_t     cells_t;
-typedef ngx_rl_cell_t      node_t;
+typedef ngx_rl_cell_t      cell_t;
 typedef ngx_rl_cell_key_t  cell_key_t;
 
 
@@ -77,8 +77,8 @@ known(cells_t *c, uint64_t limit, uint64_t number)
 
     key = key_of(limit, number);
 
-    for (i = c->heads[key.hash[0] & c->mask]; i; i = c->cells[i].node.next) {
-        if (memcmp(&c->cells[i].node.key, &key, sizeof(key)) == 0) {
+    for (i = c->heads[key.hash[0] & c->mask]; i; i = c->lines[i].cell.next) {
+        if (memcmp(&c->lines[i].cell.key, &key, sizeof(key)) == 0) {
             return 1;
         }
     }
@@ -102,67 +102,67 @@ count(cells_t *c, uint64_t limit, uint64_t from, uint64_t to)
 
 /* a request of this key, alone */
 
-static node_t *
+static cell_t *
 take(cells_t *c, uint64_t limit, uint64_t number, int much, uint64_t until,
     uint64_t now)
 {
-    node_t     *node;
+    cell_t     *cell;
     cell_key_t  key;
 
     key = key_of(limit, number);
 
-    node = ngx_rl_cells_make(c, &key, limit, LEVEL, now);
+    cell = ngx_rl_cells_make(c, &key, limit, LEVEL, now);
 
-    if (node) {
-        ngx_rl_cells_taken(c, node, much, until);
+    if (cell) {
+        ngx_rl_cells_taken(c, cell, much, until);
     }
 
     ngx_rl_cells_release(c);
 
-    return node;
+    return cell;
 }
 
 
-static node_t *
+static cell_t *
 learn(cells_t *c, uint64_t limit, uint64_t number, uint32_t held,
     uint64_t until, uint64_t now)
 {
-    node_t     *node;
+    cell_t     *cell;
     cell_key_t  key;
 
     key = key_of(limit, number);
 
-    node = ngx_rl_cells_make(c, &key, limit, BOUND, now);
+    cell = ngx_rl_cells_make(c, &key, limit, KNOWN, now);
 
-    if (node) {
-        node->u.bound.held = held;
-        ngx_rl_known_learned(node, now / 1000, until / 1000);
+    if (cell) {
+        cell->u.known_bucket.held = held;
+        ngx_rl_known_learned(cell, now / 1000, until / 1000);
     }
 
     ngx_rl_cells_release(c);
 
-    return node;
+    return cell;
 }
 
 
-static node_t *
+static cell_t *
 preview(cells_t *c, uint64_t limit, uint64_t number, uint64_t until,
     uint64_t now)
 {
-    node_t     *node;
+    cell_t     *cell;
     cell_key_t  key;
 
     key = key_of(limit, number);
 
-    node = ngx_rl_cells_make(c, &key, limit, PREVIEW, now);
+    cell = ngx_rl_cells_make(c, &key, limit, PREVIEW, now);
 
-    if (node) {
-        node->u.preview.until = until / 1000;
+    if (cell) {
+        cell->u.preview.until = until / 1000;
     }
 
     ngx_rl_cells_release(c);
 
-    return node;
+    return cell;
 }
 
 
@@ -172,16 +172,16 @@ static uint32_t
 window(cells_t *c, uint64_t limit, uint64_t number, uint32_t entries, int much,
     uint64_t now)
 {
-    node_t       *node;
+    cell_t       *cell;
     uint32_t      i;
     cell_key_t    key;
     ngx_rl_log_t  log;
 
     key = key_of(limit, number);
 
-    node = ngx_rl_cells_make(c, &key, limit, LOG, now);
+    cell = ngx_rl_cells_make(c, &key, limit, LOG, now);
 
-    if (node == NULL) {
+    if (cell == NULL) {
         return 0;
     }
 
@@ -192,11 +192,11 @@ window(cells_t *c, uint64_t limit, uint64_t number, uint32_t entries, int much,
         log.entries[i].cost = number + i;
     }
 
-    ngx_rl_cells_save(c, node, &log, now);
-    ngx_rl_cells_taken(c, node, much, now + 3600 * SEC);
+    ngx_rl_cells_save(c, cell, &log, now);
+    ngx_rl_cells_taken(c, cell, much, now + 3600 * SEC);
 
     memset(&log, 0, sizeof(log));
-    ngx_rl_cells_load(c, node, &log);
+    ngx_rl_cells_load(c, cell, &log);
 
     for (i = 0; i < log.n; i++) {
         if (log.entries[i].time != now + i || log.entries[i].cost != number + i)
@@ -216,45 +216,45 @@ window(cells_t *c, uint64_t limit, uint64_t number, uint32_t entries, int much,
 static const char *
 broken(cells_t *c)
 {
-    uint32_t  i, k, q, n, nodes, all, queues, chained;
+    uint32_t  i, k, q, n, keys, all, queues, chained;
 
-    nodes = 0;
+    keys = 0;
     queues = 0;
     all = 1;
 
-    for (q = c->cells[0].node.u.queue.after;
+    for (q = c->lines[0].cell.u.queue.after;
          q;
-         q = c->cells[q].node.u.queue.after)
+         q = c->lines[q].cell.u.queue.after)
     {
-        if (c->cells[q].node.queue) {
+        if (c->lines[q].cell.queue) {
             return "a queue is not marked as one";
         }
 
-        if (c->cells[c->cells[q].node.u.queue.pair].node.u.queue.pair != q) {
+        if (c->lines[c->lines[q].cell.u.queue.pair].cell.u.queue.pair != q) {
             return "a pair is none";
         }
 
         n = 0;
 
-        for (i = c->cells[q].node.newer; i != q; i = c->cells[i].node.newer) {
+        for (i = c->lines[q].cell.newer; i != q; i = c->lines[i].cell.newer) {
 
-            if (c->cells[i].node.queue != q) {
+            if (c->lines[i].cell.queue != q) {
                 return "a key is in another queue than its own";
             }
 
-            if (c->cells[c->cells[i].node.newer].node.older != i) {
+            if (c->lines[c->lines[i].cell.newer].cell.older != i) {
                 return "a queue is not linked both ways";
             }
 
             n++;
-            nodes++;
+            keys++;
 
-            if (c->cells[q].node.u.queue.keep == LOG) {
-                for (k = c->cells[i].node.u.state.chunks;
+            if (c->lines[q].cell.u.queue.kind == LOG) {
+                for (k = c->lines[i].cell.u.local.chunks;
                      k;
-                     k = c->cells[k].chunk.next)
+                     k = c->lines[k].chunk.next)
                 {
-                    if (c->cells[k].chunk.queue) {
+                    if (c->lines[k].chunk.queue) {
                         return "a chunk looks like a key";
                     }
 
@@ -263,12 +263,12 @@ broken(cells_t *c)
             }
         }
 
-        if (n != c->cells[q].node.u.queue.cells) {
+        if (n != c->lines[q].cell.u.queue.cells) {
             return "a queue has miscounted";
         }
 
         if (n == 0
-            && c->cells[c->cells[q].node.u.queue.pair].node.u.queue.cells == 0)
+            && c->lines[c->lines[q].cell.u.queue.pair].cell.u.queue.cells == 0)
         {
             return "a queue without keys is left";
         }
@@ -280,8 +280,8 @@ broken(cells_t *c)
     chained = 0;
 
     for (k = 0; k <= c->mask; k++) {
-        for (i = c->heads[k]; i; i = c->cells[i].node.next) {
-            if ((c->cells[i].node.key.hash[0] & c->mask) != k) {
+        for (i = c->heads[k]; i; i = c->lines[i].cell.next) {
+            if ((c->lines[i].cell.key.hash[0] & c->mask) != k) {
                 return "a key is in a wrong chain";
             }
 
@@ -289,11 +289,11 @@ broken(cells_t *c)
         }
     }
 
-    if (chained != nodes + queues / 2) {
+    if (chained != keys + queues / 2) {
         return "not each key is in a chain";
     }
 
-    if (nodes != c->nodes) {
+    if (keys != c->keys) {
         return "the number of keys is wrong";
     }
 
@@ -301,8 +301,8 @@ broken(cells_t *c)
         return "the number of used cells is wrong";
     }
 
-    for (i = c->free; i; i = c->cells[i].node.next) {
-        if (c->cells[i].node.queue) {
+    for (i = c->free; i; i = c->lines[i].cell.next) {
+        if (c->lines[i].cell.queue) {
             return "a free cell looks like a key";
         }
 
@@ -316,34 +316,34 @@ broken(cells_t *c)
 static void
 test_kept(void)
 {
-    node_t     *node;
+    cell_t     *cell;
     cells_t    *c;
     cell_key_t  key;
 
     c = new_cells(CELLS);
 
-    is_number(sizeof(ngx_rl_cell_room_t), 64, "a cell is a line of the cache");
+    is_number(sizeof(ngx_rl_cell_line_t), 64, "a cell is a line of the cache");
 
     key = key_of(1, 1);
 
     ok(ngx_rl_cells_find(c, &key) == NULL, "nothing is known");
     is_number(c->used, 1, "and nothing is made by looking");
 
-    node = take(c, 1, 1, 0, SEC, 1);
+    cell = take(c, 1, 1, 0, SEC, 1);
 
-    ok(ngx_rl_cells_find(c, &key) == node, "a key is found again");
-    is_number(node->u.state.until, SEC, "with what was kept");
+    ok(ngx_rl_cells_find(c, &key) == cell, "a key is found again");
+    is_number(cell->u.local.until, SEC, "with what was kept");
 
-    is_number(c->nodes, 1, "it is the only one");
+    is_number(c->keys, 1, "it is the only one");
     is_number(c->used, 4, "with two queues and the cell that is none");
 
     take(c, 1, 1, 1, 2 * SEC, 1);
-    is_number(c->cells[node->queue].node.u.queue.much, 1,
+    is_number(c->lines[cell->queue].cell.u.queue.much, 1,
               "much was taken of it now");
     is_text(broken(c), NULL, "all is well");
 
     take(c, 1, 1, 0, 2 * SEC, 1);
-    is_number(c->cells[node->queue].node.u.queue.much, 0, "and now little");
+    is_number(c->lines[cell->queue].cell.u.queue.much, 0, "and now little");
     is_text(broken(c), NULL, "all is still well");
 
     ngx_rl_cells_reset(c);
@@ -372,7 +372,7 @@ test_order(void)
 
     ok(known(c, 1, 0), "the key that was used again stays");
     ok(!known(c, 1, 1), "the one that was not used for the longest goes");
-    is_number(c->nodes, CELLS - 3, "one for one");
+    is_number(c->keys, CELLS - 3, "one for one");
     is_number(c->evictions[NGX_RL_HELD_LITTLE], 1, "which is counted");
     is_text(broken(c), NULL, "all is well");
 }
@@ -445,44 +445,46 @@ test_nothing_first(void)
 }
 
 
-/* how old a bound is, and how long it is of use, apart from its tokens */
+/* the age of an answer, and for how long it is believed */
 
 static void
-test_bounds(void)
+test_age(void)
 {
-    node_t    node;
+    cell_t    cell;
     uint64_t  ms, day;
 
-    memset(&node, 0, sizeof(node));
+    memset(&cell, 0, sizeof(cell));
 
     day = 86400000;
     ms = 60 * day;
 
-    node.u.bound.last = (ms - day) * 1000;
-    ngx_rl_known_learned(&node, ms, ms + 1000);
+    cell.u.known_bucket.last = (ms - day) * 1000;
+    ngx_rl_known_learned(&cell, ms, ms + 1000);
 
-    is_number(ngx_rl_known_age(&node, ms * 1000), 0,
-              "new when it is learned, whenever its step began");
-    is_number(ngx_rl_known_age(&node, ms * 1000 + 2999), 2,
+    is_number(ngx_rl_known_age(&cell, ms * 1000), 0,
+              "new when it is learned, whenever its interval began");
+    is_number(ngx_rl_known_age(&cell, ms * 1000 + 2999), 2,
               "then its age is in milliseconds");
-    is_number(ngx_rl_known_age(&node, (ms - 70000) * 1000), 0,
+    is_number(ngx_rl_known_age(&cell, (ms - 70000) * 1000), 0,
               "a call that was sent before finds it new");
-    is_number(ngx_rl_known_age(&node, (ms + 40 * day) * 1000),
+    is_number(ngx_rl_known_age(&cell, (ms + 40 * day) * 1000),
               40 * day, "after 40 days it is old");
-    is_number(node.u.bound.last, (ms - day) * 1000, "the step is kept");
+    is_number(cell.u.known_bucket.last, (ms - day) * 1000,
+              "the interval is kept");
 
-    is_number(ngx_rl_known_lasts(&node), 1024,
+    is_number(ngx_rl_known_lasts(&cell), 1024,
               "of use for as long, or up to 32 ms longer");
 
-    ngx_rl_known_learned(&node, ms, ms + 120000);
-    is_number(ngx_rl_known_lasts(&node), 120000, "two minutes");
+    ngx_rl_known_learned(&cell, ms, ms + 120000);
+    is_number(ngx_rl_known_lasts(&cell), 120000, "two minutes");
 
-    ngx_rl_known_learned(&node, ms, ms + day);
-    is_number(ngx_rl_known_lasts(&node), 131040, "at most so");
+    ngx_rl_known_learned(&cell, ms, ms + day);
+    is_number(ngx_rl_known_lasts(&cell), 131040, "at most so");
 
-    ngx_rl_known_learned(&node, ms, ms - 1);
-    is_number(ngx_rl_known_lasts(&node), 0, "or not at all");
-    is_number(node.u.bound.last, (ms - day) * 1000, "the step is kept");
+    ngx_rl_known_learned(&cell, ms, ms - 1);
+    is_number(ngx_rl_known_lasts(&cell), 0, "or not at all");
+    is_number(cell.u.known_bucket.last, (ms - day) * 1000,
+              "the interval is kept");
 }
 
 
@@ -607,7 +609,7 @@ test_known(void)
 static void
 test_in_use(void)
 {
-    node_t     *node;
+    cell_t     *cell;
     cells_t    *c;
     uint32_t    i, n;
     cell_key_t  key;
@@ -622,8 +624,8 @@ test_in_use(void)
 
     for (i = 0, n = 0; i < 16; i++) {
         key = key_of(i, i);
-        node = ngx_rl_cells_make(c, &key, i, LOG, 3);
-        n += (node != NULL);
+        cell = ngx_rl_cells_make(c, &key, i, LOG, 3);
+        n += (cell != NULL);
     }
 
     is_number(n, 16, "16 windows of as many limits");
@@ -632,17 +634,17 @@ test_in_use(void)
         ngx_rl_log_t  log;
 
         key = key_of(i, i);
-        node = ngx_rl_cells_find(c, &key);
+        cell = ngx_rl_cells_find(c, &key);
 
         log.n = NGX_RL_ENTRIES;
         memset(log.entries, 0, sizeof(log.entries));
 
-        ngx_rl_cells_save(c, node, &log, 3);
+        ngx_rl_cells_save(c, cell, &log, 3);
         n += (log.n == NGX_RL_ENTRIES);
     }
 
     is_number(n, 32, "all with all of their entries");
-    is_number(c->nodes, 16, "nobody else has room then");
+    is_number(c->keys, 16, "nobody else has room then");
     is_text(broken(c), NULL, "all is well");
 
     key = key_of(101, 1);
@@ -778,7 +780,7 @@ main(void)
     test_kept();
     test_order();
     test_nothing_first();
-    test_bounds();
+    test_age();
     test_other_limits();
     test_same_limit();
     test_known();
