@@ -4,6 +4,9 @@
 #include "pure/ngx_rl_bucket.h"
 
 
+#define NGX_RL_HOUR  3600000        /* ms */
+
+
 size_t
 ngx_rl_bucket_states(const ngx_rl_bucket_t *bucket)
 {
@@ -80,6 +83,13 @@ ngx_rl_bucket_ttl(const ngx_rl_bucket_t *bucket)
     }
 
     return us / 1000 + 1000;
+}
+
+
+int
+ngx_rl_bucket_slow(const ngx_rl_bucket_t *bucket)
+{
+    return ngx_rl_bucket_ttl(bucket) > NGX_RL_HOUR;
 }
 
 

@@ -81,6 +81,9 @@ uint64_t ngx_rl_bucket_wait(const ngx_rl_bucket_t *bucket,
 /* of its key in Redis, ms */
 uint64_t ngx_rl_bucket_ttl(const ngx_rl_bucket_t *bucket);
 
+/* whether a leap of one clock brings so much that a second one has to agree */
+int ngx_rl_bucket_slow(const ngx_rl_bucket_t *bucket);
+
 /* the part of a limit that one machine grants: at least one token */
 void ngx_rl_bucket_share(ngx_rl_bucket_t *bucket, const ngx_rl_share_t *share);
 

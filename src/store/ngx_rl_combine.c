@@ -61,7 +61,6 @@ struct ngx_rl_combined_call_s {
 
     ngx_rl_entry_t      entry;
     ngx_rl_claim_t      claim;
-    u_char              id[NGX_RL_CALL_ID];
     u_char             *key;      /* the claim's, malloc()ed */
     size_t              size;
 
@@ -655,7 +654,6 @@ ngx_rl_combined_create(ngx_rl_combiner_t *combiner, ngx_rl_claim_t *claim)
         combined->entry.handler = ngx_rl_combined_over;
         combined->entry.call.claims[0] = &combined->claim;
         combined->entry.call.n = 1;
-        combined->entry.call.id = (char *) combined->id;
 
         ngx_queue_init(&combined->waiters);
         ngx_queue_insert_head(&ngx_rl_combined_calls_free, &combined->queue);

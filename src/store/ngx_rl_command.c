@@ -46,7 +46,7 @@ static ngx_rl_command_t *ngx_rl_calls_next(ngx_rl_server_t *server);
 static ngx_rl_calls_t *ngx_rl_calls_create(void);
 static void ngx_rl_calls_overload(ngx_rl_server_t *server);
 static void ngx_rl_calls_stamp(ngx_rl_calls_t *calls);
-static long long ngx_rl_calls_format(ngx_rl_command_t *command, char **bytes);
+static void ngx_rl_calls_format(ngx_rl_command_t *command, ngx_rl_resp_t *resp);
 static void ngx_rl_calls_compact(ngx_rl_calls_t *calls);
 static ngx_rl_failure_e ngx_rl_calls_reply(ngx_rl_command_t *command,
     ngx_rl_reply_t *reply);
@@ -67,12 +67,15 @@ static const ngx_rl_command_kind_t  ngx_rl_calls_kind = {
 };
 
 
-static ngx_pool_t   *ngx_rl_command_pool;
-static ngx_queue_t   ngx_rl_calls_unused;
+static ngx_pool_t     *ngx_rl_command_pool;
+static ngx_queue_t     ngx_rl_calls_unused;
+
+/* a command is written here, and copied by the connection */
+static ngx_rl_resp_t   ngx_rl_command_resp;
 
 /* ids of calls: those of other processes begin with something else */
-static uint64_t      ngx_rl_command_process;
-static uint64_t      ngx_rl_command_ids;
+static uint64_t        ngx_rl_command_process;
+static uint64_t        ngx_rl_command_ids;
 
 
 void
@@ -86,6 +89,13 @@ ngx_rl_command_init(ngx_cycle_t *cycle)
         ^ ((uint64_t) ngx_random() << 20)
         ^ ngx_murmur_hash2(cycle->hostname.data, cycle->hostname.len)
         ^ ((uint64_t) ngx_pid << 32);
+}
+
+
+void
+ngx_rl_command_exit(void)
+{
+    ngx_rl_resp_close(&ngx_rl_command_resp);
 }
 
 
@@ -120,13 +130,15 @@ static ngx_rl_failure_e
 ngx_rl_command_send(ngx_rl_command_t *command)
 {
     char             *bytes;
-    long long         len;
+    ssize_t           len;
     ngx_str_t         text;
     ngx_rl_failure_e  failure;
 
     command->sent = ngx_rl_clock_us();
 
-    len = command->kind->format(command, &bytes);
+    command->kind->format(command, &ngx_rl_command_resp);
+
+    len = ngx_rl_resp_end(&ngx_rl_command_resp, &bytes);
 
     if (len < 0) {
         return NGX_RL_OVERLOAD;
@@ -146,8 +158,6 @@ ngx_rl_command_send(ngx_rl_command_t *command)
     if (failure == NGX_RL_OK && command->kind->background) {
         ngx_rl_pending_background(command->pending);
     }
-
-    ngx_rl_resp_free(bytes);
 
     return failure;
 }
@@ -255,7 +265,7 @@ ngx_rl_entry_cancel(ngx_rl_entry_t *entry)
     calls = (ngx_rl_calls_t *) entry->command;
 
     calls->entries[entry->place] = NULL;
-    calls->eval.scripts[entry->place] = NULL;
+    calls->eval.calls[entry->place] = NULL;
     calls->live--;
 
     if (calls->live == 0 && calls->command.pending) {
@@ -282,7 +292,7 @@ ngx_rl_entry_move(ngx_rl_entry_t *entry, ngx_rl_entry_t *copy)
     calls = (ngx_rl_calls_t *) entry->command;
 
     calls->entries[entry->place] = copy;
-    calls->eval.scripts[entry->place] = &copy->call;
+    calls->eval.calls[entry->place] = &copy->call;
 }
 
 
@@ -431,14 +441,14 @@ ngx_rl_calls_stamp(ngx_rl_calls_t *calls)
     now = ngx_rl_clock_wall_us();
     len = 0;
 
-    if (!ngx_rl_call_short(calls->eval.scripts[0])) {
+    if (!ngx_rl_call_short(calls->eval.calls[0])) {
         len = ngx_sprintf(id, "%xL-%xL", ngx_rl_command_process,
                           ngx_rl_command_ids++)
               - id;
     }
 
     for (i = 0; i < calls->eval.n; i++) {
-        call = calls->eval.scripts[i];
+        call = calls->eval.calls[i];
 
         call->now = now;
         call->id_len = len;
@@ -453,8 +463,8 @@ ngx_rl_calls_stamp(ngx_rl_calls_t *calls)
  * server, which has not been asked yet, gets some all the same.
  */
 
-static long long
-ngx_rl_calls_format(ngx_rl_command_t *command, char **bytes)
+static void
+ngx_rl_calls_format(ngx_rl_command_t *command, ngx_rl_resp_t *resp)
 {
     ngx_uint_t       i;
     ngx_msec_t       spent;
@@ -483,7 +493,7 @@ ngx_rl_calls_format(ngx_rl_command_t *command, char **bytes)
         command->timeout = ngx_min(command->timeout, entry->timeout - spent);
     }
 
-    return ngx_rl_eval_format(bytes, &calls->eval, command->with_text);
+    ngx_rl_eval_format(&calls->eval, resp, command->with_text);
 }
 
 

@@ -13,11 +13,7 @@
 #include <ngx_core.h>
 
 #include "topology/ngx_rl_server.h"
-#include "script/ngx_rl_script.h"
-
-
-/* bytes that the id of a call may have */
-#define NGX_RL_CALL_ID  (2 * NGX_INT64_LEN)
+#include "script/ngx_rl_eval.h"
 
 
 typedef struct ngx_rl_entry_s    ngx_rl_entry_t;
@@ -62,7 +58,7 @@ typedef struct {
                       (*next)(ngx_rl_server_t *server);
 
     /* as ngx_rl_eval_format(); a timeout of 0: it is too late to send it */
-    long long         (*format)(ngx_rl_command_t *command, char **bytes);
+    void              (*format)(ngx_rl_command_t *command, ngx_rl_resp_t *resp);
 
     ngx_rl_failure_e  (*reply)(ngx_rl_command_t *command,
                                ngx_rl_reply_t   *reply);
@@ -92,6 +88,7 @@ struct ngx_rl_command_s {
 
 
 void ngx_rl_command_init(ngx_cycle_t *cycle);
+void ngx_rl_command_exit(void);
 
 /* sends what waits for a server, as far as its kind lets it */
 void ngx_rl_command_flush(ngx_rl_server_t *server,

@@ -54,7 +54,8 @@ typedef struct {
 
 static void ngx_rl_refund_flush(ngx_event_t *ev);
 static ngx_rl_command_t *ngx_rl_refunds_next(ngx_rl_server_t *server);
-static long long ngx_rl_refunds_format(ngx_rl_command_t *command, char **bytes);
+static void ngx_rl_refunds_format(ngx_rl_command_t *command,
+    ngx_rl_resp_t *resp);
 static ngx_rl_failure_e ngx_rl_refunds_reply(ngx_rl_command_t *command,
     ngx_rl_reply_t *reply);
 static void ngx_rl_refunds_unsent(ngx_rl_command_t *command,
@@ -261,12 +262,12 @@ ngx_rl_refunds_next(ngx_rl_server_t *server)
 }
 
 
-static long long
-ngx_rl_refunds_format(ngx_rl_command_t *command, char **bytes)
+static void
+ngx_rl_refunds_format(ngx_rl_command_t *command, ngx_rl_resp_t *resp)
 {
     ngx_uint_t             n;
     ngx_queue_t           *q;
-    ngx_rl_refund_t        list[NGX_RL_REFUNDS];
+    ngx_rl_refund_t       *list[NGX_RL_REFUNDS];
     ngx_rl_refunds_t      *refunds;
     ngx_rl_kept_refund_t  *kept;
 
@@ -279,10 +280,10 @@ ngx_rl_refunds_format(ngx_rl_command_t *command, char **bytes)
     {
         kept = ngx_queue_data(q, ngx_rl_kept_refund_t, queue);
 
-        list[n++] = kept->refund;
+        list[n++] = &kept->refund;
     }
 
-    return ngx_rl_eval_refund(bytes, list, n, command->with_text);
+    ngx_rl_eval_refund(list, n, resp, command->with_text);
 }
 
 

@@ -12,7 +12,7 @@
 #include <ngx_core.h>
 
 #include "topology/ngx_rl_server.h"
-#include "script/ngx_rl_script.h"
+#include "script/ngx_rl_eval.h"
 
 
 void ngx_rl_refund_init(void);

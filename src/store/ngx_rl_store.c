@@ -55,4 +55,5 @@ ngx_rl_store_exit(void)
     ngx_rl_combine_exit();
     ngx_rl_route_exit();
     ngx_rl_take_exit();
+    ngx_rl_command_exit();
 }

@@ -165,10 +165,6 @@ ngx_rl_take_send(ngx_rl_take_t *take)
     take->waiter.combiner = NULL;
 
     for (i = 0; i < take->calls.nelts; i++) {
-
-        /* elements don't move any more: the id may be pointed to */
-
-        call[i].entry.call.id = (char *) call[i].id;
         call[i].entry.call.part = (take->calls.nelts > 1);
         call[i].entry.handler = ngx_rl_take_over;
         call[i].entry.start = take->start;
@@ -349,7 +345,6 @@ ngx_rl_take_detach(ngx_rl_take_t *take)
         copy[i] = call[i];
         copy[i].take = &detached->take;
         asked = &copy[i].entry.call;
-        asked->id = (char *) copy[i].id;
 
         for (j = 0; j < asked->n; j++) {
 

@@ -64,7 +64,6 @@ struct ngx_rl_take_call_s {
                                    the slot in a cluster */
     ngx_rl_failure_e  failure;  /* OK: decisions are valid */
     ngx_rl_entry_t    entry;
-    u_char            id[NGX_RL_CALL_ID];
     unsigned          under_way:1;
 };
 

@@ -34,7 +34,7 @@
 #include "redis/ngx_rl_address.h"
 #include "pure/ngx_rl_hash.h"
 #include "topology/ngx_rl_resolve.h"
-#include "script/ngx_rl_script.h"
+#include "script/ngx_rl_scripts.h"
 #include "pure/ngx_rl_slots.h"
 
 

@@ -3,7 +3,8 @@
 #include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_address.h"
 #include "pure/ngx_rl_hash.h"
-#include "script/ngx_rl_script.h"
+#include "pure/ngx_rl_resp.h"
+#include "script/ngx_rl_scripts.h"
 
 
 static ngx_uint_t ngx_rl_server_conf_same(

@@ -26,10 +26,23 @@ bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
     bucket.capacity = capacity;
     bucket.cost = cost;
     bucket.step = 0;
+    bucket.varies = 0;
 
     if (ngx_rl_rate_parse(rate, strlen(rate), &bucket.rate)) {
         ok(0, "%s is a rate", rate);
     }
+
+    return bucket;
+}
+
+
+static inline ngx_rl_bucket_t
+gcra_of(uint64_t capacity, const char *rate, uint64_t cost)
+{
+    ngx_rl_bucket_t  bucket;
+
+    bucket = bucket_of(capacity, rate, cost);
+    bucket.algorithm = NGX_RL_GCRA;
 
     return bucket;
 }
@@ -48,6 +61,7 @@ window_of(uint64_t limit, uint64_t length, uint64_t cost)
     window.capacity = limit;
     window.cost = cost;
     window.window = length;
+    window.step = 0;
 
     return window;
 }

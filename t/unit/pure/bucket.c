@@ -135,26 +135,106 @@ test_wait(void)
 static void
 test_ttl(void)
 {
+    char             text[64];
+    unsigned         i, wrong;
+    uint64_t         seed, us, ttl;
     ngx_rl_bucket_t  bucket;
 
-    bucket = bucket_of(100, "5r/s", 1);
-    is_number(ngx_rl_bucket_ttl(&bucket), 21000, "until full, and a second");
+    static const char  units[] = "smhd";
 
-    bucket.step = 7 * SECOND;
-    is_number(ngx_rl_bucket_ttl(&bucket), 28000, "and a step");
+    bucket = bucket_of(1, "1r/d", 1);
+    is_number(ngx_rl_bucket_ttl(&bucket), 86401000,
+              "once a day: a day and a second");
 
-    bucket = bucket_of(100, "0r/s", 1);
-    is_number(ngx_rl_bucket_ttl(&bucket), NGX_RL_TTL_NEVER,
-              "never full: a year");
+    bucket = bucket_of(100000, "100000r/s", 1);
+    is_number(ngx_rl_bucket_ttl(&bucket), 2000, "100000 a second: two seconds");
+
+    bucket = bucket_of(1, "1000r/s", 1);
+    is_number(ngx_rl_bucket_ttl(&bucket), 1001, "never less than a second");
+
+    bucket = bucket_of(10, "0r/s", 1);
+    is_number(ngx_rl_bucket_ttl(&bucket), 31536000000ULL,
+              "a rate of zero: a year");
 
     bucket = bucket_of(1000000000, "0.000001r/d", 1);
     is_number(ngx_rl_bucket_ttl(&bucket), NGX_RL_TTL_MAX,
-              "nothing is kept for longer than a century");
+              "a rate that is nearly zero: as long as there is");
 
-    bucket = window_of(100, 60 * SECOND, 1);
-    bucket.step = 0;
+    /* 36525 days are the limit: at it, and half a second below it */
+
+    bucket = bucket_of(36525, "1r/d", 1);
+    is_number(ngx_rl_bucket_ttl(&bucket), NGX_RL_TTL_MAX,
+              "a hundred years, not a second more");
+
+    bucket.rate.num = 2;
+    bucket.rate.den = 6311519999;
+    bucket.capacity = 1;
+    is_number(ngx_rl_bucket_ttl(&bucket), NGX_RL_TTL_MAX,
+              "rounding does not pass the limit");
+
+    bucket = bucket_of(10, "1r/s", 1);
+    bucket.step = 60 * SECOND;
+    is_number(ngx_rl_bucket_ttl(&bucket), 71000, "a step longer");
+
+    bucket = bucket_of(10, "0r/s", 1);
+    bucket.step = 60 * SECOND;
+    is_number(ngx_rl_bucket_ttl(&bucket), 31536000000ULL,
+              "a step of nothing: a year");
+
+    bucket = window_of(10, 60 * SECOND, 1);
     is_number(ngx_rl_bucket_ttl(&bucket), 61000,
-              "a window: its length, and a second");
+              "a window: its length and a second");
+
+    bucket = window_of(10, 1000, 1);
+    is_number(ngx_rl_bucket_ttl(&bucket), 1001, "the shortest window");
+
+    bucket = window_of(10, 31536000 * SECOND, 1);
+    is_number(ngx_rl_bucket_ttl(&bucket), 31536001000ULL, "the longest window");
+
+    seed = 11;
+    wrong = 0;
+
+    for (i = 0; i < 100000; i++) {
+        snprintf(text, sizeof(text), "%u.%06ur/%c",
+                 (unsigned) (tap_random(&seed) % 1000000000)
+                 >> tap_random(&seed) % 30,
+                 (unsigned) (tap_random(&seed) % 1000000),
+                 units[tap_random(&seed) % 4]);
+
+        bucket = bucket_of((tap_random(&seed) % 1000000000
+                            >> tap_random(&seed) % 30) + 1, text, 1);
+
+        us = ngx_rl_rate_wait(&bucket.rate, bucket.capacity * 1000000);
+        ttl = ngx_rl_bucket_ttl(&bucket);
+
+        wrong += ttl < 1000 || ttl > NGX_RL_TTL_MAX
+                 || (ttl != NGX_RL_TTL_MAX
+                     && (ttl * 1000 < us || ttl > us / 1000 + 1000));
+    }
+
+    is_number(wrong, 0, "100000 random limits: never shorter than the time to "
+              "refill, a second longer at most");
+
+    wrong = 0;
+
+    for (i = 0; i < 20000; i++) {
+        snprintf(text, sizeof(text), "%ur/%c",
+                 (unsigned) (tap_random(&seed) % 1000 + 1),
+                 units[tap_random(&seed) % 4]);
+
+        bucket = bucket_of(tap_random(&seed) % 1000 + 1, text, 1);
+        bucket.step = tap_random(&seed) % (86400 * SECOND) + 1;
+
+        us = ngx_rl_rate_wait(&bucket.rate, bucket.capacity * SECOND);
+        us = (us + bucket.step - 1) / bucket.step * bucket.step;
+        ttl = ngx_rl_bucket_ttl(&bucket);
+
+        wrong += ttl * 1000 < us
+                 || ttl * 1000 > us + bucket.step + 1000000;
+    }
+
+    is_number(wrong, 0, "20000 with steps: never shorter than the steps that "
+              "refill all of it");
 }
 
 
@@ -231,6 +311,22 @@ test_share(void)
 }
 
 
+static void
+test_slow(void)
+{
+    ngx_rl_bucket_t  bucket;
+
+    bucket = bucket_of(3599, "1r/s", 1);
+    ok(!ngx_rl_bucket_slow(&bucket), "full within an hour is not slow");
+
+    bucket = bucket_of(3600, "1r/s", 1);
+    ok(ngx_rl_bucket_slow(&bucket), "more than an hour is");
+
+    bucket = bucket_of(1, "0r/s", 1);
+    ok(ngx_rl_bucket_slow(&bucket), "and so is never");
+}
+
+
 int
 main(void)
 {
@@ -239,6 +335,7 @@ main(void)
     test_span();
     test_wait();
     test_ttl();
+    test_slow();
     test_share();
 
     return tap_done();
