@@ -733,6 +733,36 @@ subtest 'a script that is not known: once more, for those who are left' => sub {
 $other->finish;
 
 
+subtest 'a script that is not known: not once more to a server that failed' =>
+sub {
+    my $n = start($fake->addr, workers => 1,
+                  conf => "ratelimit_breaker failures=1;\n");
+
+    wait_until(sub { $fake->connections->{open} == 1 }) or die 'no connection';
+    $fake->clear;
+
+    my @c;
+
+    for my $i (1, 2) {
+        push @c, one_turn($n, "/three?u=$i&i=$i&g=$i");
+        $fake->wait_commands('EVALSHA', $i) or die 'no command';
+    }
+
+    $fake->push("-LOADING Redis is loading the dataset in memory\r\n"
+                . "-NOSCRIPT No matching script.\r\n");
+
+    is_deeply [map { $_->response(20)->{status} } @c], [(503) x 2],
+              'both requests fail';
+    is scalar(grep { sha1_hex($_->[1]) eq $TAKE } $fake->commands('EVAL')), 0,
+       'nothing is sent while the breaker is open';
+    ok $n->log_like(qr/redis \S+ is unavailable \(loading\)/), 'it has opened';
+    ok !$n->log_like(qr/no answer from redis/),
+       'that a command was not sent is no failure of the server';
+
+    $n->finish;
+};
+
+
 # ---- failures
 
 subtest 'scripts that are forgotten under load cost nobody anything' => sub {
