@@ -31,8 +31,8 @@
 #include "store/ngx_rl_refund.h"
 
 
-#define NGX_RL_COMBINERS   1024            /* chains of them */
-#define NGX_RL_COMBINED_MAX   10000           /* in one call */
+#define NGX_RL_COMBINERS     1024    /* chains of them */
+#define NGX_RL_COMBINED_MAX  10000   /* requests in one call */
 
 
 struct ngx_rl_combiner_s {
@@ -78,7 +78,7 @@ static void ngx_rl_combiner_go(ngx_rl_combiner_t *combiner);
 static ngx_rl_failure_e ngx_rl_combined_start(
     ngx_rl_combined_call_t *combined, ngx_rl_waiter_t *waiter, ngx_uint_t n);
 static void ngx_rl_combined_small(ngx_rl_combined_call_t *combined);
-static void ngx_rl_combined_over(ngx_rl_entry_t *entry,
+static void ngx_rl_combined_answered(ngx_rl_entry_t *entry,
     ngx_rl_failure_e failure);
 static void ngx_rl_combined_serve(ngx_rl_combined_call_t *combined);
 static void ngx_rl_combined_serve_one(
@@ -95,11 +95,13 @@ static ngx_rl_combined_call_t *ngx_rl_combined_create(
 static void ngx_rl_combined_free(ngx_rl_combined_call_t *combined);
 
 
-static ngx_queue_t                 *ngx_rl_combiners;
-static ngx_queue_t                  ngx_rl_combiners_free;
-static ngx_queue_t ngx_rl_combined_calls;
-static ngx_queue_t ngx_rl_combined_calls_free;
-static ngx_pool_t                  *ngx_rl_combine_pool;
+static ngx_pool_t   *ngx_rl_combine_pool;
+static ngx_queue_t  *ngx_rl_combiners;
+static ngx_queue_t   ngx_rl_combiners_free;
+
+/* under way, or about to be; and free ones */
+static ngx_queue_t   ngx_rl_combined_calls;
+static ngx_queue_t   ngx_rl_combined_calls_free;
 
 
 ngx_int_t
@@ -246,8 +248,7 @@ ngx_rl_combiner_find(ngx_rl_waiter_t *waiter, ngx_rl_server_t *server)
     ngx_rl_combiner_t  *combiner;
 
     claim = waiter->claim;
-    chain = &ngx_rl_combiners[claim->hash[0]
-                                       % NGX_RL_COMBINERS];
+    chain = &ngx_rl_combiners[claim->hash[0] % NGX_RL_COMBINERS];
 
     for (q = ngx_queue_head(chain);
          q != ngx_queue_sentinel(chain);
@@ -307,8 +308,8 @@ ngx_rl_combiner_create(ngx_rl_waiter_t *waiter, ngx_rl_server_t *server)
     combiner->calls = 0;
     combiner->last = NULL;
 
-    ngx_queue_insert_head(&ngx_rl_combiners[claim->hash[0]
-                          % NGX_RL_COMBINERS], &combiner->queue);
+    ngx_queue_insert_head(&ngx_rl_combiners[claim->hash[0] % NGX_RL_COMBINERS],
+                          &combiner->queue);
 
     return combiner;
 }
@@ -334,7 +335,6 @@ ngx_rl_combiner_timer(ngx_event_t *ev)
     combiner = ev->data;
 
     ngx_rl_combiner_go(combiner);
-
     ngx_rl_combiner_release(combiner);
 }
 
@@ -367,8 +367,7 @@ ngx_rl_combiner_go(ngx_rl_combiner_t *combiner)
         }
 
         for (n = 0;
-             n < NGX_RL_COMBINED_MAX
-             && !ngx_queue_empty(&combiner->waiting);
+             n < NGX_RL_COMBINED_MAX && !ngx_queue_empty(&combiner->waiting);
              n++)
         {
             q = ngx_queue_head(&combiner->waiting);
@@ -409,9 +408,9 @@ ngx_rl_combined_start(ngx_rl_combined_call_t *combined,
     extra = 0;
 
     if (waiter->lease) {
-        extra = ngx_rl_known_lease_size(server->zone,
-                                        &combined->claim, &waiter->ttl,
-                                        waiter->lease, ngx_rl_clock_us())
+        extra = ngx_rl_known_lease_size(server->zone, &combined->claim,
+                                        &waiter->ttl, waiter->lease,
+                                        ngx_rl_clock_us())
                 / combined->claim.bucket.cost;
     }
 
@@ -450,7 +449,7 @@ ngx_rl_combined_small(ngx_rl_combined_call_t *combined)
 
 
 static void
-ngx_rl_combined_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
+ngx_rl_combined_answered(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
 {
     ngx_rl_combiner_t       *combiner;
     ngx_rl_combined_call_t  *combined;
@@ -504,8 +503,7 @@ ngx_rl_combined_serve(ngx_rl_combined_call_t *combined)
 
     unit = combined->claim.bucket.cost;
 
-    if (combined->claim.bucket.algorithm != NGX_RL_SLIDING_WINDOW_LOG)
-    {
+    if (combined->claim.bucket.algorithm != NGX_RL_SLIDING_WINDOW_LOG) {
         unit *= NGX_RL_MICRO;
 
     } else if (left < unit && state[2] == 0) {
@@ -575,9 +573,8 @@ ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
     tokens = rest * claim->bucket.cost;
 
     if (tokens && combined->ttl.lease
-        && ngx_rl_lease(server, claim, &combined->ttl,
-                        combined->entry.sent, tokens,
-                        combined->combiner->timeout)
+        && ngx_rl_lease(server, claim, &combined->ttl, combined->entry.sent,
+                        tokens, combined->entry.timeout)
         == NGX_OK)
     {
         return;
@@ -600,7 +597,7 @@ ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
         refund.id = combined->entry.call.id;
         refund.id_len = combined->entry.call.id_len;
 
-        ngx_rl_refund(server, &refund, combined->combiner->timeout);
+        ngx_rl_refund(server, &refund, combined->entry.timeout);
         ngx_rl_known_lease_returned(server->zone, claim, tokens);
     }
 }
@@ -651,7 +648,7 @@ ngx_rl_combined_create(ngx_rl_combiner_t *combiner, ngx_rl_claim_t *claim)
             return NULL;
         }
 
-        combined->entry.handler = ngx_rl_combined_over;
+        combined->entry.handler = ngx_rl_combined_answered;
         combined->entry.call.claims[0] = &combined->claim;
         combined->entry.call.n = 1;
 

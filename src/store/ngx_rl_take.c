@@ -37,16 +37,16 @@ static ngx_int_t ngx_rl_take_combine(ngx_rl_take_t *take,
     ngx_rl_take_call_t *call);
 static void ngx_rl_take_combined(ngx_rl_waiter_t *waiter);
 static ngx_uint_t ngx_rl_take_away(ngx_rl_take_t *take);
-static void ngx_rl_take_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure);
+static void ngx_rl_take_answered(ngx_rl_entry_t *entry,
+    ngx_rl_failure_e failure);
 static void ngx_rl_take_decide(ngx_rl_take_call_t *call);
-static void ngx_rl_take_settle(ngx_rl_take_t *take);
 static ngx_uint_t ngx_rl_take_denied(ngx_rl_take_t *take);
 static ngx_int_t ngx_rl_take_detach(ngx_rl_take_t *take);
 static void ngx_rl_take_detached(ngx_rl_take_t *take);
 
 
 /* takes whose requests are gone */
-static ngx_queue_t                 ngx_rl_takes_detached;
+static ngx_queue_t  ngx_rl_takes_detached;
 
 
 void
@@ -136,6 +136,7 @@ ngx_rl_take_call(ngx_rl_take_t *take, ngx_rl_server_t *server, ngx_uint_t part)
     call->entry.call.preview = take->preview;
     call->entry.call.clock = take->clock;
     call->entry.call.part = 0;
+    call->entry.call.id_len = 0;
 
     return call;
 }
@@ -166,7 +167,7 @@ ngx_rl_take_send(ngx_rl_take_t *take)
 
     for (i = 0; i < take->calls.nelts; i++) {
         call[i].entry.call.part = (take->calls.nelts > 1);
-        call[i].entry.handler = ngx_rl_take_over;
+        call[i].entry.handler = ngx_rl_take_answered;
         call[i].entry.start = take->start;
         call[i].entry.timeout = take->timeout;
 
@@ -228,8 +229,8 @@ ngx_rl_take_combined(ngx_rl_waiter_t *waiter)
 
 /*
  * Whether a shard of an enforced limit is known to be away.  Then those calls
- * have failed, and the others are as if they had never been: what they would
- * take had to be given back.
+ * have failed, and the others are not made: what they would take had to be
+ * given back.
  */
 
 static ngx_uint_t
@@ -383,7 +384,7 @@ failed:
 }
 
 
-/* who was not served keeps nothing unless all limits have let him pass */
+/* a client that was not served is charged only if all limits let it pass */
 
 static void
 ngx_rl_take_detached(ngx_rl_take_t *take)
@@ -429,7 +430,7 @@ ngx_rl_take_find(ngx_rl_take_t *take, ngx_rl_claim_t *claim)
 
 
 static void
-ngx_rl_take_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
+ngx_rl_take_answered(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
 {
     ngx_rl_take_t       *take;
     ngx_rl_take_call_t  *call;
@@ -446,7 +447,13 @@ ngx_rl_take_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
 
     if (--take->pending == 0) {
         take->ended = entry->ended;
-        ngx_rl_take_settle(take);
+
+        /* either all of them took, or none keeps anything */
+
+        if (take->calls.nelts > 1 && ngx_rl_take_denied(take)) {
+            ngx_rl_take_refund(take);
+        }
+
         take->handler(take);
     }
 
@@ -455,9 +462,8 @@ ngx_rl_take_over(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
 
 
 /*
- * Which of the limits deny is remembered.  Of several calls each is remembered
- * by itself: what the others took goes back, and so may what other requests
- * have taken here.
+ * Denials are remembered.  Of several calls each is remembered by itself: what
+ * the others took goes back, and so may what other requests have taken here.
  */
 
 static void
@@ -489,17 +495,6 @@ ngx_rl_take_decide(ngx_rl_take_call_t *call)
             ngx_rl_known_suspect(call->server->zone, claim, &take->ttl,
                                  call->entry.sent);
         }
-    }
-}
-
-
-/* all calls have ended: all of them took, or none keeps anything */
-
-static void
-ngx_rl_take_settle(ngx_rl_take_t *take)
-{
-    if (take->calls.nelts > 1 && ngx_rl_take_denied(take)) {
-        ngx_rl_take_refund(take);
     }
 }
 

@@ -16,7 +16,7 @@
 #include "topology/ngx_rl_shards.h"
 
 
-typedef struct ngx_rl_take_s  ngx_rl_take_t;
+typedef struct ngx_rl_take_s       ngx_rl_take_t;
 typedef struct ngx_rl_take_call_s  ngx_rl_take_call_t;
 
 typedef void (*ngx_rl_take_pt)(ngx_rl_take_t *take);
@@ -35,20 +35,20 @@ struct ngx_rl_take_s {
     ngx_pool_t         *pool;
     ngx_msec_t          timeout;
     ngx_rl_known_ttl_t  ttl;
-    uint64_t            lease;      /* tokens in advance, at most
-                                       so many of a limit */
+    uint64_t            lease;      /* tokens in advance, at most so many of
+                                       a limit */
     ngx_rl_take_pt      handler;
     void               *data;
     unsigned            preview:1;  /* take nothing */
     unsigned            clock:1;    /* nginx's time counts */
-    unsigned            closed:1;   /* without all enforced limits
-                                       the request ends */
+    unsigned            closed:1;   /* without all enforced limits the
+                                       request ends */
 
     /* the take's own */
 
     ngx_msec_t          start;
     uint64_t            ended;      /* us, 0: without a wait */
-    ngx_array_t         calls;      /* ..._call_t */
+    ngx_array_t         calls;      /* ngx_rl_take_call_t */
     ngx_uint_t          pending;    /* calls under way */
 
     ngx_rl_waiter_t     waiter;     /* of a single claim */
@@ -60,8 +60,7 @@ struct ngx_rl_take_s {
 struct ngx_rl_take_call_s {
     ngx_rl_take_t    *take;
     ngx_rl_server_t  *server;
-    ngx_uint_t        part;     /* of the server:
-                                   the slot in a cluster */
+    ngx_uint_t        part;     /* of the server: the slot in a cluster */
     ngx_rl_failure_e  failure;  /* OK: decisions are valid */
     ngx_rl_entry_t    entry;
     unsigned          under_way:1;
