@@ -6,8 +6,8 @@
 #     tools/check-style.pl [FILE...]
 #
 # Without arguments: all of src/, t/unit/ and lua/, and what concerns them
-# together (layers, the list of scripts in config).  Prints FILE:LINE: what is
-# wrong, and ends with 1 if there was anything.
+# together (layers, unit tests, the list of scripts in config).  Prints
+# FILE:LINE: what is wrong, and ends with 1 if there was anything.
 
 use strict;
 use warnings;
@@ -411,6 +411,21 @@ sub check_names_of_layers {
 }
 
 
+# what does without nginx has a unit test of the same name
+
+sub check_units {
+    my (@files) = @_;
+
+    for my $file (@files) {
+        my ($folder, $name) =
+            $file =~ m{^src/(pure|script)/\Q$PREFIX\E(\w+)\.h\z} or next;
+
+        complain($file, 1, "has no unit test t/unit/$folder/$name.c")
+            if !-f "t/unit/$folder/$name.c";
+    }
+}
+
+
 # config lists each script by name
 
 sub check_config {
@@ -510,6 +525,7 @@ if (!@files) {
     check_names_of_layers($layer);
     check_config(@scripts);
     check_layout(@sources);
+    check_units(@sources);
 
     @files = (@sources, @scripts, glob('t/unit/*.[ch]'), glob('t/unit/*/*.[ch]'));
 }

@@ -15,7 +15,6 @@
 #define ARGS  500
 
 #define bytes_of(text)  text, sizeof(text) - 1
-#define nelts_of(a)     (sizeof(a) / sizeof((a)[0]))
 
 
 typedef struct {
@@ -82,6 +81,13 @@ arg_is(const args_t *args, size_t i, const char *data, size_t len)
 }
 
 
+static inline int
+arg_text(const args_t *args, size_t i, const char *text)
+{
+    return arg_is(args, i, text, strlen(text));
+}
+
+
 static inline uint64_t
 arg_number(const args_t *args, size_t i)
 {
@@ -120,7 +126,7 @@ args_are(const args_t *args, size_t i, const char *name, ...)
             break;
         }
 
-        if (!arg_is(args, i, word, strlen(word))) {
+        if (!arg_text(args, i, word)) {
             same = 0;
         }
 

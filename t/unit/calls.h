@@ -70,9 +70,9 @@ claim_of(const char *key, ngx_rl_bucket_t bucket)
 static inline const char *
 key_of(size_t i)
 {
-    static char  keys[CALLS_MAX][8];
+    static char  keys[4 * CLAIMS][8];
 
-    snprintf(keys[i], sizeof(keys[i]), "k%u", (unsigned) i % CALLS_MAX);
+    snprintf(keys[i], sizeof(keys[i]), "k%u", (unsigned) i % 1000);
 
     return keys[i];
 }
@@ -83,6 +83,19 @@ call_id(ngx_rl_call_t *call, const char *id)
 {
     call->id_len = strlen(id);
     memcpy(call->id, id, call->id_len);
+}
+
+
+/* on different keys, and all of the same limit */
+
+static inline void
+claims_of(ngx_rl_claim_t *claims, size_t n, ngx_rl_bucket_t bucket)
+{
+    size_t  i;
+
+    for (i = 0; i < n; i++) {
+        claims[i] = claim_of(key_of(i), bucket);
+    }
 }
 
 

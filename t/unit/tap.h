@@ -19,6 +19,9 @@
 #include <string.h>
 
 
+#define nelts_of(a)  (sizeof(a) / sizeof((a)[0]))
+
+
 static unsigned  tap_tests;
 static unsigned  tap_failed;
 

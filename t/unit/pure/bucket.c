@@ -10,8 +10,6 @@
 #define SECOND  1000000ULL        /* us */
 #define DAY     86400             /* s */
 
-#define nelts_of(a)  (sizeof(a) / sizeof((a)[0]))
-
 
 static void
 test_states(void)

@@ -15,8 +15,6 @@
 #define SECOND  1000000ULL
 #define DAY     86400
 
-#define nelts_of(a)  (sizeof(a) / sizeof((a)[0]))
-
 
 /* a number of the state that this bucket does not have would show, too */
 

@@ -20,8 +20,6 @@
 /* how late an entry of a full log may leave, as a part of the window */
 #define LATE     31
 
-#define nelts_of(a)  (sizeof(a) / sizeof((a)[0]))
-
 
 typedef ngx_rl_bucket_t  bucket_t;
 typedef ngx_rl_level_t   level_t;

@@ -9,9 +9,7 @@
 #include "pure/ngx_rl_slots.h"
 
 
-
 #define bytes_of(text)  text, sizeof(text) - 1
-#define nelts_of(a)     (sizeof(a) / sizeof((a)[0]))
 
 #define NONE         NGX_RL_REDIRECT_NONE
 #define MOVED        NGX_RL_REDIRECT_MOVED

@@ -365,17 +365,13 @@ test_times(void)
 static void
 test_alike(void)
 {
-    char            names[CALLS_MAX][8];
     args_t          args;
     size_t          i, wrong;
     ngx_rl_call_t   calls[CALLS_MAX], a, b;
     ngx_rl_eval_t   ab, ba;
     ngx_rl_claim_t  claims[CALLS_MAX], other;
 
-    for (i = 0; i < CALLS_MAX; i++) {
-        snprintf(names[i], sizeof(names[i]), "k%zu", i);
-        claims[i] = claim_of(names[i], bucket_of(10, "7r/m", 3));
-    }
+    claims_of(claims, CALLS_MAX, bucket_of(10, "7r/m", 3));
 
     calls_of(calls, claims, CALLS_MAX);
 
@@ -390,14 +386,12 @@ test_alike(void)
     wrong = !eval_args(&args, calls, CALLS_MAX, 0) || args.n != 8 + CALLS_MAX;
 
     for (i = 0; i < CALLS_MAX; i++) {
-        wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]));
+        wrong += !arg_text(&args, 3 + i, key_of(i));
     }
 
     is_number(wrong, 0, "32 of one limit");
 
-    for (i = 0; i < CALLS_MAX; i++) {
-        claims[i].bucket = gcra_of(10, "7r/m", 3);
-    }
+    claims_of(claims, CALLS_MAX, gcra_of(10, "7r/m", 3));
 
     ok(eval_args(&args, calls, 2, 0), "two of gcra: a command");
     args_are(&args, 0, "with their keys, and the limit once", "EVALSHA",
@@ -445,9 +439,7 @@ test_alike(void)
 
     /* a refused one does not stop the others, and 32 are enough */
 
-    for (i = 0; i < CALLS_MAX; i++) {
-        claims[i].bucket = bucket_of(10, "7r/m", 3);
-    }
+    claims_of(claims, CALLS_MAX, bucket_of(10, "7r/m", 3));
 
     calls_of(calls, claims, CALLS_MAX);
 
@@ -488,16 +480,12 @@ test_alike(void)
 static void
 test_alike_times(void)
 {
-    char            names[CALLS_MAX][8];
     args_t          args;
     size_t          i, wrong;
     ngx_rl_call_t   calls[CALLS_MAX];
     ngx_rl_claim_t  claims[CALLS_MAX];
 
-    for (i = 0; i < CALLS_MAX; i++) {
-        snprintf(names[i], sizeof(names[i]), "k%zu", i);
-        claims[i] = claim_of(names[i], bucket_of(10, "7r/m", 3));
-    }
+    claims_of(claims, CALLS_MAX, bucket_of(10, "7r/m", 3));
 
     calls_of(calls, claims, CALLS_MAX);
 
@@ -530,7 +518,7 @@ test_alike_times(void)
             || args.n != 9 + 2 * CALLS_MAX;
 
     for (i = 0; i < CALLS_MAX; i++) {
-        wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]))
+        wrong += !arg_text(&args, 3 + i, key_of(i))
                  || arg_number(&args, 9 + CALLS_MAX + i) != UINT32_MAX - i;
     }
 
@@ -963,12 +951,12 @@ test_take_hashes(void)
 /* "n" limits for a call, in order from "first" on */
 
 static ngx_rl_call_t
-windows_of(ngx_rl_claim_t *claims, char names[][8], size_t first, size_t n)
+windows_of(ngx_rl_claim_t *claims, size_t first, size_t n)
 {
     size_t  i;
 
     for (i = 0; i < n; i++) {
-        claims[i] = claim_of(names[first + i], window_of(5, 60 * SECOND, 2));
+        claims[i] = claim_of(key_of(first + i), window_of(5, 60 * SECOND, 2));
     }
 
     return call_of(claims, n);
@@ -980,7 +968,6 @@ windows_of(ngx_rl_claim_t *claims, char names[][8], size_t first, size_t n)
 static void
 test_take_edges(void)
 {
-    char            names[4 * CLAIMS][8];
     args_t          args;
     size_t          i, k, arg, wrong;
     ngx_rl_eval_t   eval;
@@ -988,14 +975,10 @@ test_take_edges(void)
     ngx_rl_claim_t  claims[NUMBERS + CLAIMS];
     ngx_rl_claim_t  more[CLAIMS], all[CALLS_MAX + 1], own;
 
-    for (i = 0; i < nelts_of(names); i++) {
-        snprintf(names[i], sizeof(names[i]), "k%02zu", i);
-    }
-
     /* 32 calls, with one limit and with 32 */
 
     for (i = 0; i <= CALLS_MAX; i++) {
-        calls[i] = windows_of(&all[i], names, 0, 1);
+        calls[i] = windows_of(&all[i], 0, 1);
     }
 
     eval_of(&eval, calls, CALLS_MAX);
@@ -1004,7 +987,7 @@ test_take_edges(void)
     ok(eval_refuses(&eval, &calls[CALLS_MAX]), "and not one more");
 
     for (i = 0; i <= CALLS_MAX; i++) {
-        calls[i] = windows_of(&all[i], names, i, 1);
+        calls[i] = windows_of(&all[i], i, 1);
     }
 
     eval_of(&eval, calls, CALLS_MAX);
@@ -1014,23 +997,23 @@ test_take_edges(void)
 
     /* 32 limits of two calls */
 
-    calls[0] = windows_of(claims, names, 0, CLAIMS);
-    calls[1] = windows_of(&claims[CLAIMS], names, CLAIMS, CLAIMS);
+    calls[0] = windows_of(claims, 0, CLAIMS);
+    calls[1] = windows_of(&claims[CLAIMS], CLAIMS, CLAIMS);
 
     eval_of(&eval, calls, 2);
     ok(eval.n == 2 && eval.nlimits == CALLS_MAX && eval.nnumbers == CALLS_MAX,
        "two calls for 32 limits");
 
-    call = windows_of(more, names, CALLS_MAX, 1);
+    call = windows_of(more, CALLS_MAX, 1);
     ok(eval_refuses(&eval, &call), "a limit more is too much");
 
-    call = windows_of(more, names, CALLS_MAX - CLAIMS + 1, CLAIMS);
+    call = windows_of(more, CALLS_MAX - CLAIMS + 1, CLAIMS);
     ok(eval_refuses(&eval, &call), "even if it is the last of a call");
 
-    call = windows_of(more, names, CALLS_MAX, CLAIMS);
+    call = windows_of(more, CALLS_MAX, CLAIMS);
     ok(eval_refuses(&eval, &call), "and so are 16");
 
-    call = windows_of(more, names, 8, CLAIMS);
+    call = windows_of(more, 8, CLAIMS);
     ok(ngx_rl_eval_add(&eval, &call) == 1
        && eval.n == 3 && eval.nlimits == CALLS_MAX
        && eval.nnumbers == 3 * CLAIMS, "another call for those is not");
@@ -1048,43 +1031,43 @@ test_take_edges(void)
     calls[1].n = CLAIMS - 1;
     eval_of(&eval, calls, 2);
 
-    call = windows_of(more, names, CALLS_MAX - 1, 2);
+    call = windows_of(more, CALLS_MAX - 1, 2);
     ok(eval_refuses(&eval, &call), "of 31 limits: two are too many");
 
-    last = windows_of(&own, names, CALLS_MAX, 1);
+    last = windows_of(&own, CALLS_MAX, 1);
     ok(ngx_rl_eval_add(&eval, &last) == 1
        && eval.nlimits == CALLS_MAX && eval.numbers[CALLS_MAX - 1] == CALLS_MAX,
        "one is not");
 
-    call = windows_of(more, names, 4 * CLAIMS - 1, 1);
+    call = windows_of(more, 4 * CLAIMS - 1, 1);
     ok(eval_refuses(&eval, &call), "and then there are 32");
 
     /* 96 numbers of six calls, and of seven */
 
     for (i = 0; i < NUMBERS / CLAIMS; i++) {
-        calls[i] = windows_of(&claims[i * CLAIMS], names, i % 3, CLAIMS);
+        calls[i] = windows_of(&claims[i * CLAIMS], i % 3, CLAIMS);
     }
 
     eval_of(&eval, calls, NUMBERS / CLAIMS);
     ok(eval.nlimits == CLAIMS + 2 && eval.nnumbers == NUMBERS,
        "six calls with 16 limits each");
 
-    call = windows_of(more, names, 0, 1);
+    call = windows_of(more, 0, 1);
     ok(eval_refuses(&eval, &call), "and not one limit more");
 
     calls[i - 1].n--;
     eval_of(&eval, calls, NUMBERS / CLAIMS);
     ok(eval.nnumbers == NUMBERS - 1, "one less");
 
-    call = windows_of(more, names, 0, 2);
+    call = windows_of(more, 0, 2);
     ok(eval_refuses(&eval, &call), "two more are too many");
 
-    last = windows_of(&own, names, CLAIMS + 2, 1);
+    last = windows_of(&own, CLAIMS + 2, 1);
     ok(ngx_rl_eval_add(&eval, &last) == 1
        && eval.nnumbers == NUMBERS && eval.numbers[NUMBERS - 1] == 19
        && eval.nlimits == 19, "one is not");
 
-    call = windows_of(more, names, 0, 1);
+    call = windows_of(more, 0, 1);
     ok(eval_refuses(&eval, &call), "and then there are 96");
 
     /* all of that at once, with the longest numbers */
@@ -1092,7 +1075,7 @@ test_take_edges(void)
     for (i = 0; i < CALLS_MAX; i++) {
 
         for (k = 0; k < 3; k++) {
-            claims[3 * i + k] = claim_of(names[(i + k) % CALLS_MAX],
+            claims[3 * i + k] = claim_of(key_of((i + k) % CALLS_MAX),
                                          bucket_of(1, "1r/s", 1));
             claims[3 * i + k].bucket.capacity =
                                           UINT64_MAX - (i + k) % CALLS_MAX;
@@ -1119,7 +1102,7 @@ test_take_edges(void)
     for (i = 0; i < CALLS_MAX; i++) {
         arg = 8 + CALLS_MAX + 8 * i;
 
-        wrong += !arg_is(&args, 3 + i, names[i], 3)
+        wrong += !arg_text(&args, 3 + i, key_of(i))
                  || !arg_is(&args, arg, bytes_of("bucket"))
                  || arg_number(&args, arg + 2) != UINT64_MAX - i
                  || arg_number(&args, arg + 6) != UINT64_MAX
@@ -1251,16 +1234,13 @@ test_eval(void)
 static void
 test_many(void)
 {
-    char            names[CLAIMS][8];
     args_t          args;
     size_t          i, wrong;
     ngx_rl_call_t   call;
     ngx_rl_claim_t  claims[CLAIMS];
 
     for (i = 0; i < CLAIMS; i++) {
-        snprintf(names[i], sizeof(names[i]), "k%zu", i);
-
-        claims[i] = claim_of(names[i], i % 3 ? bucket_of(1, "1r/s", 1)
+        claims[i] = claim_of(key_of(i), i % 3 ? bucket_of(1, "1r/s", 1)
                              : window_of(1, SECOND, 1));
 
         claims[i].bucket.capacity = UINT64_MAX - i;
@@ -1281,7 +1261,7 @@ test_many(void)
     wrong = 0;
 
     for (i = 0; i < CLAIMS; i++) {
-        wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]))
+        wrong += !arg_text(&args, 3 + i, key_of(i))
                  || !arg_is(&args, 8 + CLAIMS + 8 * i,
                             i % 3 ? "bucket" : "window", 6)
                  || arg_number(&args, 8 + CLAIMS + 8 * i + 2)
@@ -1301,7 +1281,7 @@ test_many(void)
 static void
 test_many_refunds(void)
 {
-    char             names[REFUNDS][8], ids[REFUNDS][40];
+    char             ids[REFUNDS][40];
     args_t           args;
     size_t           i, arg, wrong;
     uint64_t         amount;
@@ -1309,13 +1289,11 @@ test_many_refunds(void)
     ngx_rl_refund_t  refunds[REFUNDS];
 
     for (i = 0; i < REFUNDS; i++) {
-        snprintf(names[i], sizeof(names[i]), "k%zu", i);
-
         /* of any length, and none is the beginning of another */
 
         snprintf(ids[i], sizeof(ids[i]), "%zx-%0*d", i, (int) i, 1);
 
-        refunds[i] = refund_of(names[i], i % 3 == 0 ? bucket_of(1, "1r/s", 1)
+        refunds[i] = refund_of(key_of(i), i % 3 == 0 ? bucket_of(1, "1r/s", 1)
                                : i % 3 == 1 ? window_of(1, SECOND, 1)
                                : gcra_of(1, "1r/s", 1),
                                i % 3 == 2 ? i + 1 : UINT64_MAX - i, ids[i]);
@@ -1334,7 +1312,7 @@ test_many_refunds(void)
         kind = (i % 3 == 0) ? "bucket" : (i % 3 == 1) ? "window" : "gcra";
         amount = (i % 3 == 2) ? (i + 1) * 16 * SECOND : UINT64_MAX - i;
 
-        wrong += !arg_is(&args, 3 + i, names[i], strlen(names[i]))
+        wrong += !arg_text(&args, 3 + i, key_of(i))
                  || !arg_is(&args, arg, kind, strlen(kind))
                  || arg_number(&args, arg + 1) != UINT64_MAX - 2 * i
                  || arg_number(&args, arg + 2) != amount

@@ -515,9 +515,7 @@ test_alike_replies(void)
 
     reader = ngx_rl_reader_create();
 
-    for (i = 0; i < 3; i++) {
-        claims[i] = claim_of(key_of(i), bucket_of(10, "1r/s", 1));
-    }
+    claims_of(claims, 3, bucket_of(10, "1r/s", 1));
 
     calls_of(calls, claims, 3);
     eval_sent(&eval, calls, 3);
@@ -551,9 +549,7 @@ test_alike_replies(void)
            ngx_rl_failure_name(replies[i].failure));
     }
 
-    for (i = 0; i < 3; i++) {
-        claims[i].bucket = gcra_of(10, "1r/s", 1);
-    }
+    claims_of(claims, 3, gcra_of(10, "1r/s", 1));
 
     eval_sent(&eval, calls, 3);
 
@@ -578,9 +574,7 @@ test_alike_pairs(void)
 
     reader = ngx_rl_reader_create();
 
-    for (i = 0; i < 3; i++) {
-        claims[i] = claim_of(key_of(i), bucket_of(10, "1r/s", 1));
-    }
+    claims_of(claims, 3, bucket_of(10, "1r/s", 1));
 
     calls_of(calls, claims, 3);
 
@@ -664,9 +658,7 @@ test_alike_pairs(void)
 
     /* requests are no ticks */
 
-    for (i = 0; i < 3; i++) {
-        claims[i].bucket = gcra_of(10, "1r/s", 1);
-    }
+    claims_of(claims, 3, gcra_of(10, "1r/s", 1));
 
     eval_sent(&eval, calls, 3);
 
@@ -727,9 +719,7 @@ test_alike_wrong(void)
 
     reader = ngx_rl_reader_create();
 
-    for (i = 0; i < 3; i++) {
-        claims[i] = claim_of(key_of(i), bucket_of(10, "1r/s", 1));
-    }
+    claims_of(claims, 3, bucket_of(10, "1r/s", 1));
 
     calls_of(calls, claims, 3);
 
@@ -802,9 +792,7 @@ test_many_alike(void)
 
     reader = ngx_rl_reader_create();
 
-    for (i = 0; i < CALLS_MAX; i++) {
-        claims[i] = claim_of(key_of(i), bucket_of(1000000000, "1000000r/s", 1));
-    }
+    claims_of(claims, CALLS_MAX, bucket_of(1000000000, "1000000r/s", 1));
 
     calls_of(calls, claims, CALLS_MAX);
 
@@ -1259,7 +1247,7 @@ test_preview_replies(void)
 static void
 test_many_windows(void)
 {
-    char              wire[16384], names[CALLS_MAX][8];
+    char              wire[16384];
     size_t            i, k, n, wrong;
     ngx_rl_eval_t     eval;
     ngx_rl_call_t     calls[CALLS_MAX];
@@ -1270,12 +1258,8 @@ test_many_windows(void)
 
     n = snprintf(wire, sizeof(wire), "*%d\r\n", 3 * NUMBERS);
 
-    for (i = 0; i < CALLS_MAX; i++) {
-        snprintf(names[i], sizeof(names[i]), "k%zu", i);
-    }
-
     for (i = 0; i < NUMBERS; i++) {
-        claims[i] = claim_of(names[(i / 3 + i % 3) % CALLS_MAX],
+        claims[i] = claim_of(key_of((i / 3 + i % 3) % CALLS_MAX),
                              window_of(1000000000, 31536000 * SECOND, 1));
 
         n += snprintf(wire + n, sizeof(wire) - n,
