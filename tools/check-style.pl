@@ -426,6 +426,32 @@ sub check_units {
 }
 
 
+# docs/architecture.md has a line for each file, in the section of its folder
+
+sub check_architecture {
+    my ($layer) = @_;
+
+    my $page = 'docs/architecture.md';
+    my (%listed, $folder);
+
+    for (lines_of($page)) {
+        $folder = $1 if /^###? (\w+)/;
+        $listed{"$folder/$1"} = 1 if /^\| `(\w+)` \|/;
+    }
+
+    for my $file (sort keys %$layer) {
+        complain($page, 1, "has no line for $file") if !$listed{$file};
+    }
+
+    for my $file (sort keys %listed) {
+        my ($in) = $file =~ m{^(\w+)/};
+
+        complain($page, 1, "has a line for $file, which is not there")
+            if !$layer->{$file} && grep { m{^$in/} } keys %$layer;
+    }
+}
+
+
 # config lists each script by name
 
 sub check_config {
@@ -523,6 +549,7 @@ if (!@files) {
 
     check_layers($layer, $_, lines_of($_)) for @sources;
     check_names_of_layers($layer);
+    check_architecture($layer);
     check_config(@scripts);
     check_layout(@sources);
     check_units(@sources);
