@@ -10,7 +10,7 @@ use Test::More;
 
 use RateLimit::Config;
 use RateLimit::Nginx;
-use RateLimit::Util qw(temp_dir);
+use RateLimit::Util qw(temp_dir write_file);
 
 use File::Path ();
 use POSIX ();
@@ -76,18 +76,10 @@ sub companions {
     return $text;
 }
 
-sub save {
-    my ($name, $text) = @_;
 
-    open my $out, '>', "$dir/$name" or die "$dir/$name: $!\n";
-    print $out $text;
-    close $out;
-    chmod 0600, "$dir/$name";
-}
-
-save('password', "$SECRET\n");
-save('empty', '');
-save('blank', "\n$SECRET\n");
+write_file("$dir/password", "$SECRET\n", 0600);
+write_file("$dir/empty", '', 0600);
+write_file("$dir/blank", "\n$SECRET\n", 0600);
 
 
 # ---- values that are wrong by themselves

@@ -9,7 +9,7 @@ use lib 't/lib';
 use Test::More;
 
 use RateLimit::Nginx;
-use RateLimit::Util qw(slurp temp_dir);
+use RateLimit::Util qw(slurp temp_dir write_file);
 
 use File::Path ();
 
@@ -100,17 +100,6 @@ sub not_warned {
     is_deeply [warnings_of(%opt)], [], $name;
 }
 
-sub write_file {
-    my ($name, $text, $mode) = @_;
-
-    open my $out, '>', "$dir/$name" or die "$dir/$name: $!\n";
-    print $out $text;
-    close $out or die "$dir/$name: $!\n";
-
-    chmod $mode, "$dir/$name" if defined $mode;
-
-    return "$dir/$name";
-}
 
 my $SHARDS = "ratelimit_shards 127.0.0.1:1;\n";
 
@@ -430,7 +419,7 @@ not_warned('a key in many steps', conf => $SHARDS,
                      . 'ratelimit_rate 1r/s; ratelimit_key $k; }');
 
 
-write_file('map', "default 1r/s;\n");
+write_file("$dir/map", "default 1r/s;\n");
 
 not_warned($_->[0], conf => "$SHARDS $_->[1]\n",
            server => 'ratelimit_rate $rate;')
@@ -550,7 +539,7 @@ not_warned($_->[0], conf => $_->[1], server => 'ratelimit_rate 1r/s;')
 sub password_file {
     my ($mode) = @_;
 
-    return write_file(sprintf('password-%o', $mode), "$SECRET\n", $mode);
+    return write_file(sprintf("$dir/password-%o", $mode), "$SECRET\n", $mode);
 }
 
 for my $directive ('ratelimit_redis_password_file',
@@ -655,14 +644,14 @@ location / {
 }
 EOC
 
-write_file('one.conf', "location /a {\n    ratelimit_rate 1r/s;\n"
+write_file("$dir/one.conf", "location /a {\n    ratelimit_rate 1r/s;\n"
                        . "    return 200;\n}\n");
 
 is_deeply [map { $_->[1] } warnings_of(conf => $SHARDS,
                                        server => "include $dir/o*.conf;")],
           ["$dir/one.conf:3"], 'a file that is included';
 
-write_file('two.conf', "ratelimit_rate 1r/s;\nreturn 200;\n");
+write_file("$dir/two.conf", "ratelimit_rate 1r/s;\nreturn 200;\n");
 
 @two = warnings_of(conf => $SHARDS,
                    server => "location /a { include $dir/two.conf; }

@@ -17,7 +17,7 @@ use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
-use RateLimit::Util qw(slurp wait_until);
+use RateLimit::Util qw(slurp wait_until write_file);
 
 use POSIX ();
 use Socket qw(unpack_sockaddr_in);
@@ -25,18 +25,6 @@ use Time::HiRes qw(sleep);
 
 
 # ---- what all parts use
-
-sub fake_redis {
-    return RateLimit::FakeRedis->start(policy => {
-        eval => sub {
-            my ($args) = @_;
-            my ($hold, $n) = $args->[3] =~ /\{(?:h(\d+)-)?(\d+)\}$/;
-
-            return { reply => ":${n}000000\r\n", hold => $hold };
-        },
-    });
-}
-
 
 # One worker, so that one connection to Redis carries everything.  /n answers
 # from a file, /post sends the body through another proxy that keeps it in a
@@ -100,9 +88,7 @@ EOC
         %opt
     );
 
-    open my $out, '>', $nginx->dir . '/html/ok' or die;
-    print $out "ok\n";
-    close $out;
+    write_file($nginx->dir . '/html/ok', "ok\n");
 
     return $nginx;
 }
@@ -143,7 +129,7 @@ sub parked {
 subtest 'clients leave while parked: the replies of the others are theirs' =>
     sub
 {
-    my $fake = fake_redis();
+    my $fake = RateLimit::FakeRedis->start_by_key;
     my $nginx = nginx($fake->addr);
     my $n = 10;
     my $left = 0;
@@ -280,7 +266,7 @@ subtest 'clients leave under load, with a Redis that stutters' => sub {
 
 
 subtest 'clients leave: post_action, which goes on without them' => sub {
-    my $fake = fake_redis();
+    my $fake = RateLimit::FakeRedis->start_by_key;
     my $nginx = nginx($fake->addr, server => <<'EOC');
         location /left {
             ratelimit_rate 1r/d;
@@ -311,7 +297,7 @@ EOC
 
 
 subtest 'clients leave when it is decided: that is not ours to judge' => sub {
-    my $fake = fake_redis();
+    my $fake = RateLimit::FakeRedis->start_by_key;
     my $nginx = nginx($fake->addr, server => <<'EOC');
         location /ignored {
             ratelimit_rate 1r/d;
@@ -336,7 +322,7 @@ EOC
 
 
 subtest 'half-closed clients are treated as nginx treats them' => sub {
-    my $fake = fake_redis();
+    my $fake = RateLimit::FakeRedis->start_by_key;
     my $nginx = nginx($fake->addr,
         conf   => 'limit_req_zone $server_name zone=one:1m rate=1r/m;',
         server => <<'EOC');
@@ -379,7 +365,7 @@ EOC
 # ---- many at once
 
 subtest 'many parked at once on one worker' => sub {
-    my $fake = fake_redis();
+    my $fake = RateLimit::FakeRedis->start_by_key;
 
     # each has a limit of its own, of the kind that then is a call of its own
 
@@ -452,7 +438,7 @@ subtest 'pipelining: 100 requests at once, answered in order' => sub {
 
 
 subtest 'pipelining: what comes while the first is parked' => sub {
-    my $fake = fake_redis();
+    my $fake = RateLimit::FakeRedis->start_by_key;
     my $nginx = nginx($fake->addr);
 
     my $c = RateLimit::Load::connection($nginx->port);
@@ -484,9 +470,7 @@ subtest 'pipelining: what comes while the first is parked' => sub {
     # once a response did not fit into the socket, whatever a client sends is
     # a write event as well: that must not ask Redis again
 
-    open my $out, '>', $nginx->dir . '/html/big' or die;
-    print $out 'x' x 8_000_000;
-    close $out;
+    write_file($nginx->dir . '/html/big', 'x' x 8_000_000);
 
     $fake->clear;
     $c = RateLimit::Load::connection($nginx->port);
@@ -641,7 +625,7 @@ subtest 'bodies: small, large, chunked' => sub {
 
 
 subtest 'bodies that arrive slowly' => sub {
-    my $fake = fake_redis();
+    my $fake = RateLimit::FakeRedis->start_by_key;
     my $nginx = nginx($fake->addr);
     my @pieces = map { $_ x 20000 } 'a' .. 'e';
     my $body = join '', @pieces;

@@ -15,7 +15,7 @@ use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
-use RateLimit::Util qw(slurp wait_until);
+use RateLimit::Util qw(slurp wait_until write_file);
 
 
 my $binary = $ENV{TEST_NGINX_BINARY} || 'nginx';
@@ -206,18 +206,6 @@ package H2 {
 
 # ---- servers
 
-sub fake_redis {
-    return RateLimit::FakeRedis->start(policy => {
-        eval => sub {
-            my ($args) = @_;
-            my ($hold, $n) = $args->[3] =~ /\{(?:h(\d+)-)?(\d+)\}$/;
-
-            return { reply => ":${n}000000\r\n", hold => $hold };
-        },
-    });
-}
-
-
 sub nginx {
     my ($shards, %opt) = @_;
 
@@ -283,10 +271,9 @@ EOC
         %opt
     );
 
-    open my $out, '>', $nginx->dir . '/html/told' or die;
-    print $out join ' ', map { qq(<!--# echo var="ratelimit_$_" -->) }
-                         qw(status limit remaining);
-    close $out;
+    write_file($nginx->dir . '/html/told',
+               join ' ', map { qq(<!--# echo var="ratelimit_$_" -->) }
+                         qw(status limit remaining));
 
     return $nginx;
 }
@@ -345,7 +332,7 @@ subtest '100 streams on one connection: exactly the capacity passes' => sub {
 
 
 subtest '100 streams parked at once: each gets its own answer' => sub {
-    my $fake = fake_redis();
+    my $fake = RateLimit::FakeRedis->start_by_key;
     my $nginx = nginx($fake->addr);
     my $h2 = H2->new($nginx->port);
 
@@ -387,7 +374,7 @@ subtest 'streams with a real Redis: own limits, one shared limit' => sub {
 
 
 subtest 'streams reset while parked: the others get their answers' => sub {
-    my $fake = fake_redis();
+    my $fake = RateLimit::FakeRedis->start_by_key;
     my $nginx = nginx($fake->addr);
     my $h2 = H2->new($nginx->port);
     my $n = 40;
@@ -482,7 +469,7 @@ subtest 'streams reset at once, with a real Redis' => sub {
 
 
 subtest 'bodies' => sub {
-    my $fake = fake_redis();
+    my $fake = RateLimit::FakeRedis->start_by_key;
     my $nginx = nginx($fake->addr);
     my $h2 = H2->new($nginx->port);
     my @pieces = map { $_ x 10000 } 'a' .. 'd';

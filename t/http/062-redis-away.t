@@ -70,15 +70,6 @@ sub opens {
 }
 
 
-# What the log says about the state of a shard, in the order of the lines.
-
-sub states {
-    my ($nginx, $label) = @_;
-
-    return [map { s/^\w+ //r } $nginx->states($label)];
-}
-
-
 # How many responses of a load came from where, and for what reason if they were
 # degraded.
 
@@ -122,15 +113,6 @@ sub own {
 }
 
 
-# The descriptors that the workers have open.
-
-sub descriptors {
-    my ($nginx) = @_;
-
-    return join ' ', map { scalar(() = glob "/proc/$_/fd/*") } $nginx->workers;
-}
-
-
 subtest 'down at the start, then up' => sub {
     my $redis = RateLimit::Redis->new;
 
@@ -142,7 +124,7 @@ subtest 'down at the start, then up' => sub {
              qr/^200 local (?:storage_unavailable|circuit_open)$/,
              "$shards: this machine's own limit from the first request on";
         ok opens($nginx), 'the circuit opens';
-        is_deeply states($nginx, $shards),
+        is_deeply $nginx->state_names($shards),
                   ['fallback, failure: refused',
                    'circuit_open, failure: refused'], 'both states are told';
 
@@ -194,7 +176,7 @@ subtest 'down at the start, then up' => sub {
 
         $redis->start;
         ok works($nginx), 'up: works by itself';
-        is_deeply [splice @{ states($nginx, $shards) }, 2],
+        is_deeply [splice @{ $nginx->state_names($shards) }, 2],
                   ['distributed again'], 'and says so';
         is_deeply sources(load($nginx, requests => 300)), { redis => 300 },
                   'for all';
@@ -216,7 +198,7 @@ subtest 'killed and restarted under load' => sub {
 
     ok works($nginx), 'works';
 
-    my $before = descriptors($nginx);
+    my $before = $nginx->descriptors;
 
     my $killer = RateLimit::Background->start(sub {
         wait_until(sub { $redis->calls > 500 }, 20) or die "no load\n";
@@ -255,7 +237,7 @@ subtest 'killed and restarted under load' => sub {
 
     # two workers write them, in any order
 
-    my @states = sort @{ states($nginx, $redis->addr) };
+    my @states = sort @{ $nginx->state_names($redis->addr) };
 
     like $states[0], qr/^circuit_open, failure: (?:closed|refused)$/,
          'among them: circuit_open';
@@ -271,9 +253,9 @@ subtest 'killed and restarted under load' => sub {
     ok works($nginx), 'restarted: works';
     is_deeply sources(load($nginx, requests => 500)), { redis => 500 },
               'Redis decides again';
-    is_deeply [splice @{ states($nginx, $redis->addr) }, 2],
+    is_deeply [splice @{ $nginx->state_names($redis->addr) }, 2],
               ['distributed again'], 'which is told once';
-    ok wait_until(sub { descriptors($nginx) eq $before }, 10),
+    ok wait_until(sub { $nginx->descriptors == $before }, 10),
        'as many descriptors as before';
 
     $nginx->finish;
@@ -286,7 +268,7 @@ subtest 'frozen' => sub {
 
     ok works($nginx), 'works';
 
-    my $before = descriptors($nginx);
+    my $before = $nginx->descriptors;
     my ($old) = $redis->client_list;
 
     $redis->pause;
@@ -309,7 +291,7 @@ subtest 'frozen' => sub {
 
     is ask($nginx, '/closed?k=a'), '503 closed circuit_open', 'closed';
 
-    is_deeply states($nginx, $redis->addr),
+    is_deeply $nginx->state_names($redis->addr),
               ['fallback, failure: timeout', 'circuit_open, failure: timeout'],
               'both states are told';
     ok $nginx->log_like(qr/\[error\].*no answer from redis .*: timeout/),
@@ -327,9 +309,9 @@ subtest 'frozen' => sub {
     ok wait_until(sub { $redis->clients == 1 }, 5), 'the only one';
     is_deeply sources(load($nginx, requests => 100)), { redis => 100 },
               'Redis decides again';
-    is_deeply [splice @{ states($nginx, $redis->addr) }, 2],
+    is_deeply [splice @{ $nginx->state_names($redis->addr) }, 2],
               ['distributed again'], 'which is told';
-    ok wait_until(sub { descriptors($nginx) eq $before }, 10),
+    ok wait_until(sub { $nginx->descriptors == $before }, 10),
        'as many descriptors as before';
 
     $nginx->finish;
@@ -356,13 +338,13 @@ subtest 'a server that accepts and says nothing' => sub {
        'logged';
     is $nginx->log_count(qr/DEGRADED.* failure: (?!timeout|circuit_open)/), 0,
        'as timeouts';
-    is_deeply states($nginx, $fake->addr),
+    is_deeply $nginx->state_names($fake->addr),
               ['fallback, failure: timeout', 'circuit_open, failure: timeout'],
               'that open the circuit';
 
     $fake->policy({ eval => ":7000000\r\n" });
     ok works($nginx), 'works when it answers';
-    is_deeply [splice @{ states($nginx, $fake->addr) }, 2],
+    is_deeply [splice @{ $nginx->state_names($fake->addr) }, 2],
               ['distributed again'], 'which is told';
 
     $nginx->finish;
@@ -413,7 +395,7 @@ subtest 'a black hole' => sub {
         port => $port, policy => { eval => ":7000000\r\n" });
 
     ok works($nginx), 'works when somebody is there';
-    is_deeply states($nginx, "127.0.0.1:$port"),
+    is_deeply $nginx->state_names("127.0.0.1:$port"),
               ['fallback, failure: timeout', 'circuit_open, failure: timeout',
                'distributed again'], 'all of that is told';
 
@@ -454,7 +436,7 @@ subtest 'one of three shards is dead' => sub {
     ok wait_until(sub {
         ask($nginx, "/?k=k$lost[0]") eq '200 local circuit_open'
     }, 20), 'its circuit is open';
-    is_deeply [map { scalar @{ states($nginx, $_->addr) } } @redis], [0, 2, 0],
+    is_deeply [map { scalar @{ $nginx->state_names($_->addr) } } @redis], [0, 2, 0],
               'the others\' are not';
 
     my @errors = grep { /\[error\]/ } split /\n/, $nginx->error_log;
@@ -513,7 +495,7 @@ subtest 'calls under way are bounded' => sub {
     is_deeply [map { ask($nginx, '/closed?k=a') } 1 .. 10],
               [('503 closed storage_unavailable') x 10],
               'the policy decides at once';
-    is_deeply states($nginx, $redis->addr), [],
+    is_deeply $nginx->state_names($redis->addr), [],
               'which says nothing about the server: the circuit is closed';
     is $nginx->log_count(qr/\[error\].*no answer from redis .*: overload/), 1,
        'logged once';
@@ -639,7 +621,7 @@ subtest 'one worker at a time probes' => sub {
     is_deeply sources(load($nginx, requests => 500,
                            path => sub { own($_[0] % 100) })),
               { redis => 500 }, 'is one for all';
-    is_deeply [sort @{ states($nginx, $fake->addr) }],
+    is_deeply [sort @{ $nginx->state_names($fake->addr) }],
               ['circuit_open, failure: loading', 'distributed again',
                'fallback, failure: loading'], 'and told once';
 

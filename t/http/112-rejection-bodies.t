@@ -17,7 +17,7 @@ use Test::More import => ['subtest'];
 
 use JSON::PP ();
 
-use RateLimit::Util qw(find_program patience);
+use RateLimit::Util qw(find_program patience write_file);
 
 our $redis = start_redis();
 
@@ -253,9 +253,7 @@ SKIP: {
                $EXPECTED{$path} =~ s/^(\S+ \S+ ).*/$1/r, "HEAD $path";
 
             for my $size (5, 60_000, 300_000) {
-                open my $out, '>', $file or die "$file: $!\n";
-                print $out 'x' x $size;
-                close $out;
+                write_file($file, 'x' x $size);
 
                 is $ask->('-d', $file, $url), $EXPECTED{$path},
                    "POST $path, $size bytes that nobody reads";

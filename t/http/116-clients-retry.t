@@ -16,7 +16,9 @@ use File::Path ();
 
 use RateLimit::Nginx;
 use RateLimit::Redis;
-use RateLimit::Util qw(find_program patience reap slurp spawn wait_until);
+use RateLimit::Util qw(
+    find_program patience reap slurp spawn wait_until write_file
+);
 
 my $redis = RateLimit::Redis->start;
 my $addr = $redis->addr;
@@ -177,10 +179,7 @@ SKIP: {
             or diag slurp($log);
     }
 
-    my $script = $nginx->dir . '/client.js';
-
-    open my $file, '>', $script or die "$script: $!\n";
-    print $file <<"EOC";
+    my $script = write_file($nginx->dir . '/client.js', <<"EOC");
         const got = require('$dir/node_modules/got');
 
         (async () => {
@@ -190,7 +189,6 @@ SKIP: {
             }
         })().catch(e => { console.error(e.message); process.exit(1); });
 EOC
-    close $file;
 
     subtest 'got' => sub {
         my @paths = qw(/page /json /problem /503 /window);

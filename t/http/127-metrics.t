@@ -20,7 +20,7 @@ use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(
-    dead_port free_port reap slurp spawn temp_dir wait_until
+    dead_port free_port reap slurp spawn temp_dir wait_until write_file
 );
 
 my $TEXT = 'text/plain; version=0.0.4; charset=utf-8';
@@ -140,9 +140,7 @@ sub samples {
 sub promtool_ok {
     my ($name, $text) = @_;
 
-    open my $out, '>', "$dir/metrics" or die "$dir/metrics: $!\n";
-    print $out $text;
-    close $out or die "$dir/metrics: $!\n";
+    write_file("$dir/metrics", $text);
 
     unlink "$dir/output";
 
@@ -351,10 +349,9 @@ EOC
 
     my $page = $nginx->dir . '/html/page';
 
-    open my $out, '>', $page or die "$page: $!\n";
-    print $out "[[<!--#include virtual=\"/metrics\" -->]]\n",
-               "((<!--#include virtual=\"/metrics?format=json\" -->))\n";
-    close $out;
+    write_file($page, "[[<!--#include virtual=\"/metrics\" -->]]\n"
+                      . "((<!--#include virtual=\"/metrics?format=json\""
+                      . " -->))\n");
     chmod 0644, $page;
 
     $nginx->get("/t?k=$_") for 1 .. 3;

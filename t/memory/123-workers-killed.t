@@ -23,19 +23,6 @@ my $KILLED = qr/exited on signal 9|was locked by/;
 my $CLIENTS = 20;       # connections of the load of RateLimit::Fault
 
 
-# Waits for so many more decisions.
-
-sub more {
-    my ($fault, $n, @labels) = @_;
-
-    my $from = $fault->metric('decisions_total', @labels);
-
-    return wait_until(sub {
-        $fault->metric('decisions_total', @labels) >= $from + $n
-    }, 20);
-}
-
-
 # Limits in the memory of this machine: "/" for as many keys as there are, of
 # several kinds and with much to change at each request, "/few" for 5 requests.
 
@@ -69,15 +56,6 @@ EOC
             location = /metrics { ratelimit_metrics; }
 EOC
     );
-}
-
-
-sub metric {
-    my ($nginx, $name) = @_;
-
-    my $text = $nginx->get('/metrics')->{body};
-
-    return $text =~ /^nginx_ratelimit_\Q$name\E (\d+)$/m ? $1 : undef;
 }
 
 
@@ -120,11 +98,11 @@ for my $way ('with Redis', 'without Redis') {
 
         my $load = $fault->during(sub {
             for (1 .. $kills) {
-                more($fault, 50);
+                $fault->wait_decisions(50);
                 $replaced += $fault->nginx->kill_worker('KILL') ? 1 : 0;
             }
 
-            more($fault, 500, source => $source);
+            $fault->wait_decisions(500, source => $source);
         });
 
         # those that a killed worker had in its hands are lost
@@ -148,7 +126,7 @@ for my $way ('with Redis', 'without Redis') {
             ok $fault->works(20), 'it closes when Redis is back';
         }
 
-        $load = $fault->during(sub { more($fault, 300) });
+        $load = $fault->during(sub { $fault->wait_decisions(300) });
 
         $fault->check($load, alerts => $KILLED);
         is $load->count(sub { $_->{source} ne 'redis' }), 0,
@@ -202,7 +180,7 @@ subtest 'a worker is killed while it changes the zone' => sub {
             $killed++;
             $nginx->kill_worker('KILL', $victim);
             $answered++ if $witness->response(10)->{status};
-            $resets = metric($nginx, 'zone_resets_total');
+            $resets = $nginx->metric('zone_resets_total');
 
             last;
         }
@@ -241,15 +219,15 @@ subtest 'workers are killed all the time, limits are here' => sub {
         $replaced += $nginx->kill_worker('KILL', $workers[$n % 2]) ? 1 : 0;
     }
 
-    my $now = metric($nginx, 'decisions_total{decision="passed",'
-                             . 'source="local"}');
+    my $now = $nginx->metric('decisions_total', decision => 'passed',
+                             source => 'local');
     ok wait_until(sub {
-        metric($nginx, 'decisions_total{decision="passed",source="local"}')
+        $nginx->metric('decisions_total', decision => 'passed', source => 'local')
             > $now + 5000
     }, 20), 'requests go on';
 
     my $result = $flood->stop;
-    my $resets = metric($nginx, 'zone_resets_total');
+    my $resets = $nginx->metric('zone_resets_total');
 
     note "$resets resets, $result->{marks}{200} answers, "
          . "$result->{lost} lost";
@@ -265,7 +243,7 @@ subtest 'workers are killed all the time, limits are here' => sub {
 
     ok $nginx->reload, 'a reload finds the zone usable';
     is passed($nginx, '/few?k=a'), 0, 'the limit is still used up';
-    is metric($nginx, 'zone_resets_total'), $resets,
+    is $nginx->metric('zone_resets_total'), $resets,
        'counters are kept';
 
     ok $nginx->old_workers_gone(10), 'old workers leave';
@@ -294,7 +272,7 @@ subtest 'fifty reloads while Redis comes and goes' => sub {
 
         $fault->nginx->old_workers_gone(20);
         $fault->works(20);
-        more($fault, 200, source => 'redis');
+        $fault->wait_decisions(200, source => 'redis');
     });
 
     # counters are compared with what clients saw: all of them are kept
@@ -328,7 +306,7 @@ subtest 'what is known here is kept over a reload' => sub {
     ok $nginx->reload, 'reload';
     is passed($nginx, '/few?k=a'), 2, 'two more pass';
     is passed($nginx, '/few?k=b'), 5, 'five of another key';
-    is metric($nginx, 'decisions_total{decision="passed",source="local"}'), 10,
+    is $nginx->metric('decisions_total', decision => 'passed', source => 'local'), 10,
        'all are counted';
 
     $nginx->finish;

@@ -14,7 +14,7 @@ use List::Util qw(sum0);
 use RateLimit::Flood;
 use RateLimit::Nginx;
 use RateLimit::Redis;
-use RateLimit::Util qw(slurp wait_until);
+use RateLimit::Util qw(wait_until);
 
 my $MILLION = 1_000_000;
 my $HOT = 10;           # what the client that is always there may have
@@ -88,16 +88,6 @@ sub metrics {
 }
 
 
-# Memory of the workers that is theirs alone, in kB.
-
-sub memory {
-    my ($nginx) = @_;
-
-    return sum0 map { slurp("/proc/$_/status") =~ /^RssAnon:\s+(\d+)/m }
-                $nginx->workers;
-}
-
-
 # So many keys, each once, and among them the hot one; "from" is the number of
 # the first.
 
@@ -129,7 +119,7 @@ sub survives {
 
     my $tenth = ($EVERY - 1) * int $keys / 10 / ($EVERY - 1);
     my $first = flood($nginx, $prefix, 0, $tenth);
-    my $memory = memory($nginx);
+    my $memory = $nginx->memory;
     my $used = metrics($nginx)->{zone_used_bytes};
     my $second = flood($nginx, $prefix, 2 * $keys, $keys - $tenth);
 
@@ -164,7 +154,7 @@ sub survives {
     SKIP: {
         skip 'what is freed stays in quarantine', 1 if $SLOW > 1;
 
-        cmp_ok memory($nginx) - $memory, '<', 1024,
+        cmp_ok $nginx->memory - $memory, '<', 1024,
                'workers need no more memory, by less than a megabyte';
     }
 

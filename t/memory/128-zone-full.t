@@ -15,7 +15,7 @@ use RateLimit::Flood;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Source;
-use RateLimit::Util qw(dead_port slurp);
+use RateLimit::Util qw(dead_port slurp write_file);
 
 # many times what goes into the smallest zone
 
@@ -303,9 +303,7 @@ sub layout {
             $change->() or die "nothing to change in $file\n";
         }
 
-        open my $out, '>', $path or die "$path: $!\n";
-        print {$out} $text;
-        close $out or die "$path: $!\n";
+        write_file($path, $text);
     }
 
     for my $source (qw(zone stats)) {

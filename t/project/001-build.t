@@ -12,7 +12,7 @@ use Cwd ();
 use File::Basename qw(dirname);
 use File::Path ();
 
-use RateLimit::Util qw(find_program slurp temp_dir);
+use RateLimit::Util qw(find_program slurp temp_dir write_file);
 
 my $module = $ENV{RATELIMIT_MODULE};
 my $nginx = find_program($ENV{TEST_NGINX_BINARY} || 'nginx');
@@ -72,9 +72,7 @@ subtest 'a warning' => sub {
 
     # any warning will do
 
-    open my $out, '>', "$dir/warning.h" or die "$dir/warning.h: $!\n";
-    print $out "#warning a compiler that knows more\n";
-    close $out or die "$dir/warning.h: $!\n";
+    write_file("$dir/warning.h", "#warning a compiler that knows more\n");
 
     my $source = Cwd::getcwd() . '/src/pure/ngx_rl_text.c';
     my ($code, $compile) = run("make -n -C $objs -f objs/Makefile "

@@ -22,7 +22,7 @@ use RateLimit::Redis;
 use RateLimit::Sentinel;
 use RateLimit::Source;
 use RateLimit::Transcript;
-use RateLimit::Util qw(free_port slurp wait_until);
+use RateLimit::Util qw(free_port slurp wait_until write_file);
 
 my $readme = slurp('README.md');
 my $all = all_sources();
@@ -36,11 +36,7 @@ my $client = $certs->make('limiter');
 for (['redis-password', 'wonderland'], ['sentinel-password', 'looking-glass']) {
     my ($name, $text) = @$_;
 
-    open my $out, '>', $certs->dir . "/$name" or die "$name: $!\n";
-    print $out "$text\n";
-    close $out;
-
-    chmod 0600, $certs->dir . "/$name";
+    write_file($certs->dir . "/$name", "$text\n", 0600);
 }
 
 my %file = (

@@ -16,7 +16,7 @@ use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Util qw(
-    free_port keep_files reap slurp spawn temp_dir wait_until
+    free_port keep_files reap slurp spawn temp_dir wait_until write_file
 );
 
 my $FOLDER = 'conf-examples/monitoring';
@@ -84,15 +84,6 @@ sub promtool_ok {
 }
 
 
-sub write_file {
-    my ($name, $text) = @_;
-
-    open my $out, '>', "$dir/$name" or die "$dir/$name: $!\n";
-    print $out $text;
-    close $out or die "$dir/$name: $!\n";
-}
-
-
 # The files of the example, but in a hurry, and scraping this port.
 
 sub prometheus_start {
@@ -107,8 +98,8 @@ sub prometheus_start {
         or die "no target\n";
     $rules =~ s/^( *for:) \d+[mh]$/$1 0s/mg;
 
-    write_file('prometheus.yml', $config);
-    write_file('alerts.yml', $rules);
+    write_file("$dir/prometheus.yml", $config);
+    write_file("$dir/alerts.yml", $rules);
 
     for my $try (1 .. 5) {
         $api = free_port();
@@ -413,7 +404,7 @@ subtest 'the metrics themselves' => sub {
 
     is $response->{status}, 200, 'there are metrics';
 
-    write_file('metrics', $response->{body});
+    write_file("$dir/metrics", $response->{body});
 
     my $out = `promtool check metrics < $dir/metrics 2>&1`;
 

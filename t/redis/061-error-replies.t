@@ -18,7 +18,7 @@ use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
-use RateLimit::Util qw(wait_until);
+use RateLimit::Util qw(wait_until write_file);
 
 
 # "http" are the lines that name the shards.  Where the circuit breaker is not
@@ -79,15 +79,6 @@ sub fails {
         is_deeply [$log =~ /DEGRADED.* failure: (\w+)/g], [($class) x 3],
                   'its class in the line of the decision';
     };
-}
-
-
-# What the log says about the state of a shard, in the order of the lines.
-
-sub states {
-    my ($nginx, $label) = @_;
-
-    return [map { s/^\w+ //r } $nginx->states($label)];
 }
 
 
@@ -224,7 +215,7 @@ subtest 'which classes open the circuit' => sub {
 
         subtest "$class: " . ($counts{$class} ? 'yes' : 'no') => sub {
             is $ask->(), '200 redis 7', 'all is well';
-            is_deeply states($nginx, $label), [], 'so there is nothing to say';
+            is_deeply $nginx->state_names($label), [], 'so there is nothing to say';
 
             $fake->policy({ eval => "-$text\r\n",
                             handshake => { PROBE => "-$text\r\n" } });
@@ -244,7 +235,7 @@ subtest 'which classes open the circuit' => sub {
                           [('200 local storage_unavailable') x 5],
                           'and five more';
                 is scalar $fake->commands('EVALSHA'), $sent + 5, 'were sent';
-                is_deeply states($nginx, $label), [], 'without any state';
+                is_deeply $nginx->state_names($label), [], 'without any state';
 
                 $fake->policy($good);
                 is $ask->(), '200 redis 7', 'the next one is fine';
@@ -254,7 +245,7 @@ subtest 'which classes open the circuit' => sub {
             is_deeply [map { $ask->() } 1 .. 5],
                       [('200 local circuit_open') x 5], 'then it is open';
             is scalar $fake->commands('EVALSHA'), $sent, 'and none is sent';
-            is_deeply states($nginx, $label),
+            is_deeply $nginx->state_names($label),
                       ["fallback, failure: $class",
                        "circuit_open, failure: $class"], 'both states are told';
 
@@ -268,7 +259,7 @@ subtest 'which classes open the circuit' => sub {
 
             cmp_ok $fake->connections->{accepted} - $accepted, '<=',
                    $class eq 'readonly' ? 1 : 0, 'on the same connection';
-            is_deeply states($nginx, $label),
+            is_deeply $nginx->state_names($label),
                       ["fallback, failure: $class",
                        "circuit_open, failure: $class", 'distributed again'],
                       'which is told';
@@ -303,9 +294,9 @@ subtest 'a wrong reply and the connection that it ends are one failure' => sub {
                'no reply';
 
             $fake->policy($good);
-            ok wait_until(sub { @{ states($nginx, $fake->addr) } == @$states },
+            ok wait_until(sub { @{ $nginx->state_names($fake->addr) } == @$states },
                           10), 'a new connection';
-            is_deeply states($nginx, $fake->addr), $states, 'all is told';
+            is_deeply $nginx->state_names($fake->addr), $states, 'all is told';
         }
 
         $nginx->finish;
@@ -369,9 +360,7 @@ subtest 'passwords' => sub {
 
     my $file = $redis->dir . '/password';
 
-    open my $out, '>', $file or die "$file: $!\n";
-    print $out "$secret\r\nanother line\n";
-    close $out;
+    write_file($file, "$secret\r\nanother line\n");
 
     for my $how (sort keys %good) {
         $redis->cmd('FLUSHALL');
@@ -647,7 +636,7 @@ subtest 'a real replica, out of memory, busy, ...' => sub {
     ok wait_until(sub { $redis->try('PING') !~ /^BUSY/ }, 10), 'killed';
     like ask($nginx, '/?k=a'), qr/^200 redis /, 'killed: works at once';
     ok works($second), 'so does the new connection, soon';
-    is_deeply states($second, $addr),
+    is_deeply $second->state_names($addr),
               ['fallback, failure: busy', 'distributed again'],
               'which is logged';
 
@@ -706,7 +695,7 @@ subtest 'a real server that can not write: the circuit opens' => sub {
         is scalar(grep { $_->{id} == $connection } $redis->client_list),
            $class eq 'readonly' ? 0 : 1,
            'on the same connection, if it was not a replica\'s';
-        is_deeply states($nginx, $addr),
+        is_deeply $nginx->state_names($addr),
                   ["fallback, failure: $class",
                    "circuit_open, failure: $class", 'distributed again'],
                   'all of that is told';
@@ -832,13 +821,13 @@ subtest 'a refused password makes no storm' => sub {
     cmp_ok $attempts, '<=', 4 + most_attempts($seconds),
            'ever more slowly, however many requests there are';
     is $nginx->log_count(qr/\[error\](?!.* ratelimit: )/), 1, 'one error is logged';
-    is_deeply states($nginx, $fake->addr),
+    is_deeply $nginx->state_names($fake->addr),
               ['fallback, failure: auth', 'circuit_open, failure: auth'],
               'and that the circuit is open';
 
     $fake->policy({ eval => ":7000000\r\n" });
     ok works($nginx), 'recovers when the password is right';
-    is_deeply [splice @{ states($nginx, $fake->addr) }, 2],
+    is_deeply [splice @{ $nginx->state_names($fake->addr) }, 2],
               ['distributed again'], 'which is told';
 
     $nginx->finish;

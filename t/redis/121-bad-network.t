@@ -40,25 +40,10 @@ sub start {
 }
 
 
-sub source {
-    my ($load, $source) = @_;
-
-    return $load->count(sub { $_->{source} eq $source });
-}
-
-
 sub reason {
     my ($load, $reason) = @_;
 
     return $load->count(sub { $_->{reason} eq $reason });
-}
-
-
-sub other_than_redis {
-    my ($load, $since) = @_;
-
-    return $load->count(sub { $_->{started} > $since
-                              && $_->{source} ne 'redis' });
 }
 
 
@@ -141,7 +126,7 @@ subtest 'replies around the timeout' => sub {
     ok $open, 'the breaker opens when all are late';
     is $still, 'circuit_open', 'and stays so';
     ok $closed, 'it closes when none is late';
-    is other_than_redis($load, $closed), 0, 'from then on Redis decides';
+    is $load->degraded_since($closed), 0, 'from then on Redis decides';
     is scalar($load->mixed_up), 0, 'no reply was taken for another';
 
     $fault->finish;
@@ -191,7 +176,7 @@ subtest 'a server slower than calls may take' => sub {
            'only those under way have waited';
     cmp_ok reason($load, 'circuit_open'), '>', 500, 'many others came';
     ok $closed, 'it closes when the server is fast again';
-    is other_than_redis($load, $closed), 0, 'from then on Redis decides';
+    is $load->degraded_since($closed), 0, 'from then on Redis decides';
     is scalar($load->mixed_up), 0, 'no reply was taken for another';
 
     $fault->finish;
@@ -219,7 +204,7 @@ subtest 'connections that are half-open' => sub {
     ok $closed, 'all workers make new connections by themselves';
     cmp_ok $proxy->connections->{accepted}, '<=', 4 * $WORKERS,
            'not many';
-    is other_than_redis($load, $closed), 0, 'from then on Redis decides';
+    is $load->degraded_since($closed), 0, 'from then on Redis decides';
 
     # a worker may notice a moment after another one has closed the breaker
 
@@ -261,7 +246,7 @@ subtest 'connections reset in the middle of a reply' => sub {
     $fault->check($load);
 
     is $cuts, 6, 'cut six times, for each worker';
-    is other_than_redis($load, $closed), 0, 'Redis decides after the last one';
+    is $load->degraded_since($closed), 0, 'Redis decides after the last one';
     cmp_ok reason($load, 'storage_unavailable'), '>=', 6,
            'requests whose replies were cut are decided here';
     # a client may meet the reset of each worker
@@ -316,7 +301,7 @@ subtest 'a server that accepts and never answers' => sub {
 
     ok $open, 'the breaker opens';
     ok $closed, 'and closes when there is an answer';
-    is other_than_redis($load, $closed), 0, 'from then on Redis decides';
+    is $load->degraded_since($closed), 0, 'from then on Redis decides';
     cmp_ok $tries, '>=', 1, 'it is tried meanwhile';
     is $together, 1, 'by one worker at a time';
     cmp_ok $load->count(sub { $_->{reason} eq 'circuit_open'
@@ -342,7 +327,7 @@ subtest 'a server that accepts and never answers' => sub {
 
     ok $open, 'the breaker opens again';
     ok $closed, 'and closes when there is an answer';
-    is other_than_redis($load, $closed), 0, 'from then on Redis decides';
+    is $load->degraded_since($closed), 0, 'from then on Redis decides';
     cmp_ok $load->count(sub { $_->{waited} >= 0.9 * $timeout / 1000 }), '<=',
            $MOST + $WORKERS,
            'only those under way have waited';
@@ -420,7 +405,7 @@ subtest 'a handshake that is answered with errors' => sub {
 
     cmp_ok $accepted, '<=', 20 + $began / 0.05, 'nor was tried in a storm';
     ok $closed, 'a real server is used at once';
-    is other_than_redis($load, $closed), 0, 'from then on Redis decides';
+    is $load->degraded_since($closed), 0, 'from then on Redis decides';
     is scalar($load->mixed_up), 0, 'no reply was taken for another';
 
     $fault->finish;
@@ -466,8 +451,8 @@ subtest 'a wrong password, corrected by a reload' => sub {
 
     ok $reloaded, 'reloaded with the right one';
     ok $closed, 'the breaker closes';
-    is other_than_redis($load, $closed), 0, 'from then on Redis decides';
-    cmp_ok source($load, 'redis'), '>', 50, 'about many requests';
+    is $load->degraded_since($closed), 0, 'from then on Redis decides';
+    cmp_ok $load->by('redis'), '>', 50, 'about many requests';
     is scalar($load->mixed_up), 0, 'no reply was taken for another';
 
     like $nginx->error_log, qr/\[error\] .* redis refused AUTH: "WRONGPASS/,

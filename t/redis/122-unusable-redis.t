@@ -45,19 +45,6 @@ EOC
 my @workers = $fault->nginx->workers;
 
 
-# Waits for so many more decisions by "redis" or "local".
-
-sub more {
-    my ($source, $n) = @_;
-
-    my $from = $fault->metric('decisions_total', source => $source);
-
-    return wait_until(sub {
-        $fault->metric('decisions_total', source => $source) >= $from + $n
-    }, 20);
-}
-
-
 # Sends a command whose reply will come late, or never, and which nobody else
 # shall wait for.  Gives the connection.
 
@@ -97,16 +84,16 @@ sub unusable {
         my $from = length $fault->nginx->error_log;
 
         my $load = $fault->during(sub {
-            more('redis', 200);
+            $fault->wait_decisions(200, source => 'redis');
 
             $state{break}->();
             $open = $fault->wait_state('circuit_open', 10);
-            more('local', 300);
+            $fault->wait_decisions(300, source => 'local');
             $still = $fault->state;
 
             $state{mend}->();
             $closed = $fault->wait_state('distributed', 15) && time;
-            more('redis', 200);
+            $fault->wait_decisions(200, source => 'redis');
         });
 
         $fault->check($load, %{ $state{except} || {} });
@@ -283,7 +270,7 @@ subtest 'others took the connection of one worker' => sub {
     my (@others, $began, $ended, %state, $back);
 
     my $load = $fault->during(sub {
-        more('redis', 200);
+        $fault->wait_decisions(200, source => 'redis');
 
         my $self = $redis->cmd(qw(CLIENT ID));
         my ($ours) = grep { $_ != $self }
@@ -301,7 +288,7 @@ subtest 'others took the connection of one worker' => sub {
 
         my $tries = $redis->info('stats')->{rejected_connections};
 
-        more('local', 100);
+        $fault->wait_decisions(100, source => 'local');
         $began = time;
 
         wait_until(sub {
@@ -309,13 +296,13 @@ subtest 'others took the connection of one worker' => sub {
             $redis->info('stats')->{rejected_connections} >= $tries + 7
         }, 30);
 
-        more('redis', 300);
+        $fault->wait_decisions(300, source => 'redis');
         $ended = time;
 
         @others = ();
         $redis->cmd(qw(CONFIG SET maxclients 1000));
         $back = $fault->works(20) && time;
-        more('redis', 200);
+        $fault->wait_decisions(200, source => 'redis');
     });
 
     $fault->check($load);
@@ -354,7 +341,7 @@ subtest 'connections are killed all the time' => sub {
     my ($killed, $closed) = (0);
 
     my $load = $fault->during(sub {
-        more('redis', 200);
+        $fault->wait_decisions(200, source => 'redis');
 
         my $end = time + 2;
 
@@ -365,7 +352,7 @@ subtest 'connections are killed all the time' => sub {
 
         $closed = $fault->wait_state('distributed', 15)
                   && $fault->works(15) && time;
-        more('redis', 200);
+        $fault->wait_decisions(200, source => 'redis');
     });
 
     $fault->check($load);
@@ -400,19 +387,19 @@ subtest 'its clock is set an hour forward and back' => sub {
     ok $fault->works, 'all workers are connected';
 
     my $load = $fault->during(sub {
-        more('redis', 200);
+        $fault->wait_decisions(200, source => 'redis');
         $take->('first');
 
         $clock->add($HOUR);
-        more('redis', 200);
+        $fault->wait_decisions(200, source => 'redis');
         $take->('an hour later');
 
         $clock->add(-$HOUR);
-        more('redis', 200);
+        $fault->wait_decisions(200, source => 'redis');
         $take->('back');
 
         $clock->add($HOUR / 5);
-        more('redis', 200);
+        $fault->wait_decisions(200, source => 'redis');
         $take->('twelve minutes later');
     });
 

@@ -17,7 +17,7 @@ use RateLimit::Fault;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
-use RateLimit::Util qw(free_port reap spawn wait_until);
+use RateLimit::Util qw(free_port reap spawn wait_until write_file);
 
 plan skip_all => 'no openssl' unless RateLimit::Certs->available;
 
@@ -248,9 +248,7 @@ subtest 'a server that wants to know its clients' => sub {
 
     my $passwords = $certs->dir . '/passwords';
 
-    open my $out, '>', $passwords or die "$passwords: $!\n";
-    print $out "wrong\nRose and Crown\n";
-    close $out;
+    write_file($passwords, "wrong\nRose and Crown\n");
 
     works($redis, "$ON ratelimit_redis_ssl_certificate $locked->{cert};"
                   . " ratelimit_redis_ssl_certificate_key $locked->{key};"
@@ -596,10 +594,7 @@ subtest 'sentinels' => sub {
 
     # a program that changes its configuration
 
-    my $conf = "$dir/sentinel.conf";
-
-    open my $out, '>', $conf or die "$conf: $!\n";
-    print $out <<"EOC";
+    my $conf = write_file("$dir/sentinel.conf", <<"EOC");
 port 0
 tls-port $port
 bind 127.0.0.1
@@ -614,7 +609,6 @@ sentinel monitor limits 127.0.0.1 @{[$master->port]} 1
 requirepass Fox
 sentinel sentinel-pass Fox
 EOC
-    close $out;
 
     my $server = $ENV{RATELIMIT_REDIS_SERVER} || 'redis-server';
     my $pid = spawn([$server, $conf, '--sentinel'],
@@ -715,13 +709,6 @@ subtest 'leases are given back at the end' => sub {
 };
 
 
-sub descriptors {
-    my ($pid) = @_;
-
-    return scalar(() = glob "/proc/$pid/fd/*");
-}
-
-
 subtest 'nothing is left of connections' => sub {
     my $redis = server($good);
     my $fault = start($redis, $ON, workers => 1,
@@ -731,7 +718,7 @@ subtest 'nothing is left of connections' => sub {
     ok reconnect($redis, $fault), 'again';
 
     my ($worker) = $fault->nginx->workers;
-    my $before = descriptors($worker);
+    my $before = $fault->nginx->descriptors;
     my ($accepted) = $redis->info('stats')->{total_connections_received};
 
     my $n = 0;
@@ -744,7 +731,7 @@ subtest 'nothing is left of connections' => sub {
     is $n, 100, 'a hundred connections later';
     cmp_ok $redis->info('stats')->{total_connections_received} - $accepted,
            '>=', 100, 'which it has really made';
-    ok wait_until(sub { descriptors($worker) <= $before }, 10),
+    ok wait_until(sub { $fault->nginx->descriptors <= $before }, 10),
        'it has no more descriptors';
     is_deeply [$fault->nginx->workers], [$worker], 'and is the same worker';
 
@@ -758,7 +745,7 @@ subtest 'nothing is left of connections' => sub {
         $fault->ask('expired', 5);
         $fault->metric('redis_failures_total', class => 'tls') >= 50
     }, 60), 'fifty handshakes that fail';
-    ok wait_until(sub { descriptors($worker) <= $before }, 10),
+    ok wait_until(sub { $fault->nginx->descriptors <= $before }, 10),
        'leave nothing behind';
 
     $fault->finish;

@@ -11,7 +11,7 @@ use POSIX ();
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
-use RateLimit::Util qw(alive reap slurp spawn wait_until);
+use RateLimit::Util qw(alive reap slurp spawn wait_until write_file);
 
 
 my @redis = RateLimit::Redis->start_many(2);
@@ -118,9 +118,7 @@ subtest 'daemon on' => sub {
         my $text = slurp($file);
 
         $text =~ s/^daemon off;/daemon on;/m or die "no daemon off\n";
-        open my $out, '>', $file or die "$file: $!\n";
-        print $out $text;
-        close $out;
+        write_file($file, $text);
 
         my $starter = spawn([$nginx->_command], out => $nginx->dir . '/stderr');
 

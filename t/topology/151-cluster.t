@@ -98,9 +98,6 @@ sub start {
 
 # ---- what all parts use
 
-sub slot { return RateLimit::Cluster::slot($_[0]) }
-
-
 # A key that no test had before, on this node.
 
 my $keys = 0;
@@ -112,7 +109,7 @@ sub key_on {
 
     while (1) {
         my $key = 'k' . ++$keys;
-        return $key if $owners->[slot($key)] == $node;
+        return $key if $owners->[RateLimit::Cluster::slot($key)] == $node;
     }
 }
 
@@ -173,7 +170,7 @@ subtest 'each key is on the node of its slot' => sub {
 
     for my $n (1 .. 150) {
         my $key = "10.1.$n.7";
-        my $node = $owners->[slot($key)];
+        my $node = $owners->[RateLimit::Cluster::slot($key)];
         my $r = $nginx[$n % 2]->get("/t?k=$key");
 
         $wrong++ if verdict($r) ne '200 redis 99';
@@ -334,7 +331,7 @@ subtest 'MOVED: a slot has moved behind our back' => sub {
     is verdict($nginx->get($path)), '200 redis 99', 'before';
     $nginx->get("/t?k=" . key_on($_)) for $green, $blue;
 
-    $cluster->move_slot(slot($key), $green);
+    $cluster->move_slot(RateLimit::Cluster::slot($key), $green);
     ok $cluster->wait_ok, 'the slot is at another node';
 
     my $moved = $red->errors('MOVED');
@@ -356,7 +353,7 @@ subtest 'MOVED: a slot has moved behind our back' => sub {
 
     ok wait_until(sub { $nginx->topology_events('map_refresh') >= 2 }), 'a new map';
 
-    $cluster->move_slot(slot($key), $red);
+    $cluster->move_slot(RateLimit::Cluster::slot($key), $red);
     ok $cluster->wait_ok, 'back';
     is verdict($nginx->get($path)), '200 redis 87', 'the same';
 
@@ -366,7 +363,7 @@ subtest 'MOVED: a slot has moved behind our back' => sub {
 
 subtest 'many slots move at once: few maps are asked for' => sub {
     my @keys = map { key_on($red) } 1 .. 40;
-    my @slots = uniq map { slot($_) } @keys;
+    my @slots = uniq map { RateLimit::Cluster::slot($_) } @keys;
 
     $nginx[0]->get("/t?k=$_") for @keys;
 
@@ -409,7 +406,7 @@ subtest 'ASK: a slot is in the middle of its move' => sub {
     my $nginx = start(workers => 1);
     my $port = $nginx->port;
     my $key = key_on($red);
-    my $slot = slot($key);
+    my $slot = RateLimit::Cluster::slot($key);
     my ($old, $new) = map { "ratelimit:localhost/$_:{$key}" } 't', 'other';
     my $ask = sub { verdict($nginx->get("/$_[0]?k=$key")) };
 
@@ -467,7 +464,7 @@ subtest 'TRYAGAIN: the keys of a call are at both ends' => sub {
     my $nginx = start(workers => 1);
     my $port = $nginx->port;
     my $key = key_on($blue);
-    my $slot = slot($key);
+    my $slot = RateLimit::Cluster::slot($key);
     my $query = "u=$key&g=$key";
     my $user = "ratelimit:user:{$key}";
 
@@ -597,7 +594,7 @@ subtest 'two keys of one slot by chance' => sub {
     my ($one, $two);
 
     for my $n (1 .. 100_000) {
-        my $slot = slot("c$n");
+        my $slot = RateLimit::Cluster::slot("c$n");
 
         if (defined $keys{$slot}) {
             ($one, $two) = ($keys{$slot}, "c$n");
@@ -607,7 +604,7 @@ subtest 'two keys of one slot by chance' => sub {
         $keys{$slot} = "c$n";
     }
 
-    is slot($one), slot($two), 'a pair';
+    is RateLimit::Cluster::slot($one), RateLimit::Cluster::slot($two), 'a pair';
 
     my $load = RateLimit::Load::run(
         targets => \@ports, connections => 20, requests => 100, timeout => 60,
@@ -732,13 +729,13 @@ subtest 'leases: taken where the key is, and given back there' => sub {
 
     RateLimit::Load::run(port => $nginx->port, requests => 100, timeout => 60,
                          connections => 5, path => "/lease?k=$key");
-    $cluster->move_slot(slot($key), $blue);
+    $cluster->move_slot(RateLimit::Cluster::slot($key), $blue);
     $cluster->wait_ok;
 
     ok wait_until(sub { $tokens->($key) == 900 }, 10),
        'a lease is returned to where the key is now';
 
-    $cluster->move_slot(slot($key), $red);
+    $cluster->move_slot(RateLimit::Cluster::slot($key), $red);
     ok $cluster->wait_ok, 'back';
     $nginx->finish;
 };
@@ -768,7 +765,7 @@ subtest 'a node has forgotten its scripts' => sub {
 
 subtest 'CLUSTERDOWN: a slot without a node' => sub {
     my ($key, $other) = (key_on($red), key_on($green));
-    my $slot = slot($key);
+    my $slot = RateLimit::Cluster::slot($key);
 
     is verdict($nginx[0]->get("/$_?k=$key")), '200 redis 99', 'before'
         for 't', 'short';
@@ -939,7 +936,7 @@ subtest 'a password, and a user who may not ask for the map' => sub {
     my $first = sub {
         my ($node, $prefix) = @_;
         my $n = 0;
-        $n++ while $owners->[slot("$prefix$n")] != $node;
+        $n++ while $owners->[RateLimit::Cluster::slot("$prefix$n")] != $node;
         return "$prefix$n";
     };
 
@@ -1015,10 +1012,10 @@ subtest 'nodes that do not say where they are' => sub {
 
     my $owners = $cluster->owners;
     my $n = 0;
-    $n++ while $owners->[slot("m$n")] != $one;
+    $n++ while $owners->[RateLimit::Cluster::slot("m$n")] != $one;
 
     is verdict($nginx->get("/t?k=m$n")), '200 redis 99', 'before';
-    $cluster->move_slot(slot("m$n"), $two);
+    $cluster->move_slot(RateLimit::Cluster::slot("m$n"), $two);
     $cluster->wait_ok;
     like $one->try('GET', "m$n") . '', qr/^MOVED \d+ :\d+$/, 'MOVED :port';
     is verdict($nginx->get("/t?k=m$n")), '200 redis 98', 'after';
@@ -1054,10 +1051,10 @@ subtest 'IPv6' => sub {
 
     my $owners = $cluster->owners;
     my $n = 0;
-    $n++ while $owners->[slot("m$n")] != $one;
+    $n++ while $owners->[RateLimit::Cluster::slot("m$n")] != $one;
 
     is verdict($nginx->get("/t?k=m$n")), '200 redis 99', 'before';
-    $cluster->move_slot(slot("m$n"), $two);
+    $cluster->move_slot(RateLimit::Cluster::slot("m$n"), $two);
     $cluster->wait_ok;
     like $one->try('GET', "m$n") . '', qr/^MOVED \d+ ::1:\d+$/,
          'MOVED ::1:port';

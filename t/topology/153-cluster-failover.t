@@ -22,25 +22,6 @@ my $FAILOVERS = $ENV{RATELIMIT_FAILOVERS} || 8;
 
 # ---- what all parts use
 
-sub slot { return RateLimit::Cluster::slot($_[0]) }
-
-
-# True when Redis decides about all keys: so many that each node has some.
-
-sub distributed {
-    my ($fault, $timeout, $n) = @_;
-
-    $n //= 12;
-
-    my $round = 0;
-
-    return wait_until(sub {
-        $round++;
-        !grep { $fault->ask("d$round-$_", 1)->{source} ne 'redis' } 1 .. $n
-    }, $timeout // 20);
-}
-
-
 subtest 'a master is killed' => sub {
     my $keys = 100;
     my $capacity = 5000;
@@ -51,7 +32,7 @@ subtest 'a master is killed' => sub {
         shards => 'cluster ' . $cluster->addrs,
     );
 
-    ok distributed($fault), 'all nodes are used';
+    ok $fault->distributed, 'all nodes are used';
 
     # some load first, so that all workers have all of their connections
 
@@ -72,7 +53,7 @@ subtest 'a master is killed' => sub {
         sleep 0.5;
         $f = $cluster->kill_master($victim, 60) or return;
 
-        $back = distributed($fault, 30, 30) && time;
+        $back = $fault->distributed(30, 30) && time;
         sleep 1;
         $end = time;
     }, keys => $keys, capacity => $capacity);
@@ -168,7 +149,7 @@ subtest 'masters hand over, again and again' => sub {
         http    => 'ratelimit_on_error closed; ratelimit_deny_cache off;',
     );
 
-    ok distributed($fault), 'all nodes are used';
+    ok $fault->distributed, 'all nodes are used';
 
     $fault->during(sub {
         wait_until(sub {
@@ -232,14 +213,14 @@ subtest 'nobody was there when it happened' => sub {
         workers => 1,
     );
 
-    ok distributed($fault), 'all nodes are used';
+    ok $fault->distributed, 'all nodes are used';
 
     my $owners = $cluster->owners;
     my ($master) = $cluster->masters;
     my ($replica) = $cluster->replicas_of($master);
     my $n = 0;
 
-    $n++ while $owners->[slot("n$n")] != $master;
+    $n++ while $owners->[RateLimit::Cluster::slot("n$n")] != $master;
 
     my $before = $fault->ask("n$n", 10);
 

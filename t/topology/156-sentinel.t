@@ -24,7 +24,7 @@ use RateLimit::Nginx;
 use RateLimit::Redis;
 use RateLimit::Resp;
 use RateLimit::Sentinel;
-use RateLimit::Util qw(wait_until);
+use RateLimit::Util qw(wait_until write_file);
 
 my $WORKERS = 2;
 
@@ -273,9 +273,7 @@ subtest 'credentials' => sub {
     my $server = 'ratelimit_redis_password server-secret;';
     my $file = $locked->master->dir . '/password';
 
-    open my $out, '>', $file or die "$file: $!\n";
-    print $out "sentinel-secret\n";
-    close $out;
+    write_file($file, "sentinel-secret\n");
 
     for my $case (['a password', 'ratelimit_sentinel_password sentinel-secret;'],
                   ['a file', "ratelimit_sentinel_password_file $file;"],

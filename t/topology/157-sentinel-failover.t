@@ -23,33 +23,12 @@ my $SWITCHES = $ENV{RATELIMIT_FAILOVERS} || 30;
 
 # ---- what all parts use
 
-sub source {
-    my ($load, $source) = @_;
-
-    return $load->count(sub { $_->{source} eq $source });
-}
-
-
 sub connected {
     my ($fault, $server) = @_;
 
     return $fault->during(sub {
         wait_until(sub { $server->clients >= $WORKERS }, 20);
     })->count(sub { $_->{source} ne 'redis' }) == 0;
-}
-
-
-# True when Redis decides about each of several requests.
-
-sub distributed {
-    my ($fault, $timeout) = @_;
-
-    my $round = 0;
-
-    return wait_until(sub {
-        $round++;
-        !grep { $fault->ask("d$round-$_", 1)->{source} ne 'redis' } 1 .. 8
-    }, $timeout // 30);
 }
 
 
@@ -117,7 +96,7 @@ subtest 'the master is killed' => sub {
 
         wait_until(sub { 3 == (() = $all->switched) }, 30);
 
-        $back = distributed($fault) && time;
+        $back = $fault->distributed(30) && time;
         sleep 1;
     }, keys => $keys, capacity => $capacity);
 
@@ -125,7 +104,7 @@ subtest 'the master is killed' => sub {
     ok $back, 'and is asked';
     check_times($all, $load, $back);
 
-    cmp_ok source($load, 'local'), '>', 50,
+    cmp_ok $load->by('local'), '>', 50,
            'meanwhile limits went on here';
 
     # what the new one did not have yet may be given once more, and no more
@@ -181,7 +160,7 @@ subtest 'the master is stopped, and wakes up' => sub {
         $old->pause;
         $new = $all->wait_switch($old, undef, 60) or return;
         wait_until(sub { 3 == (() = $all->switched) }, 30);
-        $back = distributed($fault) && time;
+        $back = $fault->distributed(30) && time;
 
         # keys that did not exist before
 
@@ -291,9 +270,9 @@ subtest 'many switches leave nothing behind' => sub {
 
     # calls that were under way at a switch end as failures
 
-    cmp_ok source($load, 'local'), '<=', 25 * $SWITCHES,
+    cmp_ok $load->by('local'), '<=', 25 * $SWITCHES,
            'only those under way are decided here';
-    cmp_ok source($load, 'redis'), '>', source($load, 'local'),
+    cmp_ok $load->by('redis'), '>', $load->by('local'),
            'Redis decides about most';
     is $load->count(sub { $_->{reason} eq 'timeout' }), 0,
        'nobody waits for a timeout';

@@ -122,17 +122,6 @@ sub failures {
 }
 
 
-sub more {
-    my ($fault, $n) = @_;
-
-    my $from = $fault->metric('decisions_total', source => 'redis');
-
-    return wait_until(sub {
-        $fault->metric('decisions_total', source => 'redis') >= $from + $n
-    }, 20);
-}
-
-
 # The lines of the log that tell about addresses, since it was so long.
 
 sub told {
@@ -196,10 +185,10 @@ subtest 'another address' => sub {
 
     my $there;
     my $load = $fault->during(sub {
-        more($fault, 200);
+        $fault->wait_decisions(200, source => 'redis');
         $dns->name('localhost', a => ['127.0.0.2']);
         $there = at('127.0.0.2');
-        more($fault, 200);
+        $fault->wait_decisions(200, source => 'redis');
     });
 
     ok $there, 'all workers have moved';
@@ -271,15 +260,15 @@ subtest 'several addresses' => sub {
 
     my ($first, $second);
     my $load = $fault->during(sub {
-        more($fault, 100);
+        $fault->wait_decisions(100, source => 'redis');
         $redis{'127.0.0.2'}->kill9;
         $first = at('127.0.0.1');
-        more($fault, 100);
+        $fault->wait_decisions(100, source => 'redis');
 
         $redis{'127.0.0.2'}->start;
         $redis{'127.0.0.1'}->kill9;
         $second = at('127.0.0.2');
-        more($fault, 100);
+        $fault->wait_decisions(100, source => 'redis');
     });
 
     ok $first, 'one is dead: the other one serves';
@@ -315,7 +304,7 @@ for my $case (['NXDOMAIN', { code => 'NXDOMAIN' }, '3: Host not found'],
         my $load = $fault->during(sub {
             $dns->name('localhost', %$record);
             $failed = failures($fault, $WORKERS);
-            more($fault, 200);
+            $fault->wait_decisions(200, source => 'redis');
         });
 
         ok $failed, 'lookups fail';
@@ -352,7 +341,7 @@ subtest 'DNS is slow' => sub {
     my $load = $fault->during(sub {
         $dns->name('localhost', a => ['127.0.0.2'], delay => 1000);
         $there = at('127.0.0.2');
-        more($fault, 100);
+        $fault->wait_decisions(100, source => 'redis');
     });
 
     ok $there, 'its answer comes in the end';
@@ -368,7 +357,7 @@ subtest 'no DNS server' => sub {
 
         $dns->stop;
         $failed = failures($fault, $WORKERS);
-        more($fault, 100);
+        $fault->wait_decisions(100, source => 'redis');
 
         $dns = RateLimit::Dns->start(port => $at, names => {
             localhost => { a => ['127.0.0.1'] },
@@ -387,11 +376,11 @@ subtest 'no DNS server' => sub {
 subtest 'the server has gone where DNS says' => sub {
     my $there;
     my $load = $fault->during(sub {
-        more($fault, 100);
+        $fault->wait_decisions(100, source => 'redis');
         $redis{'127.0.0.1'}->kill9;
         $dns->name('localhost', a => ['127.0.0.2']);
         $there = at('127.0.0.2') && $fault->wait_state('distributed', 20);
-        more($fault, 100);
+        $fault->wait_decisions(100, source => 'redis');
     });
 
     ok $there, 'so do we';
@@ -414,7 +403,7 @@ subtest 'reload' => sub {
     my $load = $fault->during(sub {
         $from = length $nginx->error_log;
         $nginx->reload(http => $patient);
-        more($fault, 50);
+        $fault->wait_decisions(50, source => 'redis');
         $dns->wait_queries(1, 20, 'localhost', 'A');
 
         $nginx->reload;
@@ -422,7 +411,7 @@ subtest 'reload' => sub {
 
         $dns->name('localhost', a => ['127.0.0.2']);
         $there = at('127.0.0.2');
-        more($fault, 50);
+        $fault->wait_decisions(50, source => 'redis');
     });
 
     ok $gone, 'old workers leave in the middle of a lookup';
@@ -526,7 +515,7 @@ subtest 'a hundred changes' => sub {
     my $load = $fault->during(sub {
         for my $n (1 .. $rounds) {
             $moved += $turn->($n) ? 1 : 0;
-            more($fault, 100);
+            $fault->wait_decisions(100, source => 'redis');
         }
     });
 

@@ -29,7 +29,9 @@ use warnings;
 use File::Path ();
 use POSIX ();
 
-use RateLimit::Util qw(temp_dir spawn reap slurp keep_files find_program);
+use RateLimit::Util qw(
+    find_program keep_files reap slurp spawn temp_dir write_file
+);
 
 
 sub new {
@@ -163,9 +165,7 @@ sub _time {
 sub _write {
     my ($self, $name, $text) = @_;
 
-    open my $out, '>', "$self->{dir}/$name" or die "$self->{dir}/$name: $!\n";
-    print $out $text;
-    close $out or die "$self->{dir}/$name: $!\n";
+    write_file("$self->{dir}/$name", $text);
 }
 
 

@@ -14,6 +14,11 @@ package RateLimit::FakeRedis;
 #
 # It listens on 127.0.0.1, or on all of bind => [addresses].
 #
+#   RateLimit::FakeRedis->start_by_key(...);    # with a policy by which a reply
+#                                # says whose it is: key "7" has 7 tokens left,
+#                                # and so has "h5-7", whose reply is held until
+#                                # five such calls have come
+#
 # POLICY, a hash; every part is optional:
 #   accept    => action          done when a connection is accepted
 #   handshake => { NAME => actions }  for other commands than EVALSHA and EVAL;
@@ -89,6 +94,20 @@ sub start {
     return $class->start_child('fake redis', $server, dir => $dir,
                                port => $server->{port},
                                socket => $server->{socket});
+}
+
+
+sub start_by_key {
+    my ($class, %opt) = @_;
+
+    return $class->start(%opt, policy => {
+        eval => sub {
+            my ($args) = @_;
+            my ($hold, $n) = $args->[3] =~ /\{(?:h(\d+)-)?(\d+)\}$/;
+
+            return { reply => ":${n}000000\r\n", hold => $hold };
+        },
+    });
 }
 
 

@@ -27,6 +27,9 @@ package RateLimit::Fault;
 #   $fault->state($shard);          # of the breaker; $shard: default the first
 #   $fault->wait_state('circuit_open', 5, $shard);
 #   $fault->ask($key, $capacity);   # one request, as in "requests" below
+#   $fault->distributed($timeout, $n);  # true: Redis decides about each of so
+#                                   # many new keys; default 20 s, 12 keys
+#   $fault->wait_decisions($n, source => 'redis');  # true: so many more
 #
 #   my $load = $fault->during(sub { ... },
 #       connections => 20, pause => 5,      # of RateLimit::Load; default shown
@@ -43,6 +46,8 @@ package RateLimit::Fault;
 #                                   # shard, pid
 #   $load->requests(sub { $_->{source} eq 'redis' });       # some of them
 #   $load->count(...);              # how many of them
+#   $load->by('redis');             # how many were decided there
+#   $load->degraded_since($time);   # how many that began later were not by Redis
 #   $load->metric('redis_failures_total', class => 'closed');   # by how much it
 #                                   # has grown meanwhile
 #   $load->mixed_up;                # requests whose numbers are of another key,
@@ -238,6 +243,30 @@ sub ask {
     push @{ $self->{asked} }, $request;
 
     return $request;
+}
+
+
+sub distributed {
+    my ($self, $timeout, $n) = @_;
+
+    my $round = 0;
+
+    return wait_until(sub {
+        $round++;
+        !grep { $self->ask("d$round-$_", 1)->{source} ne 'redis' }
+              1 .. $n // 12
+    }, $timeout // 20);
+}
+
+
+sub wait_decisions {
+    my ($self, $n, @labels) = @_;
+
+    my $from = $self->metric('decisions_total', @labels);
+
+    return wait_until(sub {
+        $self->metric('decisions_total', @labels) >= $from + $n
+    }, 20);
 }
 
 
@@ -518,6 +547,21 @@ sub count {
     my ($self, @which) = @_;
 
     return scalar(() = $self->requests(@which));
+}
+
+
+sub by {
+    my ($self, $source) = @_;
+
+    return $self->count(sub { $_->{source} eq $source });
+}
+
+
+sub degraded_since {
+    my ($self, $time) = @_;
+
+    return $self->count(sub { $_->{started} > $time
+                              && $_->{source} ne 'redis' });
 }
 
 

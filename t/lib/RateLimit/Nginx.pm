@@ -33,6 +33,7 @@ package RateLimit::Nginx;
 #                               # "notice fallback, failure: closed",
 #                               # "error circuit_open, failure: refused",
 #                               # "error distributed again", ...
+#   $nginx->state_names($shard);        # the same without levels, an array ref
 #   $nginx->get('/x', 'X-Api-Key' => 'a');      # a response of RateLimit::Load
 #   $nginx->begin('/x')->response;      # in two steps, on a connection
 #   $nginx->metrics;            # of RateLimit::Metrics, where "/metrics" is that
@@ -80,7 +81,8 @@ use Test::Builder ();
 use RateLimit::Load ();
 use RateLimit::Metrics ();
 use RateLimit::Util qw(
-    free_port wait_until slurp temp_dir spawn reap alive keep_files log_trouble
+    alive free_port keep_files log_trouble reap slurp spawn temp_dir wait_until
+    write_file
 );
 
 my %all;
@@ -360,6 +362,13 @@ sub states {
 }
 
 
+sub state_names {
+    my ($self, $shard) = @_;
+
+    return [map { s/^\w+ //r } $self->states($shard)];
+}
+
+
 # True if it left by itself within the timeout.
 
 sub stop {
@@ -396,9 +405,7 @@ sub start_daemon {
     my $file = "$self->{dir}/conf/nginx.conf";
     my $text = slurp($file) =~ s/^daemon off;/daemon on;/mr;
 
-    open my $out, '>', $file or die "$file: $!\n";
-    print $out $text;
-    close $out or die "$file: $!\n";
+    write_file($file, $text);
 
     # the master executes itself by this name, and knows no PATH
 
@@ -596,9 +603,7 @@ EOC
 
     my $file = "$self->{dir}/conf/nginx.conf";
 
-    open my $out, '>', $file or die "$file: $!\n";
-    print $out $text;
-    close $out or die "$file: $!\n";
+    write_file($file, $text);
 }
 
 

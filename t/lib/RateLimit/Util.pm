@@ -6,6 +6,7 @@ package RateLimit::Util;
 #   my $port = free_port();
 #   my $dead = dead_port();                  # nobody listens, nor ever will
 #   my $dir  = temp_dir('redis');            # the caller removes it
+#   write_file("$dir/x", $text);  my $text = slurp("$dir/x");     # '' if not there
 #   wait_until(sub { -e "$dir/x" }, 5) or die "no x after 5 s";
 #   my $pid  = spawn([qw(redis-server -)], out => "$dir/log");
 #   my $code = reap($pid, 5);                # undef: still alive after 5 s
@@ -25,8 +26,8 @@ use POSIX ();
 use Time::HiRes ();
 
 our @EXPORT_OK = qw(
-    free_port dead_port wait_until slurp temp_dir spawn reap alive find_program patience
-    keep_files log_trouble
+    free_port dead_port wait_until slurp write_file temp_dir spawn reap alive
+    find_program patience keep_files log_trouble
 );
 
 
@@ -132,6 +133,21 @@ sub slurp {
     my $text = <$in>;
 
     return $text // '';
+}
+
+
+# Gives the name of the file; "mode" if it is not to be the usual one.
+
+sub write_file {
+    my ($file, $text, $mode) = @_;
+
+    open my $out, '>:raw', $file or die "$file: $!\n";
+    print $out $text;
+    close $out or die "$file: $!\n";
+
+    chmod $mode, $file if defined $mode;
+
+    return $file;
 }
 
 
