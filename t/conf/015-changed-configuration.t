@@ -106,7 +106,7 @@ subtest 'a server can not lose the limit of http by a half change' => sub {
 };
 
 
-subtest 'a window needs a capacity' => sub {
+subtest 'a window without a capacity is refused' => sub {
     my ($code, $out) = RateLimit::Nginx->test_config(
         conf => "ratelimit_shards $shard;"
                 . ' ratelimit_limit a algorithm=sliding_window_log;',

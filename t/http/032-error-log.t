@@ -245,7 +245,7 @@ subtest 'the clock is set during an outage: no line for that' => sub {
 };
 
 
-subtest 'no such socket: one line' => sub {
+subtest 'a socket that is not there is one line in the log' => sub {
     my $path = "$ENV{TEST_NGINX_DEAD_SOCK}";
     my $nginx = start_nginx("unix:$path");
 

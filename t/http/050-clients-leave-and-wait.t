@@ -364,7 +364,9 @@ EOC
 
 # ---- many at once
 
-subtest 'many parked at once on one worker' => sub {
+subtest 'of many requests that are parked on one worker each gets its own answer'
+    => sub
+{
     my $fake = RateLimit::FakeRedis->start_by_key;
 
     # each has a limit of its own, of the kind that then is a call of its own
@@ -570,7 +572,7 @@ sub chunked {
 }
 
 
-subtest 'bodies: small, large, chunked' => sub {
+subtest 'bodies arrive whole, small, large or chunked' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = nginx($redis->addr);
 
@@ -624,7 +626,9 @@ subtest 'bodies: small, large, chunked' => sub {
 };
 
 
-subtest 'bodies that arrive slowly' => sub {
+subtest 'a body that arrives slowly is waited for, and nobody else waits'
+    => sub
+{
     my $fake = RateLimit::FakeRedis->start_by_key;
     my $nginx = nginx($fake->addr);
     my @pieces = map { $_ x 20000 } 'a' .. 'e';
@@ -743,7 +747,7 @@ sub says {
 }
 
 
-subtest 'Expect: 100-continue' => sub {
+subtest 'a client that expects 100-continue is told or rejected' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = nginx($redis->addr);
 

@@ -468,7 +468,9 @@ subtest 'streams reset at once, with a real Redis' => sub {
 };
 
 
-subtest 'bodies' => sub {
+subtest 'bodies arrive while their request is parked, and hold up no other one'
+    => sub
+{
     my $fake = RateLimit::FakeRedis->start_by_key;
     my $nginx = nginx($fake->addr);
     my $h2 = H2->new($nginx->port);

@@ -113,7 +113,9 @@ sub own {
 }
 
 
-subtest 'down at the start, then up' => sub {
+subtest 'Redis is down at the start: this machine decides until it is up'
+    => sub
+{
     my $redis = RateLimit::Redis->new;
 
     for my $shards ($redis->addr, 'unix:' . $redis->socket) {
@@ -192,7 +194,9 @@ subtest 'down at the start, then up' => sub {
 };
 
 
-subtest 'killed and restarted under load' => sub {
+subtest 'Redis is killed and restarted under load: every request is answered'
+    => sub
+{
     my $redis = RateLimit::Redis->start;
     my $nginx = start($redis->addr, workers => 2, log => 'notice');
 
@@ -262,7 +266,7 @@ subtest 'killed and restarted under load' => sub {
 };
 
 
-subtest 'frozen' => sub {
+subtest 'Redis is frozen: nobody waits for long' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = start($redis->addr, timeout => '100ms', log => 'notice');
 
@@ -375,7 +379,7 @@ sub black_hole {
 }
 
 
-subtest 'a black hole' => sub {
+subtest 'an address that swallows all packets costs nobody much time' => sub {
     my ($listener, @clients) = black_hole();
     my $port = $listener->sockport;
     my $nginx = start("127.0.0.1:$port", timeout => '100ms');
@@ -403,7 +407,9 @@ subtest 'a black hole' => sub {
 };
 
 
-subtest 'one of three shards is dead' => sub {
+subtest 'one of three shards is dead: only its own keys are limited here'
+    => sub
+{
     my @redis = RateLimit::Redis->start_many(3);
     my $nginx = start(join(' ', map { $_->addr } @redis));
     my $dead = $redis[1];
@@ -528,7 +534,9 @@ sub ask_on {
 }
 
 
-subtest 'no connection left for Redis' => sub {
+subtest 'nginx has no connection left for Redis: the failure policy decides'
+    => sub
+{
     my $fake = RateLimit::FakeRedis->start(
         policy => { eval => ":7000000\r\n" });
     my $nginx = start($fake->addr, events => 'worker_connections 11;',

@@ -133,7 +133,9 @@ subtest 'a connection goes on after a rejection' => sub {
 };
 
 
-subtest 'a request body that nobody reads' => sub {
+subtest 'a request body that nobody reads does not disturb the next request'
+    => sub
+{
     my $nginx = start($PLACES);
 
     for my $path (qw(/json /problem)) {
@@ -189,7 +191,7 @@ subtest 'a request body that nobody reads' => sub {
 };
 
 
-subtest 'many at once' => sub {
+subtest 'of many rejections at once each has its own body' => sub {
     my $nginx = start($PLACES);
     my @paths = sort keys %EXPECTED;
 
@@ -221,7 +223,7 @@ SKIP: {
     my ($major, $minor, $patch) = $nginx_about =~ m{nginx/(\d+)\.(\d+)\.(\d+)};
     my $modern = $major * 1_000_000 + $minor * 1000 + $patch >= 1_025_001;
 
-    subtest 'HTTP/2' => sub {
+    subtest 'a rejection by HTTP/2 has the same body' => sub {
         my $nginx = start(undef, listen => 'server { '
             . 'listen 127.0.0.1:%%PORT2%% '
             . ($modern ? '; http2 on;' : 'http2;') . " $PLACES }");
@@ -270,7 +272,7 @@ SKIP: {
 # Limits are named after their locations, and these may have any name; what is
 # not printable ASCII is written as in a URI.
 
-subtest 'names that JSON has to escape' => sub {
+subtest 'a name that JSON has to escape is escaped' => sub {
     my @places = (
         # in the configuration, in the request line, the name of the limit
         ['"/a\\"b"',        '/a%22b',       '/a"b'],

@@ -86,7 +86,7 @@ my $nginx = start(
 my $port = $nginx->port;
 
 
-subtest 'of IPv6, the network' => sub {
+subtest 'an IPv6 client is its network' => sub {
     my $address = '2001:db8:1234:5678:9abc:def0:1234:5679';
     my %expected = (
         1   => '::',
@@ -166,7 +166,7 @@ subtest 'IPv4 in IPv6 is IPv4' => sub {
 };
 
 
-subtest 'a unix socket' => sub {
+subtest 'a client of a unix socket has no network' => sub {
     my $path = $nginx->dir . '/sock';
 
     is net_of($path, '/'), 'unix:', 'has no network';

@@ -128,7 +128,7 @@ SKIP: {
     my @curl = ($curl, '--silent', '--show-error', '--fail', '--retry', 5,
                 '--retry-max-time', patience(60));
 
-    subtest 'curl --retry' => sub {
+    subtest 'curl --retry waits for as long as it is told' => sub {
         my @paths = qw(/page /json /problem /503 /window);
         my @out = run_clients(map { [$_, "curl$_" =~ tr{/}{-}r, @curl] }
                               @paths);
@@ -140,7 +140,7 @@ SKIP: {
         }
     };
 
-    subtest 'curl --retry, while Redis is away' => sub {
+    subtest 'curl --retry succeeds when Redis is back' => sub {
         my $out = $nginx->dir . '/down.out';
 
         $redis->stop;
@@ -190,7 +190,7 @@ SKIP: {
         })().catch(e => { console.error(e.message); process.exit(1); });
 EOC
 
-    subtest 'got' => sub {
+    subtest 'got waits for as long as it is told' => sub {
         my @paths = qw(/page /json /problem /503 /window);
         my @out = run_clients(map { [$_, "got$_" =~ tr{/}{-}r, $node, $script] }
                               @paths);

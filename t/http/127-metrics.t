@@ -341,7 +341,7 @@ EOC
 };
 
 
-subtest 'included in a page' => sub {
+subtest 'metrics can be included in a page' => sub {
     my $nginx = start(server => <<'EOC');
 location = /page { ssi on; default_type text/html; alias %%DIR%%/html/page; }
 location /t { ratelimit_rate 1r/d; empty_gif; }
@@ -373,7 +373,7 @@ EOC
 };
 
 
-subtest 'without limits and without shards' => sub {
+subtest 'without limits and shards there is nothing but the zone' => sub {
     my $nginx = RateLimit::Nginx->start(
         server => 'location /metrics { ratelimit_metrics; }');
 
@@ -883,7 +883,7 @@ EOC
 };
 
 
-subtest 'sums over workers' => sub {
+subtest 'each worker tells the sums over all workers' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = start(
         workers => 4, log => 'notice',
@@ -1007,7 +1007,7 @@ subtest 'gauges return to what is true' => sub {
 };
 
 
-subtest 'names that are odd' => sub {
+subtest 'odd names are escaped' => sub {
     my $nginx = start(server => <<'EOC');
 location ~ "^/php\.(\d+)$"   { ratelimit_rate 1r/d; ratelimit_key x; empty_gif; }
 location '/a"quote"/'        { ratelimit_rate 1r/d; ratelimit_key x; empty_gif; }
@@ -1090,7 +1090,7 @@ subtest 'two hundred limits on thirty shards' => sub {
 };
 
 
-subtest 'the histogram' => sub {
+subtest 'the histogram of latencies is cumulative and counts each call' => sub {
     my @delays = (0, 0, 0, 30, 300);
     my $fake = RateLimit::FakeRedis->start(policy => {
         eval => [map { { reply => ":5000000\r\n", delay => $_ } } @delays] });
@@ -1153,7 +1153,7 @@ subtest 'the histogram' => sub {
 };
 
 
-subtest 'the zone' => sub {
+subtest 'the metrics of the zone are its size and its keys' => sub {
     my $nginx = start(
         workers => 1, log => 'error',
         conf    => "ratelimit_zone 64k;\n",

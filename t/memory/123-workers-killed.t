@@ -313,7 +313,9 @@ subtest 'what is known here is kept over a reload' => sub {
 };
 
 
-subtest 'a binary upgrade' => sub {
+subtest 'a binary upgrade under load: no request is lost and limits go on'
+    => sub
+{
     plan skip_all => 'the new binary would not run under valgrind'
         if $ENV{TEST_NGINX_USE_VALGRIND};
 

@@ -164,7 +164,9 @@ sub survives {
 }
 
 
-subtest 'a million keys, no Redis wanted' => sub {
+subtest 'a million keys without Redis push each other out, and nothing else'
+    => sub
+{
     my $nginx = start('');
 
     is survives($nginx, '/', $MILLION), 0, 'nothing is logged';
@@ -173,7 +175,9 @@ subtest 'a million keys, no Redis wanted' => sub {
 };
 
 
-subtest 'a million keys, Redis down' => sub {
+subtest 'a million keys while Redis is down push each other out, and nothing else'
+    => sub
+{
     my $redis = RateLimit::Redis->start;
     my $nginx = start('ratelimit_shards ' . $redis->addr . ';');
 
@@ -211,7 +215,7 @@ subtest 'windows, which need several places each' => sub {
 
 # Each configuration has other limits and other shards than the one before.
 
-subtest 'renamed again and again' => sub {
+subtest 'limits that are renamed again and again leave nothing behind' => sub {
     my $limits = 5;
     my $reloads = $SLOW > 1 ? 5 : 30;
 

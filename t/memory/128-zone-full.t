@@ -142,7 +142,9 @@ subtest 'rejected requests take no memory' => sub {
 };
 
 
-subtest 'requests that pass another limit' => sub {
+subtest 'requests that pass another limit do not push used-up limits out'
+    => sub
+{
     my $nginx = start('ratelimit_limit a key=$arg_k capacity=100 rate=1r/d;
                        ratelimit_limit b key=$arg_k capacity=1 rate=1r/d;',
                       'location = /a { ratelimit a; empty_gif; }
@@ -164,7 +166,9 @@ subtest 'requests that pass another limit' => sub {
 };
 
 
-subtest 'requests that pass the same limit' => sub {
+subtest 'requests that pass the same limit do not push used-up keys out'
+    => sub
+{
     my $nginx = start('', '');
 
     use_up($nginx);
@@ -208,7 +212,7 @@ subtest 'buckets that are full again go first' => sub {
 };
 
 
-subtest 'shares, while Redis is away' => sub {
+subtest 'shares that are used up while Redis is away stay used up' => sub {
     my $nginx = start('ratelimit_shards 127.0.0.1:' . dead_port() . ';'
                       . 'ratelimit_local_share 1;'
                       . 'ratelimit_limit a key=$arg_k capacity=100 rate=1r/d;
@@ -230,7 +234,7 @@ subtest 'shares, while Redis is away' => sub {
 };
 
 
-subtest 'what is known about keys of Redis' => sub {
+subtest 'what is known about keys of Redis goes first' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = start('ratelimit_limit a key=$arg_k capacity=1 rate=1r/d;',
                       'location = /a { ratelimit_shards ' . $redis->addr . ';
@@ -255,7 +259,7 @@ subtest 'what is known about keys of Redis' => sub {
 };
 
 
-subtest 'limits come and go' => sub {
+subtest 'limits that come and go do not push used-up limits out' => sub {
     my @conf = map {
         ["ratelimit_limit a$_ key=\$arg_k capacity=100 rate=1r/d;",
          "location = /a { ratelimit a$_; empty_gif; }"]

@@ -143,7 +143,7 @@ subtest 'who is denied is denied here, and Redis is not asked' => sub {
 };
 
 
-subtest 'all workers know' => sub {
+subtest 'all workers know a denial' => sub {
     my %workers;
 
     ask(('/two?k=all') x 2);
@@ -584,7 +584,7 @@ subtest 'previews look for themselves' => sub {
 };
 
 
-subtest 'dry runs' => sub {
+subtest 'a dry run remembers denials and denies nobody' => sub {
     my @r = map { $nginx[0]->get('/dry?k=a') } 1 .. 4;
 
     is_deeply [map { seen($_) . " $_->{headers}{'x-status'}" } @r],

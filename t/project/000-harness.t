@@ -20,7 +20,7 @@ use Time::HiRes qw(time);
 local $ENV{RATELIMIT_MODULE} = '';
 
 
-subtest 'redis: commands and replies' => sub {
+subtest 'redis: commands are sent and replies of all types are read' => sub {
     my $redis = RateLimit::Redis->start;
 
     is $redis->cmd('SET', 'a', "x\r\n\0y"), 'OK', 'status';
@@ -231,7 +231,7 @@ subtest 'fake redis: replies as no real server sends them' => sub {
 };
 
 
-subtest 'nginx and load' => sub {
+subtest 'nginx starts, is asked in all ways, and leaves' => sub {
     my $nginx = RateLimit::Nginx->start(
         conf   => 'keepalive_requests 100;',
         server => <<'EOC',

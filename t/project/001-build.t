@@ -51,7 +51,7 @@ sub exported {
 }
 
 
-subtest 'what is visible' => sub {
+subtest 'nothing is visible but what nginx looks up' => sub {
     plan skip_all => 'nm is not installed' unless find_program('nm');
 
     if ($module) {
@@ -66,7 +66,7 @@ subtest 'what is visible' => sub {
 };
 
 
-subtest 'a warning' => sub {
+subtest 'a warning of a newer compiler stops lint and no build' => sub {
     plan skip_all => 'the folder of the build is not here'
         unless -f "$objs/objs/Makefile";
 
@@ -111,7 +111,7 @@ subtest 'a warning' => sub {
 
 # A running nginx has the file mapped.
 
-subtest 'make install' => sub {
+subtest 'make install puts a new file in the place of the old one' => sub {
     plan skip_all => 'a module of its own file only' unless $module;
 
     mkdir "$dir/modules";

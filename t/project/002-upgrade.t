@@ -95,7 +95,7 @@ my ($source) = slurp('src/core/ngx_rl_version.h')
                =~ /^#define NGX_RL_RELEASE +"($RELEASE)"$/m;
 
 
-subtest 'the version' => sub {
+subtest 'the version is the same in source, changelog and metric' => sub {
     ok $source, 'the source has one' or return;
 
     my ($newest) = slurp('CHANGELOG.md') =~ /^## +(\S+)/m;
@@ -139,7 +139,7 @@ my $other = do {
 };
 
 
-subtest 'a reload with another path' => sub {
+subtest 'a reload with another path runs the other build' => sub {
     install($module, "$dir/first.so");
     install($other, "$dir/second.so");
 
@@ -206,7 +206,9 @@ subtest 'a reload with another path' => sub {
 
 # The loader of the GNU C library goes by the path, others by the file.
 
-subtest 'a new file at the same path' => sub {
+subtest 'a new file at the same path is not run by a reload, which says so'
+    => sub
+{
     my $file = "$dir/module.so";
 
     install($module, $file);
@@ -240,7 +242,7 @@ subtest 'a new file at the same path' => sub {
 };
 
 
-subtest 'a binary upgrade' => sub {
+subtest 'a binary upgrade runs the other build with memory of its own' => sub {
     my $file = "$dir/upgrade.so";
 
     install($module, $file);
@@ -276,7 +278,7 @@ subtest 'a binary upgrade' => sub {
 };
 
 
-subtest 'two builds, one Redis' => sub {
+subtest 'two builds share the limits of one Redis' => sub {
     my $redis = RateLimit::Redis->start;
     my $shards = $redis->addr;
 

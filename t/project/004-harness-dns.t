@@ -116,7 +116,7 @@ sub summary {
 }
 
 
-subtest 'answers, byte for byte' => sub {
+subtest 'answers are right, byte for byte' => sub {
     my $dns = RateLimit::Dns->start(names => {
         'redis.test' => { a => ['127.0.0.2'], ttl => 7 },
     });
@@ -192,7 +192,7 @@ subtest 'names change at run time' => sub {
 };
 
 
-subtest 'late and silent' => sub {
+subtest 'answers may be late or never come' => sub {
     my $dns = RateLimit::Dns->start(names => {
         'late.test'   => { a => ['127.0.0.1'], delay => 300 },
         'silent.test' => { silent => 1 },
@@ -220,7 +220,7 @@ subtest 'late and silent' => sub {
 };
 
 
-subtest 'many addresses, TCP' => sub {
+subtest 'an answer that is too long for UDP comes by TCP' => sub {
     my @many = map { "127.1.0.$_" } 1 .. 40;
     my $dns = RateLimit::Dns->start(names => { 'many.test' => { a => \@many } });
 
@@ -250,7 +250,7 @@ subtest 'many addresses, TCP' => sub {
 };
 
 
-subtest 'its end' => sub {
+subtest 'the server ends with its object' => sub {
     my $dns = RateLimit::Dns->start(names => { x => { a => ['127.0.0.1'] } });
     my ($pid, $port) = ($dns->pid, $dns->port);
 
@@ -275,7 +275,7 @@ subtest 'its end' => sub {
 # The resolver of nginx does not look into /etc/hosts: it asks for "localhost",
 # and believes the answer.
 
-subtest 'the resolver of nginx' => sub {
+subtest 'the resolver of nginx takes the answers' => sub {
     my $port = free_port();
     my $dns = RateLimit::Dns->start(names => {
         localhost => { a => ['127.0.0.1'], ttl => 1 },

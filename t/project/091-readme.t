@@ -451,7 +451,7 @@ subtest 'the first configuration: limits over two nginx' => sub {
 
 # ---- directives
 
-subtest 'directives' => sub {
+subtest 'each directive is described as it is' => sub {
     my @entries = grep { /^ratelimit(?:_\w+)?$/ } keys %section;
 
     is_deeply [sort @entries], [sort keys %directive],
@@ -611,7 +611,7 @@ subtest 'wrong values are refused' => sub {
 
 # ---- defaults that take a request to see, variables, names, order, redirects
 
-subtest 'defaults, variables, names' => sub {
+subtest 'defaults, variables and names are those of the sources' => sub {
     my $redis = RateLimit::Redis->start;
     my ($names) = grep { /# name: / } @{ $block{nginx} };
 
@@ -734,7 +734,7 @@ EOC
 };
 
 
-subtest 'order and redirects' => sub {
+subtest 'order and redirects are as described' => sub {
     my $redis = RateLimit::Redis->start;
 
     my $nginx = RateLimit::Nginx->start(
@@ -831,7 +831,7 @@ sub nginx_of {
 }
 
 
-subtest 'several limits on one request' => sub {
+subtest 'several limits on one request do what is described' => sub {
     my @redis = RateLimit::Redis->start_many(3);
     my $nginx = nginx_of('Several limits on one request', \@redis);
 
@@ -1013,7 +1013,7 @@ EOC
 };
 
 
-subtest 'sliding window log' => sub {
+subtest 'the sliding window log does what is described' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = nginx_of('Sliding window log', [$redis], more => <<"EOC");
 server {
@@ -1146,7 +1146,7 @@ EOC
 };
 
 
-subtest 'cost' => sub {
+subtest 'costs do what is described' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = nginx_of('Cost', [$redis]);
 
@@ -1183,7 +1183,7 @@ EOC
 };
 
 
-subtest 'preview' => sub {
+subtest 'previews do what is described' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = nginx_of('Preview', [$redis], replace => {
         'ratelimit_preview on;' => 'ratelimit_preview on;
@@ -1255,7 +1255,7 @@ subtest 'preview' => sub {
 };
 
 
-subtest 'dry run' => sub {
+subtest 'dry runs do what is described' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = nginx_of('Dry run', [$redis], more => <<"EOC");
 server {
@@ -1315,7 +1315,7 @@ EOC
 };
 
 
-subtest 'after authentication' => sub {
+subtest 'limits after authentication do what is described' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = nginx_of('After authentication', [$redis],
         replace => { '8081' => '%%PORT9%%' }, more => <<"EOC");
@@ -1352,7 +1352,7 @@ EOC
 };
 
 
-subtest 'fewer calls to Redis' => sub {
+subtest 'Redis is called as seldom as is said' => sub {
     my @redis = RateLimit::Redis->start_many(3);
     my $text = block_of('Fewer calls to Redis');
     my ($most) = $text =~ /# up to (\d+) tokens at a time/;
@@ -1521,7 +1521,7 @@ EOC
 };
 
 
-subtest 'addresses' => sub {
+subtest 'addresses of clients are taken as described' => sub {
     my $nginx = RateLimit::Nginx->start(conf => <<'EOC');
 set_real_ip_from 127.0.0.1;
 real_ip_header   X-Real-IP;
@@ -1563,7 +1563,7 @@ EOC
 
 # Clocks can't be set here, but the times in Redis can.
 
-subtest 'clocks' => sub {
+subtest 'clocks are taken as described' => sub {
     my $redis = RateLimit::Redis->start;
 
     my $nginx = RateLimit::Nginx->start(
@@ -1694,7 +1694,7 @@ sub resp {
 }
 
 
-subtest 'from reply to headers' => sub {
+subtest 'headers are made from replies as described' => sub {
     my $text = $section{'From reply to headers'};
     my @tables = map { [table_of($_)] } $text =~ /^(\| reply .*?)\n\n/msg;
 
@@ -1826,7 +1826,7 @@ EOC
 };
 
 
-subtest 'bodies' => sub {
+subtest 'bodies are as described' => sub {
     my ($json, $problem) = map { s/\n//r } @{ $block{json} };
 
     my $fake = RateLimit::FakeRedis->start(
@@ -1911,7 +1911,7 @@ EOC
 
 # ---- failures, log lines, numbers
 
-subtest 'failures' => sub {
+subtest 'failures are called and decided as described' => sub {
     my ($table) = $section{Faults} =~ /^(\| failure.*)\z/ms;
     my @named = map { code_in($_->[0]) } table_of($table);
     my @failures = grep { $_ ne 'ok' }
@@ -2011,7 +2011,7 @@ my %LEVEL = (NGX_LOG_ERR => 'error', NGX_LOG_WARN => 'warn',
 my @log_lines = map { split /\n/ } @{ $block{log} };
 
 
-subtest 'log lines' => sub {
+subtest 'each log line is one of the sources' => sub {
     my @calls = log_calls();
     my %explained;
 
@@ -2042,7 +2042,7 @@ subtest 'log lines' => sub {
 };
 
 
-subtest 'log lines of an outage' => sub {
+subtest 'an outage logs the lines that are shown' => sub {
     my $redis = RateLimit::Redis->start;
     my $addr = $redis->addr;
     my $nginx;
@@ -2113,7 +2113,7 @@ subtest 'log lines of an outage' => sub {
 
 # What Redis has said and given holds for its time.
 
-subtest 'what is known in an outage' => sub {
+subtest 'what is known in an outage is as described' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = RateLimit::Nginx->start(
         conf   => "${patient}ratelimit_shards ${\ $redis->addr};\n"
@@ -2147,7 +2147,7 @@ EOC
 # Each text that a row of the table quotes is the beginning of a line that the
 # code writes, each metric and each label is one of the code.
 
-subtest 'faults: what they are called' => sub {
+subtest 'faults have the names that are listed' => sub {
     my @rows = grep { @$_ == 4 && $_->[0] !~ /^fault$/ }
                table_of($section{Faults});
     my %family = map { $_ => 1 } source('metrics.c') =~ /"nginx_ratelimit_(\w+)"/g;
@@ -2203,7 +2203,7 @@ subtest 'faults: what they are called' => sub {
 # Those faults that a command makes, and what the table says of them.  The
 # others have tests of their own.
 
-subtest 'faults: what they do' => sub {
+subtest 'faults do what is listed' => sub {
     my %row = map { $_->[0] => $_ } table_of($section{Faults});
     my ($redis, $nginx);
 
@@ -2349,7 +2349,7 @@ EOC
 
 # ---- metrics
 
-subtest 'metrics' => sub {
+subtest 'the metrics are those that are listed' => sub {
     my $redis = RateLimit::Redis->start;
     my $text = http_of(block_of('Metrics'));
 
@@ -2425,7 +2425,7 @@ EOC
 
 # ---- this machine's memory
 
-subtest 'one machine' => sub {
+subtest 'one machine needs no Redis, as described' => sub {
     my $nginx = RateLimit::Nginx->start(
         conf => http_of(block_of('One machine needs no Redis'))
                 =~ s/10r\/s/10r\/d/r);
@@ -2472,7 +2472,7 @@ subtest 'one machine' => sub {
 };
 
 
-subtest 'memory of Redis' => sub {
+subtest 'Redis needs as much memory as is said' => sub {
     my $redis = RateLimit::Redis->start;
     my ($version) = $section{'Sliding window log'} =~ /In Redis (\d+\.\d+)/;
 
@@ -2523,7 +2523,7 @@ EOL
 };
 
 
-subtest 'numbers' => sub {
+subtest 'numbers are those of the sources' => sub {
     my %text = map { $_ => $section{$_} =~ s/\s+/ /gr } keys %section;
 
     my @numbers = (
@@ -2632,7 +2632,7 @@ subtest 'numbers' => sub {
 
 # ---- commands
 
-subtest 'commands of redis-cli' => sub {
+subtest 'commands of redis-cli show what is said' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = RateLimit::Nginx->start(conf => $patient . example($redis));
 
@@ -2902,7 +2902,7 @@ sub nginx_at {
 sub source_of { RateLimit::Load::get(@_)->{headers}{'x-source'} }
 
 
-subtest 'a cluster' => sub {
+subtest 'a cluster does what is described' => sub {
     my $cluster = RateLimit::Cluster->start;
     my @nodes = $cluster->masters;
 
@@ -2968,7 +2968,7 @@ subtest 'a cluster' => sub {
 };
 
 
-subtest 'sentinels' => sub {
+subtest 'sentinels do what is described' => sub {
     my $all = RateLimit::Sentinel->start(
         names           => ['limits-a', 'limits-b'],
         config          => { requirepass => 'wonderland' },
@@ -3030,7 +3030,7 @@ sub tls_server {
 }
 
 
-subtest 'TLS' => sub {
+subtest 'TLS does what is described' => sub {
     my @redis = map { tls_server('tls-auth-clients' => 'yes') } 1 .. 2;
     my $nginx = nginx_at('TLS', $patient,
                          '10.0.0.1:6380' => $redis[0]->addr,
@@ -3062,7 +3062,7 @@ subtest 'TLS' => sub {
 
 # The name is "localhost", which the system knows as nginx starts.
 
-subtest 'names that move' => sub {
+subtest 'names that move are followed as described' => sub {
     my $dns = RateLimit::Dns->start(names => { localhost => { a => ['127.0.0.1'] } });
     my @port = map { free_port() } 1 .. 2;
     my @old = map { RateLimit::Redis->start(port => $_) } @port;
@@ -3093,7 +3093,7 @@ subtest 'names that move' => sub {
 };
 
 
-subtest 'a managed Redis' => sub {
+subtest 'a managed Redis works with what is described' => sub {
     my $dns = RateLimit::Dns->start(names => { localhost => { a => ['127.0.0.1'] } });
     my $redis = tls_server(user => 'limiter on >wonderland ~ratelimit:* +@all '
                                    . '-client -script');
@@ -3145,7 +3145,9 @@ sub denied {
 }
 
 
-subtest 'rights in a cluster' => sub {
+subtest 'in a cluster the rights that are listed are needed, and are enough'
+    => sub
+{
     my $cluster = RateLimit::Cluster->start(masters => 2);
     my @nodes = $cluster->masters;
 
@@ -3203,7 +3205,9 @@ EOC
 };
 
 
-subtest 'rights with sentinels' => sub {
+subtest 'with sentinels the rights that are listed are needed, and are enough'
+    => sub
+{
     my $all = RateLimit::Sentinel->start;
     my @servers = $all->servers;
     my @sentinels = $all->sentinels;
@@ -3263,7 +3267,7 @@ EOC
 };
 
 
-subtest 'commands of make' => sub {
+subtest 'the commands of make exist' => sub {
     my $makefile = slurp('Makefile');
     my $text = join "\n", @{ $block{sh} };
 
@@ -3282,7 +3286,7 @@ subtest 'commands of make' => sub {
 };
 
 
-subtest 'links' => sub {
+subtest 'links lead somewhere' => sub {
     my %anchor = map { lc(s/[^\w\s-]//gr) =~ s/ /-/gr => 1 } keys %section;
 
     while ($readme =~ /\]\(([^)]+)\)/g) {

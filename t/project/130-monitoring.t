@@ -251,7 +251,7 @@ sub parts_of {
 }
 
 
-subtest 'promtool' => sub {
+subtest 'promtool accepts the files' => sub {
     promtool_ok('the configuration', 'check', 'config',
                 "$FOLDER/prometheus.yml");
     promtool_ok('the rules', 'check', 'rules', '--lint=all', '--lint-fatal',
@@ -261,7 +261,7 @@ subtest 'promtool' => sub {
 };
 
 
-subtest 'tests of the alerts' => sub {
+subtest 'each alert fires in a test of promtool' => sub {
     cmp_ok scalar @alerts, '>=', 15, 'there are alerts';
 
     my %fires = map { $_ => 1 }
@@ -296,7 +296,7 @@ subtest 'tests of the alerts' => sub {
 };
 
 
-subtest 'layout of the dashboard' => sub {
+subtest 'no panel of the dashboard is out of place' => sub {
     my (%ids, %titles, %taken);
 
     for my $panel (@panels) {
@@ -395,7 +395,7 @@ sub traffic {
 }
 
 
-subtest 'the metrics themselves' => sub {
+subtest 'promtool accepts the metrics' => sub {
     my $statuses = traffic();
 
     cmp_ok $statuses->{$_}, '>', 0, "status $_" for 200, 429;
@@ -432,7 +432,7 @@ subtest 'the metrics themselves' => sub {
 prometheus_start($nginx->port(3));
 
 
-subtest 'scraped' => sub {
+subtest 'Prometheus reads the metrics' => sub {
     my $target;
 
     ok wait_until(sub {
@@ -445,7 +445,7 @@ subtest 'scraped' => sub {
 };
 
 
-subtest 'variables of the dashboard' => sub {
+subtest 'the variables of the dashboard have values' => sub {
     my %expected = (
         job      => ['nginx-ratelimit'],
         instance => ['127.0.0.1:' . $nginx->port(3)],
@@ -516,7 +516,7 @@ sub results_ok {
 }
 
 
-subtest 'expressions of the dashboard' => sub {
+subtest 'each expression of the dashboard finds something' => sub {
     my ($expr, $labels) = expressions();
 
     cmp_ok scalar keys %$expr, '>', 40, 'there are some';
@@ -564,7 +564,7 @@ subtest 'expressions of the dashboard' => sub {
 };
 
 
-subtest 'expressions of the rules' => sub {
+subtest 'each expression of the rules can be run' => sub {
     my @found = map { @{ $_->{rules} } } @{ ask('rules')->{groups} };
     my (%expr, %labels, %may_be_empty);
     my %anchors = map { s/ /-/gr =~ s/[^\w-]//gr => 1 } map { lc }
@@ -614,7 +614,7 @@ subtest 'expressions of the rules' => sub {
 };
 
 
-subtest 'alerts that fire' => sub {
+subtest 'alerts fire when a shard is lost, and only those' => sub {
     my @fire = map { "RateLimit$_" }
                qw(BreakerOpen Degraded FailOpen FailClosed RedisFailures
                   InvalidValues);

@@ -29,7 +29,7 @@ sub key_of {
 }
 
 
-subtest 'slots' => sub {
+subtest 'keys have the slots that Redis says' => sub {
 
     # 0x31c3 is the published one of CRC16/XMODEM
 
@@ -50,7 +50,7 @@ my $cluster = RateLimit::Cluster->start(replicas => 3);
 my ($red, $green, $blue) = $cluster->masters;
 
 
-subtest 'three masters, three replicas' => sub {
+subtest 'three masters and three replicas share all slots' => sub {
     is scalar(() = $cluster->masters), 3, 'masters';
     is scalar(() = $cluster->replicas), 3, 'replicas';
     is scalar(() = $cluster->replicas_of($_)), 1, 'one each'
@@ -93,7 +93,7 @@ subtest 'three masters, three replicas' => sub {
 };
 
 
-subtest 'a slot in the middle of its move' => sub {
+subtest 'a slot in the middle of its move is served by both ends' => sub {
     my $key = key_of($cluster, $red);
     my $slot = RateLimit::Cluster::slot($key);
     my @keys = map { "$key$_" } 1 .. 4;
@@ -142,7 +142,7 @@ subtest 'a slot in the middle of its move' => sub {
 };
 
 
-subtest 'a slot without a node' => sub {
+subtest 'a slot can be taken from all nodes and given back' => sub {
     my $slot = ($red->slots)[0];
 
     $cluster->drop_slot($slot);
@@ -191,7 +191,7 @@ subtest 'a master hands over' => sub {
 };
 
 
-subtest 'a password' => sub {
+subtest 'a cluster with a password works' => sub {
     my $cluster = RateLimit::Cluster->start(
         masters => 2, replicas => 1, config => { requirepass => 'secret' });
     my ($red, $green) = $cluster->masters;

@@ -14,7 +14,7 @@ use RateLimit::Sentinel;
 use RateLimit::Util qw(alive wait_until);
 
 
-subtest 'two names, passwords' => sub {
+subtest 'sentinels watch two masters, with passwords' => sub {
     my $all = RateLimit::Sentinel->start(
         names           => ['one', 'two'],
         config          => { requirepass => 'server' },

@@ -25,7 +25,7 @@ plan skip_all => "all tests are run with $ENV{RATELIMIT_REDIS_SERVER}"
 local $ENV{RATELIMIT_REDIS_SERVER} = $server;
 
 
-subtest 'the server of the tests' => sub {
+subtest 'the server of the tests is Valkey' => sub {
     my $info = RateLimit::Redis->start->info('server');
 
     is $info->{server_name}, 'valkey', 'is Valkey';

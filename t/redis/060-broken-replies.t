@@ -130,7 +130,7 @@ sub conn_of {
 }
 
 
-subtest 'a reply split at every byte' => sub {
+subtest 'a reply that is split at every byte is read' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => { eval => \&scripted });
     my $nginx = start($fake);
 
@@ -256,7 +256,7 @@ subtest 'a late reply is nobody else\'s' => sub {
 };
 
 
-subtest 'a reply that nobody asked for' => sub {
+subtest 'a reply that nobody asked for closes the connection' => sub {
     my @pushes = (
         ":9000000\r\n", ":-1\r\n", "+OK\r\n", "-ERR x\r\n",
         ":1\r\n" x 100_000,
@@ -386,7 +386,7 @@ sub rss {
 }
 
 
-subtest 'a wrong reply among good ones' => sub {
+subtest 'a wrong reply fails itself and those behind it' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => {
         eval => [
             { reply => ":1000000\r\n", hold => 5 },
@@ -412,7 +412,9 @@ subtest 'a wrong reply among good ones' => sub {
 };
 
 
-subtest 'NOSCRIPT' => sub {
+subtest 'NOSCRIPT is followed by one EVAL that the client does not notice'
+    => sub
+{
     my $lua = slurp('build/lua/token_bucket.lua');
     my $fake = RateLimit::FakeRedis->start(policy => {
         evalsha => [{ reply => $REPLY{noscript}, split => 'every' },

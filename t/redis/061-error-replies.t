@@ -82,7 +82,9 @@ sub fails {
 }
 
 
-subtest 'every class of error reply' => sub {
+subtest 'every class of error reply is told in the log and left to the policy'
+    => sub
+{
     my $sha = 'c3d8ef73d8b4a5e1a9a8b1b1d3b8a2d7d1a5c4e0';
     my @cases = (
         [oom        => "OOM command not allowed when used memory > "
@@ -181,7 +183,9 @@ subtest 'every class of error reply' => sub {
 };
 
 
-subtest 'which classes open the circuit' => sub {
+subtest 'the classes of failures of a server open the circuit, others do not'
+    => sub
+{
     my %counts = (
         oom        => 'OOM x',        readonly  => 'READONLY x',
         loading    => 'LOADING x',    busy      => 'BUSY x',
@@ -328,7 +332,7 @@ subtest 'what a server says can not forge the log' => sub {
 };
 
 
-subtest 'passwords' => sub {
+subtest 'passwords are sent, and never logged' => sub {
     my $secret = 'pa ss:w@rd/%41$#"x';
     my $redis = RateLimit::Redis->start;
 
@@ -425,7 +429,7 @@ subtest 'passwords' => sub {
 };
 
 
-subtest 'an ACL user' => sub {
+subtest 'an ACL user needs the documented commands and no others' => sub {
     my $redis = RateLimit::Redis->start;
     my $addr = $redis->addr;
     my @needed = qw(evalsha eval hmget hget hset exists pexpire pttl time type
@@ -518,7 +522,7 @@ EOC
 };
 
 
-subtest 'databases' => sub {
+subtest 'each database is selected, a wrong one is a failure' => sub {
     my $redis = RateLimit::Redis->start;
     my $addr = $redis->addr;
 
@@ -738,7 +742,7 @@ subtest 'a real cluster node is no shard' => sub {
 };
 
 
-subtest 'a greeting that is refused' => sub {
+subtest 'a handshake that is refused sends no call' => sub {
     my %cases = (
         'LOADING Redis is loading the dataset in memory' => 'loading',
         'MASTERDOWN Link with MASTER is down'            => 'masterdown',

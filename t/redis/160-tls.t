@@ -497,7 +497,7 @@ EOC
 # More than a socket takes: what waits to be written grows, and moves, while
 # OpenSSL is in the middle of it.
 
-subtest 'writes that are cut short' => sub {
+subtest 'writes that are cut short are continued' => sub {
     my $redis = server($good);
     my $prefix = 'x' x 1800;
     my @names = map { "limit$_" } 1 .. 8;
@@ -539,7 +539,7 @@ EOS
 };
 
 
-subtest 'a cluster' => sub {
+subtest 'the nodes of a cluster are reached by TLS' => sub {
     my @nodes = map {
         server($good, 'cluster-enabled' => 'yes', 'tls-cluster' => 'yes',
                'cluster-node-timeout' => 30_000)
@@ -587,7 +587,7 @@ subtest 'a cluster' => sub {
 };
 
 
-subtest 'sentinels' => sub {
+subtest 'sentinels and masters are reached by TLS' => sub {
     my $master = server($good);
     my $port = free_port();
     my $dir = $master->dir;
@@ -645,7 +645,7 @@ EOC
 };
 
 
-subtest 'reload' => sub {
+subtest 'a reload takes other certificates, or switches TLS off' => sub {
     my $redis = server($good);
     my $fault = start($redis, $ON);
     my $addr = $redis->addr;
@@ -752,7 +752,7 @@ subtest 'nothing is left of connections' => sub {
 };
 
 
-subtest 'what is wrong at nginx -t' => sub {
+subtest 'wrong files and values are errors of nginx -t' => sub {
     my $file = $certs->ca;
     my $key = "ratelimit_redis_ssl_certificate_key $client->{key};";
     my $cert = "ratelimit_redis_ssl_certificate $client->{cert};";
@@ -850,7 +850,9 @@ subtest 'what is wrong at nginx -t' => sub {
 
 # A place that says anything about TLS has connections of its own.
 
-subtest 'places that differ' => sub {
+subtest 'places with other settings of TLS have connections of their own'
+    => sub
+{
     my $redis = server($good);
     my $addr = $redis->addr;
 

@@ -398,7 +398,7 @@ subtest 'all pass and take, or none takes anything' => sub {
 };
 
 
-subtest 'sixteen limits at once' => sub {
+subtest 'sixteen limits at once all pass or none is taken from' => sub {
     my @limits = map { $script->bucket(capacity => $_, rate => [1, 3600]) }
                  1 .. 16;
 
@@ -566,7 +566,7 @@ subtest 'steps begin with the first take of a full bucket' => sub {
 # A model of rational numbers that counts whole steps; what the script denies it
 # must deny, what it passes must be there.
 
-subtest 'steps: random traffic' => sub {
+subtest 'refill in steps is exact with random traffic' => sub {
     srand 10;
 
     for my $case ([5 * $SECOND, 1, 1, 20], [$SECOND, 7, 60, 10],

@@ -1432,7 +1432,7 @@ subtest 'a refund of what is not there does no harm' => sub {
 };
 
 
-subtest 'a refund of one of many entries' => sub {
+subtest 'a refund finds one of many entries' => sub {
     my $limit = $script->window(capacity => 5000);
 
     $script->take([$limit], at => $NOON + $_, id => "call-$_")

@@ -122,7 +122,7 @@ WHOLE
 };
 
 
-subtest 'errors say where' => sub {
+subtest 'errors name the file and the line' => sub {
     my %wrong = (
         'an unknown part'      => ["\n--@ include none\n", {},
             'DIR/a.lua:2: no part "none" to include in DIR/lib/none.lua'],
@@ -175,7 +175,7 @@ subtest 'errors say where' => sub {
 };
 
 
-subtest 'the scripts of the module' => sub {
+subtest 'the scripts of the module are put together' => sub {
     my $redis = RateLimit::Redis->start;
     my $header = slurp('build/lua/ngx_rl_lua.h');
 

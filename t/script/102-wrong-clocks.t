@@ -491,7 +491,7 @@ subtest 'clock nginx: a hierarchy is all or nothing here, too' => sub {
 };
 
 
-subtest 'nothing alarming in the logs' => sub {
+subtest 'nothing alarming is in the logs' => sub {
     reset_clocks();
 
     $_->finish for @nginx;

@@ -126,7 +126,7 @@ sub taken {
 }
 
 
-subtest 'twenty reloads under load' => sub {
+subtest 'twenty reloads under load cost no request' => sub {
     my @redis = RateLimit::Redis->start_many(3);
     my $nginx = start(http(join ' ', map { $_->addr } @redis));
     my $load = load($nginx);
@@ -159,7 +159,7 @@ subtest 'twenty reloads under load' => sub {
 };
 
 
-subtest 'limits go on' => sub {
+subtest 'limits go on over a reload' => sub {
     my $redis = RateLimit::Redis->start;
     my $nginx = start(http($redis->addr));
 
@@ -396,7 +396,7 @@ subtest 'a request that an old worker reads after it closed its connections'
 };
 
 
-subtest 'a reload that changes the shards' => sub {
+subtest 'a reload that changes the shards uses the new ones' => sub {
     my ($a, $b) = RateLimit::Redis->start_many(2);
     my $nginx = start(http($a->addr));
 
@@ -437,7 +437,7 @@ subtest 'a reload that changes the shards' => sub {
 };
 
 
-subtest 'quit under load' => sub {
+subtest 'an end under load cuts no answer off' => sub {
     my @redis = RateLimit::Redis->start_many(3);
     my $nginx = start(http(join ' ', map { $_->addr } @redis));
     my $load = load($nginx, requests => undef, duration => 1,
@@ -460,7 +460,7 @@ subtest 'quit under load' => sub {
 };
 
 
-subtest 'who connects to Redis' => sub {
+subtest 'workers connect to Redis, and no other process' => sub {
     my @redis = RateLimit::Redis->start_many(2);
     my $nginx = start(
         'proxy_cache_path %%DIR%%/cache keys_zone=c:1m;'

@@ -59,7 +59,7 @@ sub is_exact {
 }
 
 
-subtest 'master_process off' => sub {
+subtest 'nginx without a master works' => sub {
     flush();
 
     my $nginx = RateLimit::Nginx->start(%CONFIG, master => 0);
@@ -106,7 +106,7 @@ subtest 'master_process off, told to stop at once' => sub {
 # The harness keeps nginx in the foreground, as its child; here it goes to the
 # background, as most do.
 
-subtest 'daemon on' => sub {
+subtest 'nginx in the background works' => sub {
     for my $master ('off', 'on') {
         flush();
 
@@ -146,7 +146,7 @@ subtest 'daemon on' => sub {
 };
 
 
-subtest 'one worker, four workers' => sub {
+subtest 'each worker has a connection to each shard' => sub {
     for my $workers (1, 4) {
         flush();
 

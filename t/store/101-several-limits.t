@@ -916,7 +916,7 @@ subtest 'clients that leave while a shard does not answer take nothing' => sub {
 };
 
 
-subtest 'nothing alarming in the logs' => sub {
+subtest 'nothing alarming is in the logs' => sub {
     $_->finish for @nginx;
 };
 

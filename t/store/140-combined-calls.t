@@ -1056,7 +1056,7 @@ subtest 'clients that go: the bucket and those who passed make the capacity'
 };
 
 
-subtest 'many clients of whom many go' => sub {
+subtest 'of many clients many go, and nothing is lost' => sub {
     my $n = start('unix:' . $redis->socket, workers => 2,
                         log => 'notice');
 

@@ -609,7 +609,7 @@ subtest '3 nginx, a rate: at most capacity + rate x time' => sub {
 };
 
 
-subtest 'several costs of one key' => sub {
+subtest 'several costs of one key share a lease' => sub {
     my @costs = (1, 2, 5, 3);
     my $spent = 0;
 
@@ -687,7 +687,7 @@ subtest 'on a graceful exit the rest goes back, and nobody waits' => sub {
 };
 
 
-subtest 'on a fast one as well' => sub {
+subtest 'a fast end gives leases back as well' => sub {
     my $own = start();
     my $passed = held_by($own, 'term', 30);
 
@@ -701,7 +701,7 @@ subtest 'on a fast one as well' => sub {
 };
 
 
-subtest 'and on a reload' => sub {
+subtest 'a reload gives leases back as well' => sub {
     my $own = start();
     my $passed = held_by($own, 'reload', 30);
 

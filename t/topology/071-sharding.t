@@ -309,7 +309,7 @@ subtest 'a fourth shard takes its keys and moves no other' => sub {
 };
 
 
-subtest 'unix sockets and TCP side by side' => sub {
+subtest 'unix sockets and TCP work side by side' => sub {
     my @shards = (tcp(0), map { my $socket = 'unix:' . $redis[$_]->socket;
                                 { write => $socket, name => $socket,
                                   place => "$_/0" } } 1, 2);

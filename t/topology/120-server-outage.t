@@ -159,7 +159,9 @@ for my $way ('TCP', 'a unix socket') {
 }
 
 
-subtest 'stopped for five seconds' => sub {
+subtest 'a Redis that stops for five seconds costs few clients a timeout'
+    => sub
+{
     my $keys = 100;
     my $timeout = 300;
 
@@ -289,7 +291,7 @@ subtest 'stopped for a moment, again and again' => sub {
 };
 
 
-subtest 'one of three shards is dead' => sub {
+subtest 'one of three shards is dead: the others do not notice' => sub {
     my $fault = RateLimit::Fault->start(redis => 3);
     my ($dead, @alive) = map { $fault->redis($_)->addr } 0 .. 2;
 

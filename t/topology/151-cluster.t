@@ -244,7 +244,7 @@ subtest '2 nginx x 2 workers x 3 nodes: exactly so many pass' => sub {
 };
 
 
-subtest 'what the log and the metrics say' => sub {
+subtest 'the log and the metrics name the cluster and its nodes' => sub {
     for my $nginx (@nginx) {
         ok $nginx->log_like(qr/\[notice\] .*
                                ratelimit\ cluster:\ 3\ nodes\ serve\ 16384\ of
@@ -546,7 +546,7 @@ subtest 'several limits in several slots: all or nothing' => sub {
 };
 
 
-subtest 'how many calls that takes' => sub {
+subtest 'limits of one slot are one call, others one for each node' => sub {
     my $calls = sub { [map { $_->calls('evalsha') } @nodes] };
     my $count = sub {
         my ($query, $n) = @_;
@@ -589,7 +589,7 @@ subtest 'how many calls that takes' => sub {
 
 # One slot in which two limits have two keys that are not the same.
 
-subtest 'two keys of one slot by chance' => sub {
+subtest 'two keys of one slot by chance are limits of their own' => sub {
     my %keys;
     my ($one, $two);
 
@@ -619,7 +619,9 @@ subtest 'two keys of one slot by chance' => sub {
 
 # ---- few calls for many requests
 
-subtest 'combining, batches and denials' => sub {
+subtest 'calls are combined and batched, and denials remembered, as elsewhere'
+    => sub
+{
     my $key = key_on($red);
 
     my $load = RateLimit::Load::run(
@@ -678,7 +680,7 @@ subtest 'combining, batches and denials' => sub {
 };
 
 
-subtest 'gcra and windows' => sub {
+subtest 'gcra and windows work as elsewhere' => sub {
     for my $place ('gcra', 'window') {
         my $key = key_on($green);
 
@@ -743,7 +745,9 @@ subtest 'leases: taken where the key is, and given back there' => sub {
 
 # ---- nodes in trouble
 
-subtest 'a node has forgotten its scripts' => sub {
+subtest 'a node that has forgotten its scripts gets them, and nobody notices'
+    => sub
+{
     my @keys = map { key_on($_) } @nodes;
 
     $nginx[0]->get("/t?k=$_") for @keys;
@@ -805,7 +809,7 @@ subtest 'CLUSTERDOWN: a slot without a node' => sub {
 
 # ---- nginx comes and goes
 
-subtest 'a reload' => sub {
+subtest 'a reload makes one connection for each worker and node' => sub {
     my $key = key_on($blue);
 
     is verdict($nginx[0]->get("/t?k=$key")), '200 redis 99', 'before';
@@ -888,7 +892,7 @@ subtest 'a node of a cluster as a plain shard, and the other way round' => sub {
 };
 
 
-subtest 'what a cluster can not have' => sub {
+subtest 'what a cluster can not have is refused by nginx -t' => sub {
     my $refused = sub {
         my ($name, $regex, $conf) = @_;
 
@@ -1024,7 +1028,7 @@ subtest 'nodes that do not say where they are' => sub {
 };
 
 
-subtest 'IPv6' => sub {
+subtest 'a cluster at IPv6 addresses works' => sub {
     my $cluster = eval {
         RateLimit::Cluster->start(masters => 2, bind => '127.0.0.1 ::1',
             config => { 'cluster-announce-ip' => '::1' });
@@ -1064,7 +1068,7 @@ subtest 'IPv6' => sub {
 };
 
 
-subtest 'after all of that' => sub {
+subtest 'after all of that no connection is left' => sub {
     cmp_ok max(map { $_->clients } @nodes), '<=', 2 * $WORKERS,
            'connections are what they were';
 

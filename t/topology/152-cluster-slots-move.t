@@ -277,7 +277,7 @@ subtest 'a node comes and takes slots, and goes' => sub {
 };
 
 
-subtest 'what is left' => sub {
+subtest 'nothing is left when slots have moved all the time' => sub {
     is $fault->metric('redis_calls_in_flight'), 0, 'no call';
     cmp_ok max(map { $_->clients } @nodes), '<=', $WORKERS, 'connections';
     $nginx->finish;

@@ -22,7 +22,7 @@ my $FAILOVERS = $ENV{RATELIMIT_FAILOVERS} || 8;
 
 # ---- what all parts use
 
-subtest 'a master is killed' => sub {
+subtest 'a master is killed: its replica is asked within seconds' => sub {
     my $keys = 100;
     my $capacity = 5000;
 

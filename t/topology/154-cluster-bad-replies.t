@@ -170,7 +170,9 @@ subtest 'ASK is followed with an ASKING before each call' => sub {
 };
 
 
-subtest 'redirects without sense' => sub {
+subtest 'redirects without sense are no answer, and nothing else happens'
+    => sub
+{
     my ($fake) = start_fakes(1, eval => sub { $PASSED });
     my $nginx = start_nginx('cluster ' . $fake->addr, @EAGER);
     my $good = all_slots('127.0.0.1', $fake->port);
@@ -222,7 +224,7 @@ subtest 'redirects without sense' => sub {
 
 # ---- maps
 
-subtest 'maps of all kinds' => sub {
+subtest 'maps of all kinds leave all well' => sub {
     my ($fake, $other) = start_fakes(2, eval => sub { $PASSED });
     my $port = $fake->port;
     my @me = ('127.0.0.1', $port);
@@ -451,7 +453,7 @@ subtest 'a map with nodes that nobody needs: no connections to them' => sub {
 };
 
 
-subtest 'CLUSTERDOWN and TRYAGAIN for ever' => sub {
+subtest 'CLUSTERDOWN and TRYAGAIN for ever are no storm and no answer' => sub {
     my ($fake) = start_fakes(1, eval => sub { $PASSED });
     my $nginx = start_nginx('cluster ' . $fake->addr, @EAGER);
     my $good = cluster_policy(all_slots('127.0.0.1', $fake->port),

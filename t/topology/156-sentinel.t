@@ -227,7 +227,7 @@ subtest 'several names: each is a shard' => sub {
 };
 
 
-subtest 'a name that nobody knows' => sub {
+subtest 'a name that no sentinel knows: limits go on here' => sub {
     my $nginx = start_nginx('sentinel=nosuch ' . $all->addrs, @OPTIONS);
     my %statuses;
 
@@ -243,7 +243,7 @@ subtest 'a name that nobody knows' => sub {
 };
 
 
-subtest 'a database' => sub {
+subtest "a database is a part of the shard's name" => sub {
     my $master = $all->master;
     my $nginx = start_nginx('sentinel=mymaster ' . $all->addrs,
                             conf => 'ratelimit_redis_database 3;', @OPTIONS);
@@ -259,7 +259,7 @@ subtest 'a database' => sub {
 };
 
 
-subtest 'credentials' => sub {
+subtest 'credentials go to sentinels and masters, and not into the log' => sub {
     my $locked = RateLimit::Sentinel->start(
         config          => { requirepass => 'server-secret' },
         sentinel_config => {
@@ -476,7 +476,7 @@ subtest 'READONLY: a master that is demoted by hand' => sub {
 };
 
 
-subtest 'leases, denials and reloads' => sub {
+subtest 'leases, denials and reloads work as elsewhere' => sub {
     my $nginx = start_nginx('sentinel=mymaster ' . $all->addrs, @OPTIONS);
     my $name = 'ratelimit:localhost/lease:{l}';
 
@@ -505,7 +505,7 @@ subtest 'leases, denials and reloads' => sub {
 };
 
 
-subtest 'what is refused' => sub {
+subtest 'what sentinels can not have is refused by nginx -t' => sub {
     my $refused = sub {
         my ($name, $regex, $conf) = @_;
 

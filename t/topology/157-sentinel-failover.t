@@ -69,7 +69,9 @@ sub check_times {
 }
 
 
-subtest 'the master is killed' => sub {
+subtest 'the master is killed: the next one is asked as soon as there is one'
+    => sub
+{
     my $capacity = 60;
     my $keys = 50;
 

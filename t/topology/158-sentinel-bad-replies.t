@@ -49,7 +49,9 @@ sub used {
 
 # Where a master is counts as known when it was moved to, not before.
 
-subtest 'no memory for a moment' => sub {
+subtest 'without memory for a moment the master stays, and is followed later'
+    => sub
+{
     plan skip_all => 'another malloc() is in use'
         if $ENV{ASAN_OPTIONS} || $ENV{TEST_NGINX_USE_VALGRIND};
 
@@ -92,7 +94,7 @@ subtest 'no memory for a moment' => sub {
 };
 
 
-subtest 'where the master is' => sub {
+subtest 'only a reply that makes sense moves the master' => sub {
     my $fake = start_sentinel($one->addr);
     my $nginx = start_nginx('sentinel=mymaster ' . $fake->addr, @OPTIONS);
     my $port = $one->port;
@@ -171,7 +173,7 @@ subtest 'where the master is' => sub {
 };
 
 
-subtest 'events' => sub {
+subtest 'only an event that makes sense moves the master' => sub {
     my $fake = start_sentinel($one->addr);
     my $nginx = start_nginx('sentinel=mymaster ' . $fake->addr, @OPTIONS);
     my ($from, $to) = map { join ' ', split /:/, $_->addr } $one, $two;
@@ -232,7 +234,7 @@ subtest 'events' => sub {
 };
 
 
-subtest 'IPv6' => sub {
+subtest 'a master at an IPv6 address is found and followed' => sub {
     my $listens = eval {
         RateLimit::Redis::Client->connect(['127.0.0.1', $one->port]);
         slurp('/proc/net/if_inet6') =~ /^0{31}1 /m
@@ -267,7 +269,7 @@ subtest 'IPv6' => sub {
 };
 
 
-subtest 'a subscription that is refused' => sub {
+subtest 'a subscription that is refused is told, without a storm' => sub {
     my $fake = start_sentinel($one->addr,
         SUBSCRIBE => "-NOPERM this user has no permissions to run the "
                      . "'subscribe' command\r\n");
@@ -291,7 +293,7 @@ subtest 'a subscription that is refused' => sub {
 };
 
 
-subtest 'a sentinel that falls silent' => sub {
+subtest 'a sentinel that falls silent is replaced by the next' => sub {
     my $silent = start_sentinel($one->addr, PING => {});
     my $other = start_sentinel($one->addr);
     my $nginx = start_nginx(join(' ', 'sentinel=mymaster', $silent->addr,

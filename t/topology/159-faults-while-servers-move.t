@@ -150,7 +150,7 @@ subtest 'a call that is tried again goes where its node is by then' => sub {
 };
 
 
-subtest 'it ends if nobody is there' => sub {
+subtest 'calls to a node that is nowhere fail in the end' => sub {
     my $port = free_port();
     my $old = start_down($port);
     my $nginx = start_nginx("cluster localhost:$port", @OPTIONS);

@@ -163,7 +163,7 @@ subtest 'a name is where DNS says' => sub {
 };
 
 
-subtest 'a master by sentinels' => sub {
+subtest 'a master that sentinels name is refused as well' => sub {
     my $master = start_fake(handshake => {
         ROLE => "*3\r\n" . bulk('master') . ":0\r\n*0\r\n" });
     my $sentinel = start_fake();
@@ -191,7 +191,7 @@ subtest 'a master by sentinels' => sub {
 };
 
 
-subtest 'networks that are none' => sub {
+subtest 'networks that are none are errors of nginx -t' => sub {
     for my $wrong ('10.0.0.0/33', 'example.com', 'unix:', '10.0.0.0/8 off') {
         my ($code, $output) = RateLimit::Nginx->test_config(conf => <<"EOC");
     ratelimit_shards cluster 127.0.0.1:1;

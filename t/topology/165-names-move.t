@@ -133,7 +133,7 @@ sub told {
 }
 
 
-subtest 'a name that nobody knows' => sub {
+subtest 'a name that nobody knows is an error at the start' => sub {
     for my $case (["ratelimit_shards no-such-host.invalid:6379;",
                    'no-such-host.invalid:6379'],
                   ["ratelimit_shards redis://no-such-host.invalid;",
@@ -150,7 +150,7 @@ subtest 'a name that nobody knows' => sub {
 };
 
 
-subtest 'without a resolver' => sub {
+subtest 'without a resolver a name is looked up once' => sub {
     my $fault = start(resolver => '');
 
     ok $fault->works, 'the system is asked at the start';
@@ -167,7 +167,7 @@ my $fault = start();
 my $nginx = $fault->nginx;
 
 
-subtest 'a name that stays where it is' => sub {
+subtest 'a name that stays where it is disturbs nobody' => sub {
     ok $fault->works, 'all workers are connected';
     ok at('127.0.0.1'), 'where the system says';
 
@@ -180,7 +180,7 @@ subtest 'a name that stays where it is' => sub {
 };
 
 
-subtest 'another address' => sub {
+subtest 'another address is followed, and no request notices' => sub {
     forget();
 
     my $there;
@@ -227,7 +227,7 @@ sub at_both {
 }
 
 
-subtest 'several addresses' => sub {
+subtest 'of several addresses one that works is used' => sub {
     my $from = length $nginx->error_log;
     my $reconnects = $fault->metric('redis_reconnects_total');
 
@@ -336,7 +336,7 @@ for my $case (['NXDOMAIN', { code => 'NXDOMAIN' }, '3: Host not found'],
 }
 
 
-subtest 'DNS is slow' => sub {
+subtest 'nobody waits for a slow DNS server' => sub {
     my $there;
     my $load = $fault->during(sub {
         $dns->name('localhost', a => ['127.0.0.2'], delay => 1000);
@@ -350,7 +350,7 @@ subtest 'DNS is slow' => sub {
 };
 
 
-subtest 'no DNS server' => sub {
+subtest 'without a DNS server all stays as it was' => sub {
     my ($failed, $there);
     my $load = $fault->during(sub {
         my $at = $dns->port;
@@ -390,7 +390,7 @@ subtest 'the server has gone where DNS says' => sub {
 };
 
 
-subtest 'reload' => sub {
+subtest 'a reload in the middle of a lookup is noticed by nobody' => sub {
 
     # a lookup that nobody answers does not hold up the end of a worker
 
@@ -427,7 +427,7 @@ subtest 'reload' => sub {
 };
 
 
-subtest 'by the TTL of the answer' => sub {
+subtest 'names are looked up by the TTL of the answer' => sub {
     $dns->name('localhost', a => ['127.0.0.1'], ttl => 1);
 
     my $fault = start(resolver => 'resolver ' . $dns->addr . ';');
@@ -452,7 +452,7 @@ subtest 'by the TTL of the answer' => sub {
 };
 
 
-subtest 'IPv6' => sub {
+subtest 'addresses of IPv6 are used, and those of IPv4 again' => sub {
     my $probe = IO::Socket::IP->new(LocalHost => '::1', LocalPort => $port,
                                     Listen => 1);
 
@@ -484,7 +484,7 @@ subtest 'IPv6' => sub {
 
 # Each of the databases is a shard, with a connection and a name of its own.
 
-subtest 'a hundred changes' => sub {
+subtest 'a hundred changes leave nothing behind' => sub {
     my $shards = 9;
     my $rounds = 6;
 

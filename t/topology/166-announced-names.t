@@ -41,7 +41,7 @@ sub nodes {
 
 # ---- clusters
 
-subtest 'a real cluster' => sub {
+subtest 'a real cluster that announces names is followed by its names' => sub {
     my $cluster = eval {
         RateLimit::Cluster->start(masters => 2, bind => '127.0.0.1 127.0.0.2',
             config => { 'cluster-preferred-endpoint-type' => 'hostname',
@@ -110,7 +110,7 @@ subtest 'a real cluster' => sub {
 };
 
 
-subtest 'a name alone' => sub {
+subtest 'a name without an address needs a resolver' => sub {
     my @fakes = map { RateLimit::FakeRedis->start(
                           bind => ['127.0.0.1', '127.0.0.2']) } 1 .. 2;
     my ($seed, $node) = @fakes;
@@ -158,7 +158,7 @@ subtest 'a name alone' => sub {
 };
 
 
-subtest 'names of all kinds, and many' => sub {
+subtest 'names of all kinds, and many of them, leave all well' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => { eval => $PASSED });
     my $port = $fake->port;
     my $dead = dead_port();
@@ -218,7 +218,9 @@ subtest 'names of all kinds, and many' => sub {
 
 # ---- sentinels
 
-subtest 'real sentinels' => sub {
+subtest 'real sentinels that announce names are followed by their names'
+    => sub
+{
     my @servers = map {
         RateLimit::Sentinel::Server->start(config => {
             'replica-announce-ip' => 'localhost',
@@ -294,7 +296,7 @@ subtest 'real sentinels' => sub {
 };
 
 
-subtest 'a master whose name moves' => sub {
+subtest 'a master whose name moves is followed' => sub {
     my @servers = map { RateLimit::FakeRedis->start(
         bind => ['127.0.0.1', '127.0.0.2'], policy => {
             eval => $PASSED, handshake => {
