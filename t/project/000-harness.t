@@ -7,10 +7,12 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
+use RateLimit::Background;
 use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
+use RateLimit::Resp;
 use RateLimit::Util qw(alive free_port slurp wait_until);
 
 use Time::HiRes qw(time);
@@ -118,6 +120,54 @@ sub dial {
 
 
 my $CALL = "*3\r\n\$7\r\nEVALSHA\r\n\$1\r\ns\r\n\$1\r\n0\r\n";
+
+
+subtest 'background: code runs elsewhere, is told to stop, gives its result'
+    => sub
+{
+    my $task = RateLimit::Background->start(sub {
+        my ($told) = @_;
+        my $n = 0;
+
+        $n++ until $told->();
+
+        return { pid => $$, n => $n };
+    });
+
+    my $result = $task->stop;
+
+    isnt $result->{pid}, $$, 'another process';
+    cmp_ok $result->{n}, '>=', 0, 'which has ended when it was told';
+
+    is(RateLimit::Background->start(sub { 5 })->wait, 5, 'by itself');
+    ok !eval { RateLimit::Background->start(sub { die "no\n" })->wait; 1 },
+       'one that dies';
+    is $@, "no\n", 'says why';
+
+    $task = RateLimit::Background->start(sub { sleep 60 });
+    $task->kill('TERM');
+    is $task->{pid}, undef, 'or it is killed';
+};
+
+
+subtest 'replies are the bytes that servers send' => sub {
+    is bulk("a\r\n"), "\$3\r\na\r\n\r\n", 'a string';
+    is array('a', ''), "*2\r\n\$1\r\na\r\n\$0\r\n\r\n", 'a list';
+    is array(), "*0\r\n", 'an empty one';
+
+    my $id = "\$40\r\n" . 'e' x 40 . "\r\n";
+    my $node = "*3\r\n\$1\r\nh\r\n:1\r\n$id";
+
+    is slots_reply([0, 5, 'h', 1], [6, 9, 'h', 1, 'h', 1]),
+       "*2\r\n*3\r\n:0\r\n:5\r\n${node}*4\r\n:6\r\n:9\r\n$node$node",
+       'ranges of slots, with a replica';
+    is all_slots('h', 1), slots_reply([0, 16383, 'h', 1]), 'all slots';
+    is sentinel_policy('127.0.0.1:5')
+           ->{handshake}{'SENTINEL GET-MASTER-ADDR-BY-NAME'},
+       array('127.0.0.1', 5), 'the address of a master';
+    is switch_event('m', 'a', 1), array('message', '+switch-master', 'm a 1'),
+       'a switch';
+};
 
 
 subtest 'fake redis: handshake, log, errors' => sub {

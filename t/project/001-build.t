@@ -80,20 +80,20 @@ subtest 'a warning of a newer compiler stops lint and no build' => sub {
         . 'objs/addon/pure/ngx_rl_text.o');
 
     $compile =~ s/\\\n/ /g;
-    ($compile) = grep { /-o objs\/\S+number\.o/ } split /\n/, $compile;
+    ($compile) = grep { /-o objs\/\S+text\.o/ } split /\n/, $compile;
 
     ok $compile, 'how a source is compiled' or return;
 
     # as nginx does it, unless CFLAGS are in the environment of its configure
     $compile =~ s{ -c }{ -Werror -c };
-    $compile =~ s{-o objs/\S+}{-o $dir/number.o -include $dir/warning.h};
+    $compile =~ s{-o objs/\S+}{-o $dir/text.o -include $dir/warning.h};
 
     my ($rc, $output) = run("cd $objs && $compile");
 
     like $compile, qr/ -Werror -c /, 'nginx makes errors of warnings';
     like $output, qr/warning: .*a compiler that knows more/, 'it warns';
     is $rc, 0, 'the build goes on';
-    ok -f "$dir/number.o", 'and has its object';
+    ok -f "$dir/text.o", 'and has its object';
 
     my $lint = "tools/lint.sh $nginx $objs warnings "
                . 'src/pure/ngx_rl_text.c';

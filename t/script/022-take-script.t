@@ -15,6 +15,7 @@ use POSIX qw(ceil floor);
 
 use RateLimit::Redis;
 use RateLimit::Script;
+use RateLimit::Traffic;
 
 my $NOON = 1_800_000_000_000_000;       # us, some day in 2027
 my $SECOND = 1_000_000;
@@ -32,15 +33,6 @@ sub peek {
     my ($limit, %opt) = @_;
 
     return $script->one($limit, %opt, peek => 1);
-}
-
-
-# An integer from 0, small ones as likely as large ones.
-
-sub any_up_to {
-    my ($most) = @_;
-
-    return $most < 1 ? 0 : int(exp(rand log($most + 1))) - 1;
 }
 
 

@@ -15,6 +15,7 @@ use POSIX qw(floor);
 
 use RateLimit::Redis;
 use RateLimit::Script;
+use RateLimit::Traffic;
 use RateLimit::Util qw(wait_until);
 
 my $NOON = 1_800_000_000_000_000;       # us, some day in 2027
@@ -25,36 +26,6 @@ my $DAY = 24 * $HOUR;
 
 my $redis = RateLimit::Redis->start;
 my $script = RateLimit::Script->new($redis);
-
-
-# An integer from 0, small ones as likely as large ones.
-
-sub any_up_to {
-    my ($most) = @_;
-
-    return $most < 1 ? 0 : int(exp(rand log($most + 1))) - 1;
-}
-
-
-# The most that any window of this length holds, of a log of [time, cost].
-
-sub fullest {
-    my ($length, @log) = @_;
-
-    my ($sum, $most, $first) = (0, 0, 0);
-
-    for my $entry (@log) {
-        $sum += $entry->[1];
-
-        while ($log[$first][0] <= $entry->[0] - $length) {
-            $sum -= $log[$first++][1];
-        }
-
-        $most = max($most, $sum);
-    }
-
-    return $most;
-}
 
 
 # A plain list that does what the script should: what it replies for this cost

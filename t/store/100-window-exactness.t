@@ -18,6 +18,7 @@ use Time::HiRes qw(time);
 use RateLimit::Limiter;
 use RateLimit::Load;
 use RateLimit::Redis;
+use RateLimit::Traffic;
 use RateLimit::Util qw(wait_until);
 
 my @shards = RateLimit::Redis->start_many(3);
@@ -76,29 +77,6 @@ sub log_of {
     }
 
     return @log;
-}
-
-
-# The most that any window of this length holds.
-
-sub fullest {
-    my ($length, @log) = @_;
-
-    my ($sum, $most, $first) = (0, 0, 0);
-
-    @log = sort { $a->{time} <=> $b->{time} } @log;
-
-    for my $entry (@log) {
-        $sum += $entry->{cost};
-
-        while ($log[$first]{time} <= $entry->{time} - $length) {
-            $sum -= $log[$first++]{cost};
-        }
-
-        $most = max($most, $sum);
-    }
-
-    return $most;
 }
 
 
@@ -272,7 +250,8 @@ subtest 'a window that slides: never more than 20 in any three seconds' => sub {
        'passed or rejected';
     is sum0(map { $_->{cost} } @log), $load->count(200),
        'all that passed are known';
-    is fullest(3_000_000, @log), 20, 'the fullest window holds 20';
+    is fullest(3_000_000, sort { $a->[0] <=> $b->[0] }
+                          map { [@$_{qw(time cost)}] } @log), 20, 'the fullest window holds 20';
     cmp_ok $span, '>', 5_000_000, 'and there were several in a row';
     cmp_ok $load->count(429), '>', $load->count(200),
            'more was asked for than fits';
