@@ -168,19 +168,26 @@ ngx_rl_resolve_valid(const u_char *host, size_t len)
 }
 
 
-ngx_rl_resolve_t *
-ngx_rl_resolve_watch(ngx_log_t *log, ngx_resolver_t *resolver,
-    ngx_msec_t timeout, ngx_str_t *label, ngx_str_t *host, in_port_t port,
-    ngx_addr_t *addrs, ngx_uint_t n, ngx_rl_resolve_pt handler, void *data)
+ngx_int_t
+ngx_rl_resolve_watch(ngx_rl_resolve_t **watched, ngx_log_t *log,
+    ngx_rl_server_conf_t *conf, ngx_str_t *label, ngx_str_t *host,
+    in_port_t port, ngx_addr_t *addrs, ngx_uint_t n,
+    ngx_rl_resolve_pt handler, void *data)
 {
     u_char            *p;
     ngx_uint_t         i;
     ngx_rl_resolve_t  *resolve;
 
-    resolve = ngx_calloc(sizeof(ngx_rl_resolve_t) + label->len
-                         + host->len, log);
+    *watched = NULL;
+
+    if (ngx_rl_resolve_check(conf->resolver, host) != NGX_OK) {
+        return NGX_OK;
+    }
+
+    resolve = ngx_calloc(sizeof(ngx_rl_resolve_t) + label->len + host->len,
+                         log);
     if (resolve == NULL) {
-        return NULL;
+        return NGX_ERROR;
     }
 
     p = (u_char *) resolve + sizeof(ngx_rl_resolve_t);
@@ -193,9 +200,9 @@ ngx_rl_resolve_watch(ngx_log_t *log, ngx_resolver_t *resolver,
     resolve->host.len = host->len;
     ngx_memcpy(p, host->data, host->len);
 
-    resolve->resolver = resolver;
+    resolve->resolver = conf->resolver;
     resolve->log = log;
-    resolve->timeout = timeout;
+    resolve->timeout = conf->resolver_timeout;
     resolve->port = port;
     resolve->handler = handler;
     resolve->data = data;
@@ -213,7 +220,9 @@ ngx_rl_resolve_watch(ngx_log_t *log, ngx_resolver_t *resolver,
     ngx_rl_resolve_schedule(resolve,
                             n ? ngx_random() % NGX_RL_RESOLVE_FIRST + 1 : 1);
 
-    return resolve;
+    *watched = resolve;
+
+    return NGX_OK;
 }
 
 

@@ -19,8 +19,6 @@ typedef struct {
 static ngx_int_t ngx_rl_route_shard(ngx_cycle_t *cycle,
     ngx_rl_route_t *route, ngx_rl_server_conf_t *conf,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
-static ngx_uint_t ngx_rl_route_renamed(void *data,
-    ngx_addr_t *addrs, ngx_uint_t n);
 static void ngx_rl_route_failed(void *owner, ngx_rl_failure_e failure);
 static ngx_int_t ngx_rl_route_sentinel(ngx_cycle_t *cycle,
     ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
@@ -105,30 +103,18 @@ ngx_rl_route_shard(ngx_cycle_t *cycle,
         return NGX_ERROR;
     }
 
-    if (ngx_rl_resolve_check(conf->resolver, &conf->host) == NGX_OK) {
-        route->resolve = ngx_rl_resolve_watch(cycle->log, conf->resolver,
-                                           conf->resolver_timeout, &conf->label,
-                                              &conf->host, conf->port,
-                                              conf->redis.addrs,
-                                              conf->redis.naddrs,
-                                              ngx_rl_route_renamed, route);
-        if (route->resolve == NULL) {
-            return NGX_ERROR;
-        }
+    if (ngx_rl_resolve_watch(&route->resolve, cycle->log, conf, &conf->label,
+                             &conf->host, conf->port, conf->redis.addrs,
+                             conf->redis.naddrs, ngx_rl_server_renamed,
+                             route->server)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
     ngx_rl_connection_wake(route->server->connection);
 
     return NGX_OK;
-}
-
-
-static ngx_uint_t
-ngx_rl_route_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
-{
-    ngx_rl_route_t  *route = data;
-
-    return ngx_rl_server_renamed(route->server, addrs, n);
 }
 
 
@@ -141,7 +127,7 @@ ngx_rl_route_failed(void *owner, ngx_rl_failure_e failure)
 
     route = server->route;
 
-    if (route->resolve && ngx_rl_failure_breaks(failure)) {
+    if (ngx_rl_failure_breaks(failure)) {
         ngx_rl_resolve_again(route->resolve);
     }
 }
@@ -218,10 +204,7 @@ ngx_rl_route_exit(void)
     route = ngx_rl_routes;
 
     for (i = 0; i < ngx_rl_nroutes; i++) {
-
-        if (route[i].resolve) {
-            ngx_rl_resolve_end(route[i].resolve);
-        }
+        ngx_rl_resolve_end(route[i].resolve);
 
         if (route[i].sentinels) {
             ngx_rl_sentinels_exit(route[i].sentinels);

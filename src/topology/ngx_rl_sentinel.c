@@ -258,20 +258,9 @@ ngx_rl_sentinel_add(ngx_rl_sentinels_t *sentinels,
         return NGX_ERROR;
     }
 
-    if (ngx_rl_resolve_check(conf->resolver, &url->host) == NGX_OK)
-    {
-        sentinel->resolve = ngx_rl_resolve_watch(cycle->log, conf->resolver,
-                                         conf->resolver_timeout, &url->name,
-                                                 &url->host, url->port,
-                                                 url->addrs, url->naddrs,
-                                                 ngx_rl_sentinel_renamed,
-                                                 sentinel);
-        if (sentinel->resolve == NULL) {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
+    return ngx_rl_resolve_watch(&sentinel->resolve, cycle->log, conf,
+                                &url->name, &url->host, url->port, url->addrs,
+                                url->naddrs, ngx_rl_sentinel_renamed, sentinel);
 }
 
 
@@ -403,17 +392,11 @@ ngx_rl_sentinels_exit(ngx_rl_sentinels_t *sentinels)
     }
 
     for (i = 0; i < sentinels->nmasters; i++) {
-        if (sentinels->masters[i].resolve) {
-            ngx_rl_resolve_end(sentinels->masters[i].resolve);
-        }
+        ngx_rl_resolve_end(sentinels->masters[i].resolve);
     }
 
     for (i = 0; i < sentinels->n; i++) {
-
-        if (sentinels->list[i].resolve) {
-            ngx_rl_resolve_end(sentinels->list[i].resolve);
-        }
-
+        ngx_rl_resolve_end(sentinels->list[i].resolve);
         ngx_rl_connection_exit(sentinels->list[i].connection);
     }
 }
@@ -463,9 +446,7 @@ ngx_rl_sentinel_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
         ngx_rl_count(sentinels->conf->record->failures[failure]);
     }
 
-    if (sentinel->resolve) {
-        ngx_rl_resolve_again(sentinel->resolve);
-    }
+    ngx_rl_resolve_again(sentinel->resolve);
 
     if (sentinel != sentinels->current || ngx_exiting) {
         return NGX_TIMER_INFINITE;
@@ -697,10 +678,9 @@ ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
     }
 
     if (rc == NGX_OK
-        && !ngx_rl_server_conf_allows(&master->conf, &address.addr))
+        && !ngx_rl_server_conf_filter(&master->conf, sentinels->log, "sentinel",
+                                      &from->name, &address.addr, 1))
     {
-        ngx_rl_server_conf_refused(master->conf.record, sentinels->log,
-                                   "sentinel", &from->name, &address.addr);
         return NGX_ERROR;
     }
 
@@ -776,18 +756,14 @@ ngx_rl_sentinel_move(ngx_rl_master_t *master,
     ngx_str_t          host;
     ngx_rl_resolve_t  *resolve;
 
-    resolve = NULL;
+    /* of an address there is nothing to look up */
 
-    if (addr == NULL) {
-        resolve = ngx_rl_resolve_watch(master->sentinels->log,
-                                       master->conf.resolver,
-                                       master->conf.resolver_timeout,
-                                       &master->conf.label, &place->host,
-                                       place->port, NULL, 0,
-                                       ngx_rl_sentinel_found, master);
-        if (resolve == NULL) {
-            return NGX_ERROR;
-        }
+    if (ngx_rl_resolve_watch(&resolve, master->sentinels->log, &master->conf,
+                             &master->conf.label, &place->host, place->port,
+                             NULL, 0, ngx_rl_sentinel_found, master)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
     /* a certificate is for the name, or else for the address */
@@ -797,18 +773,12 @@ ngx_rl_sentinel_move(ngx_rl_master_t *master,
 
     if (ngx_rl_server_move(master->server, addr, addr ? 1 : 0, 1) != NGX_OK) {
         master->conf.redis.host = host;
-
-        if (resolve) {
-            ngx_rl_resolve_end(resolve);
-        }
+        ngx_rl_resolve_end(resolve);
 
         return NGX_ERROR;
     }
 
-    if (master->resolve) {
-        ngx_rl_resolve_end(master->resolve);
-    }
-
+    ngx_rl_resolve_end(master->resolve);
     master->resolve = resolve;
 
     if (master->address.text.len) {
@@ -840,26 +810,16 @@ ngx_rl_sentinel_found(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
     ngx_rl_master_t  *master = data;
 
-    ngx_uint_t  i, k;
-    ngx_addr_t  allowed[NGX_RL_RESOLVE_ADDRS];
-
-    for (i = 0, k = 0; i < n; i++) {
-
-        if (ngx_rl_server_conf_allows(&master->conf, &addrs[i])) {
-            allowed[k++] = addrs[i];
-            continue;
+    if (n) {
+        n = ngx_rl_server_conf_filter(&master->conf, master->sentinels->log,
+                                      "master", &master->address.text, addrs,
+                                      n);
+        if (n == 0) {
+            return 0;
         }
-
-        ngx_rl_server_conf_refused(master->conf.record,
-                                   master->sentinels->log, "master",
-                                   &master->address.text, &addrs[i]);
     }
 
-    if (n && k == 0) {
-        return 0;
-    }
-
-    return ngx_rl_server_renamed(master->server, allowed, k);
+    return ngx_rl_server_renamed(master->server, addrs, n);
 }
 
 
@@ -946,9 +906,7 @@ ngx_rl_sentinels_failed(void *owner, ngx_rl_failure_e failure)
 
     master = ngx_rl_container(server->conf, ngx_rl_master_t, conf);
 
-    if (master->resolve) {
-        ngx_rl_resolve_again(master->resolve);
-    }
+    ngx_rl_resolve_again(master->resolve);
 
     if (sentinels->ask.timer_set) {
         return;

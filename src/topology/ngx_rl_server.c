@@ -113,13 +113,6 @@ ngx_rl_server_close_idle(ngx_rl_server_t *server)
 }
 
 
-ngx_uint_t
-ngx_rl_server_unused(ngx_rl_server_t *server)
-{
-    return ngx_rl_connection_unused(server->connection);
-}
-
-
 ngx_int_t
 ngx_rl_server_reuse(ngx_rl_server_t *server)
 {
@@ -205,8 +198,10 @@ ngx_rl_server_found(ngx_rl_server_t *server, ngx_str_t *address)
 
 
 ngx_uint_t
-ngx_rl_server_renamed(ngx_rl_server_t *server, ngx_addr_t *addrs, ngx_uint_t n)
+ngx_rl_server_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
+    ngx_rl_server_t  *server = data;
+
     if (n == 0) {
         ngx_rl_server_event(server, NGX_RL_EVENT_RESOLVE_FAILED);
 

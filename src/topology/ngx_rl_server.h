@@ -81,9 +81,6 @@ void ngx_rl_server_failed(void *owner, const ngx_rl_answer_t *answer);
 /* nobody needs it for now */
 void ngx_rl_server_close_idle(ngx_rl_server_t *server);
 
-/* whether it rests, and no call is under way */
-ngx_uint_t ngx_rl_server_unused(ngx_rl_server_t *server);
-
 /*
  * The peer of an unused link is another server now, with its own counters.
  * NGX_ERROR: no memory, all is as before but for the peer
@@ -103,11 +100,11 @@ ngx_int_t ngx_rl_server_move(ngx_rl_server_t *server,
 ngx_uint_t ngx_rl_server_found(ngx_rl_server_t *server, ngx_str_t *address);
 
 /*
- * What has become of the peer's name: other addresses, or none (n is 0) and the
- * old ones stay.  Returns whether it is to be logged.
+ * The handler of a name, see ngx_rl_resolve_pt: the server, which is the data,
+ * has other addresses, or the lookup has failed (n is 0) and the old ones stay.
+ * Returns whether it is to be logged.
  */
-ngx_uint_t ngx_rl_server_renamed(ngx_rl_server_t *server,
-    ngx_addr_t *addrs, ngx_uint_t n);
+ngx_uint_t ngx_rl_server_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n);
 
 /* counts what becomes of the topology */
 void ngx_rl_server_event(ngx_rl_server_t *server, ngx_rl_event_e event);

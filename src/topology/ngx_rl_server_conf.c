@@ -412,18 +412,30 @@ ngx_rl_server_conf_allows(ngx_rl_server_conf_t *conf, ngx_addr_t *addr)
 }
 
 
-void
-ngx_rl_server_conf_refused(ngx_rl_record_t *record,
-    ngx_log_t *log, const char *who, ngx_str_t *name, ngx_addr_t *addr)
+ngx_uint_t
+ngx_rl_server_conf_filter(ngx_rl_server_conf_t *conf, ngx_log_t *log,
+    const char *who, ngx_str_t *name, ngx_addr_t *addrs, ngx_uint_t n)
 {
-    ngx_rl_count(record->events[NGX_RL_EVENT_REFUSED]);
+    ngx_uint_t  i, allowed;
 
-    if (ngx_rl_record_may_log(record, NGX_RL_CONFIG)) {
-        ngx_log_error(NGX_LOG_ERR, log, 0,
-                      "%s %V announces %V, which is in none of "
-                      "\"ratelimit_redis_networks\": it is not used", who,
-                      name, &addr->name);
+    for (i = 0, allowed = 0; i < n; i++) {
+
+        if (ngx_rl_server_conf_allows(conf, &addrs[i])) {
+            addrs[allowed++] = addrs[i];
+            continue;
+        }
+
+        ngx_rl_count(conf->record->events[NGX_RL_EVENT_REFUSED]);
+
+        if (ngx_rl_record_may_log(conf->record, NGX_RL_CONFIG)) {
+            ngx_log_error(NGX_LOG_ERR, log, 0,
+                          "%s %V announces %V, which is in none of "
+                          "\"ratelimit_redis_networks\": it is not used", who,
+                          name, &addrs[i].name);
+        }
     }
+
+    return allowed;
 }
 
 

@@ -140,12 +140,18 @@ void ngx_rl_server_conf_node(ngx_rl_server_conf_t *cluster,
 /*
  * Of a master or a cluster: whether it may be, or have a node, at an address
  * that was announced: one of "ratelimit_redis_networks", or one that the
- * configuration names itself.  And what is said of one where it may not be.
+ * configuration names itself.
  */
 ngx_uint_t ngx_rl_server_conf_allows(ngx_rl_server_conf_t *conf,
     ngx_addr_t *addr);
-void ngx_rl_server_conf_refused(ngx_rl_record_t *record,
-    ngx_log_t *log, const char *who, ngx_str_t *name, ngx_addr_t *addr);
+
+/*
+ * Leaves those of the addresses that are allowed, and returns their number; the
+ * others are counted and logged, as announced by "who" called "name".
+ */
+ngx_uint_t ngx_rl_server_conf_filter(ngx_rl_server_conf_t *conf,
+    ngx_log_t *log, const char *who, ngx_str_t *name, ngx_addr_t *addrs,
+    ngx_uint_t n);
 
 /* finds or makes the peers' counters in the zone */
 ngx_int_t ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
