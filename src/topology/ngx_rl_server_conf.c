@@ -23,10 +23,8 @@ static ngx_int_t ngx_rl_server_conf_auth(ngx_conf_t *cf,
     ngx_rl_server_conf_t *conf);
 static ngx_int_t ngx_rl_server_conf_introduce(ngx_conf_t *cf,
     ngx_rl_server_conf_t *conf);
-static ngx_int_t ngx_rl_server_conf_step(ngx_conf_t *cf,
-    ngx_rl_server_conf_t *conf, char *name, ngx_uint_t required,
-    char *command, long long len);
-static void ngx_rl_server_conf_tag(ngx_rl_server_conf_t *conf, ngx_uint_t tag);
+static ngx_rl_handshake_step_t *ngx_rl_server_conf_step(ngx_conf_t *cf,
+    ngx_rl_server_conf_t *conf, char *name, char **command, ssize_t len);
 
 
 const char  ngx_rl_server_conf_unused[] = "no limits live there";
@@ -192,12 +190,12 @@ ngx_int_t
 ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
     ngx_rl_server_defaults_t *defaults)
 {
-    char                  *command;
-    u_char                *p;
-    size_t                 len;
-    long long              n;
-    ngx_uint_t             i;
-    ngx_rl_server_conf_t  *conf, **master;
+    char                     *command;
+    u_char                   *p;
+    size_t                    len;
+    ngx_uint_t                i;
+    ngx_rl_server_conf_t     *conf, **master;
+    ngx_rl_handshake_step_t  *step;
 
     conf = ngx_pcalloc(cf->pool, sizeof(ngx_rl_server_conf_t));
     if (conf == NULL) {
@@ -251,24 +249,25 @@ ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
 
     for (i = 0; i < sentinels->masters.nelts; i++) {
 
-        n = ngx_rl_resp_command(&command, "SENTINEL",
-                                "GET-MASTER-ADDR-BY-NAME",
-                                master[i]->redis.name.data, NULL);
-
-        if (ngx_rl_server_conf_step(cf, conf,
-                                    "SENTINEL GET-MASTER-ADDR-BY-NAME",
-                                    1, command, n)
-            != NGX_OK)
-        {
+        step = ngx_rl_server_conf_step(cf, conf,
+                                       "SENTINEL GET-MASTER-ADDR-BY-NAME",
+                                       &command,
+                                       ngx_rl_resp_command(&command, "SENTINEL",
+                                                "GET-MASTER-ADDR-BY-NAME",
+                                                master[i]->redis.name.data,
+                                                           NULL));
+        if (step == NULL) {
             return NGX_ERROR;
         }
 
-        ngx_rl_server_conf_tag(conf, i + 1);
+        step->tag = i + 1;
     }
 
-    n = ngx_rl_resp_command(&command, "SUBSCRIBE", "+switch-master", NULL);
+    step = ngx_rl_server_conf_step(cf, conf, "SUBSCRIBE", &command,
+                                   ngx_rl_resp_command(&command, "SUBSCRIBE",
+                                                       "+switch-master", NULL));
 
-    return ngx_rl_server_conf_step(cf, conf, "SUBSCRIBE", 1, command, n);
+    return step ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -338,7 +337,6 @@ ngx_rl_server_conf_probe(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
 {
     char                     *command;
     u_char                   *key, *p;
-    long long                 len;
     ngx_rl_handshake_step_t  *step;
 
     key = ngx_pnalloc(cf->pool, prefix->len + sizeof(":{probe}"));
@@ -348,17 +346,12 @@ ngx_rl_server_conf_probe(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
 
     p = ngx_sprintf(key, "%V:{probe}", prefix);
 
-    len = ngx_rl_scripts_probe(&command, (char *) key, p - key);
-
-    if (ngx_rl_server_conf_step(cf, conf, "a script that writes", 1,
-                                command, len)
-        != NGX_OK)
-    {
+    step = ngx_rl_server_conf_step(cf, conf, "a script that writes", &command,
+                                   ngx_rl_scripts_probe(&command, (char *) key,
+                                                        p - key));
+    if (step == NULL) {
         return NGX_ERROR;
     }
-
-    step = conf->redis.greeting.elts;
-    step += conf->redis.greeting.nelts - 1;
 
     step->elsewhere = (conf->kind == NGX_RL_CLUSTER);
     conf->probe = step->command;
@@ -544,7 +537,6 @@ ngx_rl_server_conf_handshake(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
     char                     *command;
     u_char                    database[NGX_INT_T_LEN + 1];
     size_t                    i;
-    long long                 len;
     ngx_rl_handshake_step_t  *step;
 
     if (ngx_rl_server_conf_auth(cf, conf) != NGX_OK) {
@@ -554,11 +546,10 @@ ngx_rl_server_conf_handshake(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
     if (conf->database) {
         ngx_sprintf(database, "%i%Z", conf->database);
 
-        len = ngx_rl_resp_command(&command, "SELECT", database, NULL);
-
-        if (ngx_rl_server_conf_step(cf, conf, "SELECT", 1, command, len)
-            != NGX_OK)
-        {
+        step = ngx_rl_server_conf_step(cf, conf, "SELECT", &command,
+                                       ngx_rl_resp_command(&command, "SELECT",
+                                                           database, NULL));
+        if (step == NULL) {
             return NGX_ERROR;
         }
     }
@@ -569,135 +560,133 @@ ngx_rl_server_conf_handshake(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
 
     if (conf->kind == NGX_RL_SENTINEL) {
 
-        len = ngx_rl_resp_command(&command, "ROLE", NULL);
-
-        if (ngx_rl_server_conf_step(cf, conf, "ROLE", 1, command, len)
-            != NGX_OK)
-        {
+        step = ngx_rl_server_conf_step(cf, conf, "ROLE", &command,
+                                       ngx_rl_resp_command(&command, "ROLE",
+                                                           NULL));
+        if (step == NULL) {
             return NGX_ERROR;
         }
 
-        ngx_rl_server_conf_tag(conf, NGX_RL_TAG_ROLE);
+        /* a server that is no master gets nothing to write */
 
-        /* one that is no master gets nothing to write */
-
-        step = conf->redis.greeting.elts;
-        step[conf->redis.greeting.nelts - 1].gate = 1;
+        step->tag = NGX_RL_TAG_ROLE;
+        step->gate = 1;
     }
 
     if (conf->kind == NGX_RL_CLUSTER) {
 
-        len = ngx_rl_resp_command(&command, "CLUSTER", "SLOTS", NULL);
-
-        if (ngx_rl_server_conf_step(cf, conf, "CLUSTER SLOTS", 1, command, len)
-            != NGX_OK)
-        {
+        step = ngx_rl_server_conf_step(cf, conf, "CLUSTER SLOTS", &command,
+                                       ngx_rl_resp_command(&command, "CLUSTER",
+                                                           "SLOTS", NULL));
+        if (step == NULL) {
             return NGX_ERROR;
         }
 
-        ngx_rl_server_conf_tag(conf, NGX_RL_TAG_SLOTS);
-
-        step = conf->redis.greeting.elts;
-        step[conf->redis.greeting.nelts - 1].large = 1;
+        step->tag = NGX_RL_TAG_SLOTS;
+        step->large = 1;
     }
 
-    for (i = 0; /* void */ ; i++) {
-        len = ngx_rl_scripts_load(&command, i);
-
-        if (len == -2) {
-            return NGX_OK;
-        }
-
-        if (ngx_rl_server_conf_step(cf, conf, "SCRIPT LOAD", 0, command, len)
-            != NGX_OK)
-        {
+    for (i = 0; i < NGX_RL_SCRIPTS; i++) {
+        step = ngx_rl_server_conf_step(cf, conf, "SCRIPT LOAD", &command,
+                                       ngx_rl_scripts_load(&command, i));
+        if (step == NULL) {
             return NGX_ERROR;
         }
+
+        step->required = 0;
     }
+
+    return NGX_OK;
 }
 
 
 static ngx_int_t
 ngx_rl_server_conf_auth(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
 {
-    char      *command, *user, *password;
-    long long  len;
+    char                     *command;
+    ssize_t                   len;
+    ngx_rl_handshake_step_t  *step;
 
     if (conf->password.len == 0) {
         return NGX_OK;
     }
 
-    user = (char *) conf->user.data;
-    password = (char *) conf->password.data;
-
     len = conf->user.len
-          ? ngx_rl_resp_command(&command, "AUTH", user, password, NULL)
-          : ngx_rl_resp_command(&command, "AUTH", password, NULL);
+          ? ngx_rl_resp_command(&command, "AUTH", conf->user.data,
+                                conf->password.data, NULL)
+          : ngx_rl_resp_command(&command, "AUTH", conf->password.data, NULL);
 
-    return ngx_rl_server_conf_step(cf, conf, "AUTH", 1, command, len);
+    step = ngx_rl_server_conf_step(cf, conf, "AUTH", &command, len);
+    if (step == NULL) {
+        return NGX_ERROR;
+    }
+
+    step->secret = 1;
+
+    return NGX_OK;
 }
 
 
 static ngx_int_t
 ngx_rl_server_conf_introduce(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
 {
-    char      *command;
-    u_char     name[sizeof("nginx-ratelimit@") + NGX_MAXHOSTNAMELEN];
-    long long  len;
+    char                     *command;
+    u_char                    name[sizeof("nginx-ratelimit@")
+                                   + NGX_MAXHOSTNAMELEN];
+    ngx_rl_handshake_step_t  *step;
 
     ngx_snprintf(name, sizeof(name), "nginx-ratelimit@%V%Z",
                  &cf->cycle->hostname);
 
-    len = ngx_rl_resp_command(&command, "CLIENT", "SETNAME", name, NULL);
-
-    return ngx_rl_server_conf_step(cf, conf, "CLIENT SETNAME", 0, command, len);
-}
-
-
-/* takes the command over */
-
-static ngx_int_t
-ngx_rl_server_conf_step(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
-    char *name, ngx_uint_t required, char *command, long long len)
-{
-    ngx_rl_handshake_step_t  *step;
-
-    if (len < 0) {
+    step = ngx_rl_server_conf_step(cf, conf, "CLIENT SETNAME", &command,
+                                   ngx_rl_resp_command(&command, "CLIENT",
+                                                       "SETNAME", name, NULL));
+    if (step == NULL) {
         return NGX_ERROR;
     }
 
-    step = ngx_array_push(&conf->redis.greeting);
+    step->required = 0;
 
-    if (step) {
-        step->name.data = (u_char *) name;
-        step->name.len = ngx_strlen(name);
-        step->tag = 0;
-        step->required = required;
-        step->elsewhere = 0;
-        step->gate = 0;
-        step->large = 0;
-        step->secret = (ngx_strcmp(name, "AUTH") == 0);
-        step->command.len = len;
-        step->command.data = ngx_pnalloc(cf->pool, len);
-
-        if (step->command.data) {
-            ngx_memcpy(step->command.data, command, len);
-        }
-    }
-
-    ngx_rl_resp_free(command);
-
-    return (step && step->command.data) ? NGX_OK : NGX_ERROR;
+    return NGX_OK;
 }
 
 
-/* who knows the topology hears the reply to the last command */
+/*
+ * Adds a command, which is released, to the handshake: one without which the
+ * server is of no use, unless the caller says otherwise in the step.  It may be
+ * written while the arguments are evaluated.  NULL: no memory
+ */
 
-static void
-ngx_rl_server_conf_tag(ngx_rl_server_conf_t *conf, ngx_uint_t tag)
+static ngx_rl_handshake_step_t *
+ngx_rl_server_conf_step(ngx_conf_t *cf, ngx_rl_server_conf_t *conf, char *name,
+    char **command, ssize_t len)
 {
+    u_char                   *data;
     ngx_rl_handshake_step_t  *step;
 
-    step = conf->redis.greeting.elts;
-    step[conf->redis.greeting.nelts - 1].tag = tag;
+    if (len < 0) {
+        return NULL;
+    }
+
+    step = NULL;
+    data = ngx_pnalloc(cf->pool, len);
+
+    if (data) {
+        ngx_memcpy(data, *command, len);
+        step = ngx_array_push(&conf->redis.greeting);
+    }
+
+    ngx_rl_resp_free(*command);
+
+    if (step) {
+        ngx_memzero(step, sizeof(ngx_rl_handshake_step_t));
+
+        step->command.data = data;
+        step->command.len = len;
+        step->name.data = (u_char *) name;
+        step->name.len = ngx_strlen(name);
+        step->required = 1;
+    }
+
+    return step;
 }
