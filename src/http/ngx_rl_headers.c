@@ -51,6 +51,8 @@ static ngx_int_t ngx_rl_headers_legacy(ngx_http_request_t *r,
     ngx_rl_ctx_t *ctx);
 static ngx_int_t ngx_rl_headers_draft_8(ngx_http_request_t *r,
     ngx_rl_ctx_t *ctx);
+static ngx_int_t ngx_rl_headers_policy(ngx_http_request_t *r,
+    ngx_rl_ctx_t *ctx);
 static ngx_int_t ngx_rl_headers_common(ngx_http_request_t *r,
     ngx_rl_ctx_t *ctx);
 static ngx_uint_t ngx_rl_headers_wait(ngx_rl_decision_t *d);
@@ -194,68 +196,12 @@ ngx_rl_headers_legacy(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 static ngx_int_t
 ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 {
-    u_char               *p;
-    size_t                len;
-    uint64_t              t;
-    ngx_str_t             value, *name;
-    ngx_uint_t            i;
-    ngx_rl_decision_t    *d;
-    ngx_rl_http_claim_t  *claims;
+    u_char             *p, *start;
+    uint64_t            t;
+    ngx_str_t          *name;
+    ngx_rl_decision_t  *d;
 
-    claims = ctx->claims;
-    len = 0;
-
-    for (i = 0; i < ctx->conf->n; i++) {
-        len += ngx_rl_quote_size(claims[i].limit->name.len)
-               + sizeof(";q=;w=, ") + 2 * NGX_INT64_LEN;
-    }
-
-    p = ngx_pnalloc(r->pool, len);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    value.data = p;
-
-    for (i = 0; i < ctx->conf->n; i++) {
-
-        /* neither skipped, nor invalid, nor in a dry run beside others */
-
-        if (claims[i].claim.decision.failure == NGX_RL_CONFIG
-            || claims[i].key.len == 0
-            || (claims[i].claim.shadow && &claims[i] != ctx->shown))
-        {
-            continue;
-        }
-
-        if (p != value.data) {
-            *p++ = ',';
-            *p++ = ' ';
-        }
-
-        name = &claims[i].limit->name;
-
-        p = ngx_rl_quote(p, name->data, name->len);
-
-        /* the limit that applies at the moment may be a share of it */
-
-        p = ngx_sprintf(p, ";q=%uL", claims[i].claim.decision.limit
-                        ? claims[i].claim.decision.limit
-                        : claims[i].claim.bucket.capacity);
-
-        t = ngx_rl_bucket_span(&claims[i].claim.bucket);
-
-        if (t != NGX_RL_NEVER) {
-            p = ngx_sprintf(p, ";w=%uL", t);
-        }
-    }
-
-    value.len = p - value.data;
-
-    if (value.len
-        && ngx_rl_header_set(r, NGX_RL_H_POLICY, (char *) value.data, value.len)
-        != NGX_OK)
-    {
+    if (ngx_rl_headers_policy(r, ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -265,14 +211,15 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
         return NGX_OK;
     }
 
-    p = ngx_pnalloc(r->pool, len);
+    name = &ctx->shown->limit->name;
+
+    p = ngx_pnalloc(r->pool, ngx_rl_quote_size(name->len) + sizeof(";r=;t=")
+                             + 2 * NGX_INT64_LEN);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    value.data = p;
-
-    name = &ctx->shown->limit->name;
+    start = p;
 
     p = ngx_rl_quote(p, name->data, name->len);
     p = ngx_sprintf(p, ";r=%uL", d->remaining);
@@ -283,10 +230,74 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
         p = ngx_sprintf(p, ";t=%uL", t);
     }
 
-    value.len = p - value.data;
+    return ngx_rl_header_set(r, NGX_RL_H_RATELIMIT, (char *) start, p - start);
+}
 
-    return ngx_rl_header_set(r, NGX_RL_H_RATELIMIT,
-                             (char *) value.data, value.len);
+
+static ngx_int_t
+ngx_rl_headers_policy(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
+{
+    u_char               *p, *start;
+    size_t                len;
+    uint64_t              t;
+    ngx_str_t            *name;
+    ngx_uint_t            i;
+    ngx_rl_claim_t       *claim;
+    ngx_rl_http_claim_t  *hc;
+
+    len = 0;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        len += ngx_rl_quote_size(ctx->claims[i].limit->name.len)
+               + sizeof(";q=;w=, ") + 2 * NGX_INT64_LEN;
+    }
+
+    p = ngx_pnalloc(r->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    start = p;
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        hc = &ctx->claims[i];
+        claim = &hc->claim;
+
+        /* neither skipped, nor invalid, nor in a dry run beside others */
+
+        if (claim->decision.failure == NGX_RL_CONFIG || hc->key.len == 0
+            || (claim->shadow && hc != ctx->shown))
+        {
+            continue;
+        }
+
+        if (p != start) {
+            *p++ = ',';
+            *p++ = ' ';
+        }
+
+        name = &hc->limit->name;
+
+        p = ngx_rl_quote(p, name->data, name->len);
+
+        /* the limit that applies at the moment may be a share of it */
+
+        p = ngx_sprintf(p, ";q=%uL", claim->decision.limit
+                                     ? claim->decision.limit
+                                     : claim->bucket.capacity);
+
+        t = ngx_rl_bucket_span(&claim->bucket);
+
+        if (t != NGX_RL_NEVER) {
+            p = ngx_sprintf(p, ";w=%uL", t);
+        }
+    }
+
+    if (p == start) {
+        return NGX_OK;
+    }
+
+    return ngx_rl_header_set(r, NGX_RL_H_POLICY, (char *) start, p - start);
 }
 
 

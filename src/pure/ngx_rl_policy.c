@@ -6,9 +6,9 @@
  *
  * The request has one decision.  It is that of the limit that is shown: of the
  * enforced ones that reject, the one with the longest wait, or else the one
- * with the least left.  Limits in a dry run are shown only where nothing is to
- * be said about enforced ones.  If there was no answer about some limit, the
- * decision says so, unless another limit rejects the request anyway.
+ * with the least left.  Limits in a dry run are shown only where no enforced
+ * limit was decided or failed.  If a limit has no answer, the decision is
+ * degraded, unless another limit rejects the request anyway.
  */
 
 
@@ -173,13 +173,6 @@ ngx_rl_policy_decide(const ngx_rl_policy_t *policy, ngx_rl_claim_t **claims,
 
 
 int
-ngx_rl_policy_rejects(const ngx_rl_decision_t *d)
-{
-    return d->outcome == NGX_RL_REJECTED || d->source == NGX_RL_SOURCE_CLOSED;
-}
-
-
-int
 ngx_rl_policy_counts(const ngx_rl_decision_t *d, const ngx_rl_claim_t *claim)
 {
     switch (claim->decision.outcome) {
@@ -190,7 +183,8 @@ ngx_rl_policy_counts(const ngx_rl_decision_t *d, const ngx_rl_claim_t *claim)
     case NGX_RL_PASSED:
     case NGX_RL_DEGRADED:
         return claim->decision.source == NGX_RL_SOURCE_CLOSED
-               || !ngx_rl_policy_rejects(d);
+               || (d->outcome != NGX_RL_REJECTED
+                   && d->source != NGX_RL_SOURCE_CLOSED);
 
     default: /* rejected, also in a dry run */
         return 1;
@@ -254,8 +248,8 @@ ngx_rl_policy_shown(ngx_rl_claim_t *const *claims, size_t n, size_t failed)
 
 
 /*
- * A limit that its server said nothing about, n if there is none; one in a dry
- * run does not matter beside those that are enforced
+ * A limit that its server gave no answer about, n if there is none; one in a
+ * dry run does not matter beside those that are enforced
  */
 
 static size_t

@@ -28,7 +28,7 @@ typedef struct {
  */
 
 /*
- * Whether the request ends here whatever is said of claims that are not decided
+ * Whether the request is rejected whatever comes of claims that are not decided
  * yet, so that nothing is to be taken for them
  */
 int ngx_rl_policy_ends(const ngx_rl_policy_t *policy,
@@ -46,9 +46,6 @@ int ngx_rl_policy_final(const ngx_rl_policy_t *policy,
  */
 size_t ngx_rl_policy_decide(const ngx_rl_policy_t *policy,
     ngx_rl_claim_t **claims, size_t n, ngx_rl_decision_t *d);
-
-/* whether such a decision about a request rejects it */
-int ngx_rl_policy_rejects(const ngx_rl_decision_t *d);
 
 /*
  * Whether a claim counts as decided, given the decision about the request: not

@@ -424,10 +424,6 @@ wrong(const case_t *t)
         return "whether it ends the request";
     }
 
-    if (ngx_rl_policy_rejects(&d) != (rejecting(t) || closing(t))) {
-        return "whether it rejects the request";
-    }
-
     if (ngx_rl_policy_final(&t->policy, list, t->n)
         != (has_enforced(t) && !t->policy.preview))
     {
