@@ -18,8 +18,7 @@
 #define NGX_RL_ANYWHERE                                                       \
     (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF)
 
-#define ngx_rl_offset(field)                                                  \
-    offsetof(ngx_rl_loc_conf_t, field)
+#define ngx_rl_offset(field)  offsetof(ngx_rl_loc_conf_t, field)
 
 
 static ngx_int_t ngx_rl_init(ngx_conf_t *cf);
@@ -85,28 +84,40 @@ static ngx_conf_enum_t  ngx_rl_clocks[] = {
 };
 
 
-static ngx_rl_param_e  ngx_rl_params[] = {
-    NGX_RL_CAPACITY,
-    NGX_RL_RATE,
-    NGX_RL_COST,
-    NGX_RL_WINDOW,
-    NGX_RL_INTERVAL
+static ngx_rl_bounds_t  ngx_rl_timeouts = {
+    NGX_RL_TIME, 1, NGX_RL_TIMEOUT_MAX, 0,
+    "it must be a time from 1ms to 60s, for example \"50ms\""
 };
 
 
-static ngx_msec_t  ngx_rl_deny_cache_on =
-    NGX_RL_DENY_CACHE;
+static ngx_rl_bounds_t  ngx_rl_preview_cache = {
+    NGX_RL_TIME, 0, NGX_RL_TIMEOUT_MAX, 0,
+    "it must be a time up to 60s, for example \"50ms\", or \"off\""
+};
+
+
+static ngx_rl_bounds_t  ngx_rl_deny_cache = {
+    NGX_RL_TIME, 0, NGX_RL_TIMEOUT_MAX, NGX_RL_DENY_CACHE,
+    "it must be a time up to 60s, for example \"50ms\", \"on\" or \"off\""
+};
 
 
 static ngx_rl_bounds_t  ngx_rl_databases = {
-    0, NGX_RL_REDIS_DATABASES
+    NGX_RL_NUMBER, 0, NGX_RL_REDIS_DATABASES, 0,
+    "it must be a number from 0 to 65535"
 };
 
 
-static ngx_rl_bounds_t  ngx_rl_ipv6_bits = { 1, 128 };
+static ngx_rl_bounds_t  ngx_rl_ipv6_bits = {
+    NGX_RL_NUMBER, 1, 128, 0,
+    "it must be a number from 1 to 128"
+};
 
 
-static ngx_rl_bounds_t  ngx_rl_depths = { 0, 100 };
+static ngx_rl_bounds_t  ngx_rl_depths = {
+    NGX_RL_NUMBER, 0, 100, 0,
+    "it must be a number from 0 to 100"
+};
 
 
 static ngx_conf_enum_t  ngx_rl_protocols[] = {
@@ -160,45 +171,45 @@ static ngx_command_t  ngx_rl_commands[] = {
 
     { ngx_string("ratelimit_key"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_set_complex_value_slot,
+      ngx_rl_directive_param,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_rl_offset(params.key),
-      NULL },
+      &ngx_rl_param_defs[NGX_RL_KEY] },
 
     { ngx_string("ratelimit_capacity"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_rl_directive_param,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_rl_offset(params.capacity),
-      &ngx_rl_params[0] },
+      &ngx_rl_param_defs[NGX_RL_CAPACITY] },
 
     { ngx_string("ratelimit_rate"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_rl_directive_param,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_rl_offset(params.rate),
-      &ngx_rl_params[1] },
+      &ngx_rl_param_defs[NGX_RL_RATE] },
 
     { ngx_string("ratelimit_cost"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_rl_directive_param,
       NGX_HTTP_LOC_CONF_OFFSET,
-      ngx_rl_offset(cost),
-      &ngx_rl_params[2] },
+      ngx_rl_offset(params.cost),
+      &ngx_rl_param_defs[NGX_RL_COST] },
 
     { ngx_string("ratelimit_window"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_rl_directive_param,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_rl_offset(params.window),
-      &ngx_rl_params[3] },
+      &ngx_rl_param_defs[NGX_RL_WINDOW] },
 
     { ngx_string("ratelimit_refill_interval"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
       ngx_rl_directive_param,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_rl_offset(params.interval),
-      &ngx_rl_params[4] },
+      &ngx_rl_param_defs[NGX_RL_INTERVAL] },
 
     { ngx_string("ratelimit_algorithm"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
@@ -223,17 +234,17 @@ static ngx_command_t  ngx_rl_commands[] = {
 
     { ngx_string("ratelimit_preview_cache"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_rl_directive_cache,
+      ngx_rl_directive_number,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_rl_offset(preview_cache),
-      NULL },
+      &ngx_rl_preview_cache },
 
     { ngx_string("ratelimit_deny_cache"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_rl_directive_cache,
+      ngx_rl_directive_number,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_rl_offset(deny_cache),
-      &ngx_rl_deny_cache_on },
+      &ngx_rl_deny_cache },
 
     { ngx_string("ratelimit_lease"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE12,
@@ -349,17 +360,17 @@ static ngx_command_t  ngx_rl_commands[] = {
 
     { ngx_string("ratelimit_redis_timeout"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_rl_directive_timeout,
+      ngx_rl_directive_number,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_rl_offset(timeout),
-      NULL },
+      &ngx_rl_timeouts },
 
     { ngx_string("ratelimit_redis_connect_timeout"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_rl_directive_timeout,
+      ngx_rl_directive_number,
       NGX_HTTP_LOC_CONF_OFFSET,
       ngx_rl_offset(defaults.connect_timeout),
-      NULL },
+      &ngx_rl_timeouts },
 
     { ngx_string("ratelimit_redis_user"),
       NGX_RL_ANYWHERE|NGX_CONF_TAKE1,
@@ -513,31 +524,31 @@ static ngx_command_t  ngx_rl_commands[] = {
 
 
 static ngx_http_module_t  ngx_rl_module_ctx = {
-    ngx_rl_add_variables,      /* preconfiguration */
-    ngx_rl_init,               /* postconfiguration */
+    ngx_rl_add_variables,                  /* preconfiguration */
+    ngx_rl_init,                           /* postconfiguration */
 
-    ngx_rl_create_main_conf,   /* create main configuration */
-    ngx_rl_init_main_conf,     /* init main configuration */
+    ngx_rl_create_main_conf,               /* create main configuration */
+    ngx_rl_init_main_conf,                 /* init main configuration */
 
     NULL,                                  /* create server configuration */
     NULL,                                  /* merge server configuration */
 
-    ngx_rl_create_loc_conf,    /* create location configuration */
-    ngx_rl_merge_loc_conf      /* merge location configuration */
+    ngx_rl_create_loc_conf,                /* create location configuration */
+    ngx_rl_merge_loc_conf                  /* merge location configuration */
 };
 
 
 ngx_module_t  ngx_http_ratelimit_module = {
     NGX_MODULE_V1,
-    &ngx_rl_module_ctx,        /* module context */
-    ngx_rl_commands,           /* module directives */
+    &ngx_rl_module_ctx,                    /* module context */
+    ngx_rl_commands,                       /* module directives */
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    ngx_rl_version_check,      /* init module */
-    ngx_rl_init_process,       /* init process */
+    ngx_rl_version_check,                  /* init module */
+    ngx_rl_init_process,                   /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
-    ngx_rl_exit_process,       /* exit process */
+    ngx_rl_exit_process,                   /* exit process */
     NULL,                                  /* exit master */
     NGX_MODULE_V1_PADDING
 };

@@ -12,7 +12,7 @@
 
 #include "conf/ngx_rl_check.h"
 #include "conf/ngx_rl_origin.h"
-#include "conf/ngx_rl_statement.h"
+#include "core/ngx_rl_core.h"
 
 
 #define NGX_RL_CHECK_AUTH      0x0001
@@ -30,42 +30,42 @@
 /* a mark of a lease that has an effect somewhere */
 #define NGX_RL_CHECK_LEASED    0x10000
 
+/* to be logged at this level, not as a warning */
+#define NGX_RL_CHECK_NOTICE    0x20000
+
 #define NGX_RL_CHECK_SLOW      1000        /* ms, of a timeout */
 
 
 typedef struct {
     ngx_conf_t          *cf;
     ngx_rl_main_conf_t  *rmcf;
-    ngx_rl_statement_t  *text;
+    ngx_rl_loc_conf_t   *conf;    /* the one that is checked */
+    ngx_rl_statement_t  *block;   /* and where; NULL: not known */
     unsigned             auth:1;  /* auth_request is later */
 } ngx_rl_check_t;
 
 
-static void ngx_rl_check_conf(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf);
-static void ngx_rl_check_values(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf);
-static void ngx_rl_check_value(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit,
-    const char *directive, ngx_http_complex_value_t *value);
-static void ngx_rl_check_return(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf);
+static void ngx_rl_check_auth(ngx_rl_check_t *check);
+static void ngx_rl_check_named(ngx_rl_check_t *check, ngx_rl_statement_t *s);
+static void ngx_rl_check_select(ngx_rl_check_t *check, ngx_uint_t i);
+static void ngx_rl_check_conf(ngx_rl_check_t *check);
+static void ngx_rl_check_values(ngx_rl_check_t *check, ngx_rl_limit_t *limit);
+static void ngx_rl_check_value(ngx_rl_check_t *check, ngx_rl_statement_t *s,
+    ngx_rl_param_e what, ngx_str_t *text);
+static void ngx_rl_check_return(ngx_rl_check_t *check);
 static ngx_uint_t ngx_rl_check_stays(ngx_rl_statement_t *statement);
 static ngx_uint_t ngx_rl_check_ends(ngx_rl_statement_t *statement);
 static void ngx_rl_check_leases(ngx_rl_check_t *check);
 static const char *ngx_rl_check_lease(ngx_rl_loc_conf_t *conf);
-static void ngx_rl_check_timeout(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
-    ngx_rl_statement_t *statement);
-static void ngx_rl_check_file(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
-    ngx_rl_statement_t *statement);
-static void ngx_rl_check_plain(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf);
+static void ngx_rl_check_timeout(ngx_rl_check_t *check, ngx_rl_statement_t *s);
+static void ngx_rl_check_file(ngx_rl_check_t *check, ngx_rl_statement_t *s);
+static void ngx_rl_check_plain(ngx_rl_check_t *check);
 static ngx_uint_t ngx_rl_check_loopback(ngx_array_t *addresses);
-static void ngx_rl_check_unused(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf);
-static void ngx_rl_check_shards(ngx_rl_check_t *check, ngx_rl_loc_conf_t *http);
-static void ngx_rl_check_named(ngx_rl_check_t *check);
-static void ngx_rl_check_reserve(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *http);
-static void ngx_cdecl ngx_rl_check_warn(
-    ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
-    ngx_rl_statement_t *statement, ngx_uint_t level,
-    ngx_uint_t what, const char *fmt, ...);
+static void ngx_rl_check_unused(ngx_rl_check_t *check);
+static void ngx_rl_check_shards(ngx_rl_check_t *check);
+static void ngx_rl_check_reserve(ngx_rl_check_t *check);
+static void ngx_cdecl ngx_rl_check_warn(ngx_rl_check_t *check,
+    ngx_rl_statement_t *statement, ngx_uint_t what, const char *fmt, ...);
 
 
 ngx_conf_enum_t  ngx_rl_silences[] = {
@@ -87,72 +87,47 @@ ngx_conf_enum_t  ngx_rl_silences[] = {
 void
 ngx_rl_check(ngx_conf_t *cf)
 {
-    ngx_uint_t           i, ours;
-    ngx_module_t       **modules;
-    ngx_rl_check_t       check;
-    ngx_rl_loc_conf_t  **conf;
+    ngx_uint_t      i;
+    ngx_rl_check_t  check;
+
+    ngx_memzero(&check, sizeof(ngx_rl_check_t));
 
     check.cf = cf;
     check.rmcf = ngx_http_conf_get_module_main_conf(cf,
                                                     ngx_http_ratelimit_module);
-    check.auth = 0;
-
-    conf = check.rmcf->confs.elts;
 
     if (!check.rmcf->used && check.rmcf->limits.nelts == 0) {
         return;
     }
 
-    check.text = ngx_rl_statement_root(cf);
+    ngx_rl_check_named(&check, ngx_rl_statement_root(cf, &check.rmcf->text));
+    ngx_rl_check_auth(&check);
 
-    ngx_rl_check_named(&check);
+    for (i = 0; i < check.rmcf->text.blocks.nelts; i++) {
+        ngx_rl_check_select(&check, i);
 
-    /* handlers of a phase run in the reverse order of their modules */
-
-    ours = 0;
-    modules = cf->cycle->modules;
-
-    for (i = 0; modules[i]; i++) {
-
-        if (modules[i] == &ngx_http_ratelimit_module) {
-            ours = i;
-        }
-    }
-
-    for (i = 0; i < ours; i++) {
-
-        if (ngx_strcmp(modules[i]->name, "ngx_http_auth_request_module") == 0)
-        {
-            check.auth = 1;
-        }
-    }
-
-    for (i = 0; i < check.rmcf->confs.nelts; i++) {
-
-        if (conf[i]->block) {
-            ngx_rl_check_conf(&check, conf[i]);
+        if (check.block) {
+            ngx_rl_check_conf(&check);
         }
     }
 
     ngx_rl_check_leases(&check);
-    ngx_rl_check_unused(&check, conf[0]);
-    ngx_rl_check_shards(&check, conf[0]);
-    ngx_rl_check_reserve(&check, conf[0]);
+    ngx_rl_check_unused(&check);
+    ngx_rl_check_shards(&check);
+    ngx_rl_check_reserve(&check);
 }
 
 
 /* where the limits with a name are */
 
 static void
-ngx_rl_check_named(ngx_rl_check_t *check)
+ngx_rl_check_named(ngx_rl_check_t *check, ngx_rl_statement_t *s)
 {
-    ngx_rl_limit_t      *limit;
-    ngx_rl_statement_t  *s;
+    ngx_rl_limit_t  *limit;
 
-    for (s = check->text; s; s = ngx_rl_statement_next(s)) {
+    for ( /* void */ ; s; s = ngx_rl_statement_next(s)) {
 
-        if (s->n < 2 || !ngx_rl_statement_is(s, "ratelimit_limit"))
-        {
+        if (s->n < 2 || !ngx_rl_statement_is(s, "ratelimit_limit")) {
             continue;
         }
 
@@ -164,141 +139,159 @@ ngx_rl_check_named(ngx_rl_check_t *check)
 }
 
 
+/* handlers of a phase run in the reverse order of their modules */
+
 static void
-ngx_rl_check_conf(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
+ngx_rl_check_auth(ngx_rl_check_t *check)
 {
+    ngx_module_t  **module;
+
+    for (module = check->cf->cycle->modules;
+         *module && *module != &ngx_http_ratelimit_module;
+         module++)
+    {
+        if (ngx_strcmp((*module)->name, "ngx_http_auth_request_module") == 0) {
+            check->auth = 1;
+        }
+    }
+}
+
+
+/* the one that is checked; the first one is that of "http" */
+
+static void
+ngx_rl_check_select(ngx_rl_check_t *check, ngx_uint_t i)
+{
+    ngx_rl_block_t  **block;
+
+    block = check->rmcf->text.blocks.elts;
+
+    check->conf = ngx_rl_container(block[i], ngx_rl_loc_conf_t, block);
+    check->block = block[i]->statement;
+}
+
+
+static void
+ngx_rl_check_conf(ngx_rl_check_t *check)
+{
+    ngx_uint_t           i;
     ngx_rl_statement_t  *s;
 
-    for (s = conf->block->child; s; s = s->next) {
+    for (s = check->block->child; s; s = s->next) {
 
         if (ngx_rl_statement_is(s, "ratelimit_redis_timeout")) {
-            ngx_rl_check_timeout(check, conf, s);
+            ngx_rl_check_timeout(check, s);
         }
 
         if (ngx_rl_statement_is(s, "ratelimit_redis_password_file")
-            || ngx_rl_statement_is(s,
-                                   "ratelimit_redis_ssl_password_file")
-            || ngx_rl_statement_is(s,
-                                   "ratelimit_sentinel_password_file"))
+            || ngx_rl_statement_is(s, "ratelimit_redis_ssl_password_file")
+            || ngx_rl_statement_is(s, "ratelimit_sentinel_password_file"))
         {
-            ngx_rl_check_file(check, conf, s);
+            ngx_rl_check_file(check, s);
         }
     }
 
-    if (conf->n) {
-        ngx_rl_check_values(check, conf);
-        ngx_rl_check_return(check, conf);
-        ngx_rl_check_plain(check, conf);
+    for (i = 0; i < check->conf->n; i++) {
+        ngx_rl_check_values(check, check->conf->limits[i].limit);
     }
-}
 
-
-/* keys and numbers */
-
-static void
-ngx_rl_check_values(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
-{
-    ngx_uint_t              i;
-    ngx_rl_limit_t         *limit;
-    ngx_rl_limit_params_t  *params;
-
-    for (i = 0; i < conf->n; i++) {
-        limit = conf->limits[i].limit;
-        params = &limit->params;
-
-        ngx_rl_check_value(check, conf, limit, "ratelimit_key", params->key);
-        ngx_rl_check_value(check, conf, limit,
-                           "ratelimit_capacity", params->capacity.value);
-
-        if (params->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-            ngx_rl_check_value(check, conf, limit,
-                               "ratelimit_window", params->window.value);
-
-        } else {
-            ngx_rl_check_value(check, conf, limit,
-                               "ratelimit_rate", params->rate.value);
-            ngx_rl_check_value(check, conf, limit,
-                               "ratelimit_refill_interval",
-                               params->interval.value);
-        }
-
-        if (limit->cost.value) {
-            ngx_rl_check_value(check, conf, limit,
-                               "ratelimit_cost", limit->cost.value);
-
-        } else {
-
-            /* it is the location's, also where the limit has a name */
-
-            ngx_rl_check_value(check, conf, NULL,
-                               "ratelimit_cost", conf->cost.value);
-        }
+    if (check->conf->n) {
+        ngx_rl_check_return(check);
+        ngx_rl_check_plain(check);
     }
 }
 
 
+/* keys and numbers; what the algorithm has no use for may be inherited */
+
 static void
-ngx_rl_check_value(ngx_rl_check_t *check,
-    ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit,
-    const char *directive, ngx_http_complex_value_t *value)
+ngx_rl_check_values(ngx_rl_check_t *check, ngx_rl_limit_t *limit)
 {
-    ngx_str_t            name;
-    ngx_uint_t           auth, set;
+    ngx_uint_t           i, window, named;
+    ngx_rl_param_t      *param;
     ngx_rl_statement_t  *s;
 
-    if (value == NULL || value->lengths == NULL) {
-        return;
+    window = (limit->params.algorithm == NGX_RL_SLIDING_WINDOW_LOG);
+
+    for (i = 0; i < NGX_RL_PARAMS; i++) {
+
+        if (window ? (i == NGX_RL_RATE || i == NGX_RL_INTERVAL)
+            : i == NGX_RL_WINDOW)
+        {
+            continue;
+        }
+
+        param = ngx_rl_param(&limit->params, i);
+        named = limit->named;
+
+        /* it is the location's, also where the limit has a name */
+
+        if (i == NGX_RL_COST && param->value == NULL) {
+            param = &check->conf->params.cost;
+            named = 0;
+        }
+
+        if (!param->dynamic) {
+            continue;
+        }
+
+        s = named ? limit->statement
+                  : ngx_rl_statement_find(check->block, (char *)
+                                          ngx_rl_param_defs[i].directive.data);
+        if (s) {
+            ngx_rl_check_value(check, s, i, &param->value->value);
+        }
     }
+}
 
-    s = (limit && limit->named)
-        ? limit->statement
-        : ngx_rl_statement_find(conf->block, directive);
 
-    if (s == NULL) {
-        return;
-    }
+static void
+ngx_rl_check_value(ngx_rl_check_t *check, ngx_rl_statement_t *s,
+    ngx_rl_param_e what, ngx_str_t *text)
+{
+    ngx_str_t   name;
+    ngx_uint_t  auth, set;
 
-    auth = ngx_rl_origin_auth(conf->block, &value->value, &name, &set);
+    auth = ngx_rl_origin_auth(check->block, text, &name, &set);
 
     if (auth && set) {
-        ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_AUTH,
+        ngx_rl_check_warn(check, s, NGX_RL_CHECK_AUTH,
                           "\"$%V\" in \"%V\" takes by \"set\" what "
                           "\"auth_request_set\" sets only later, and is empty: "
                           "use a \"map\" instead, and write \"ratelimit_phase "
                           "precontent;\"", &name, &s->words[0]);
 
-    } else if (auth && check->auth && conf->phase == NGX_RL_PHASE_ACCESS) {
-        ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_AUTH,
+    } else if (auth && check->auth && check->conf->phase == NGX_RL_PHASE_ACCESS)
+    {
+        ngx_rl_check_warn(check, s, NGX_RL_CHECK_AUTH,
                           "\"$%V\" in \"%V\" comes from \"auth_request_set\", "
                           "and is not set yet when the limit is applied: "
                           "%swrite \"ratelimit_phase precontent;\"", &name,
-                          &s->words[0],
-                          ngx_strcmp(directive, "ratelimit_key") == 0
+                          &s->words[0], what == NGX_RL_KEY
                           ? "an empty key is not limited; " : "");
     }
 
-    if (ngx_strcmp(directive, "ratelimit_key") != 0
-        && ngx_rl_origin_map(conf->block, &value->value, &name))
-    {
-        ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_MAP,
+    if (what == NGX_RL_KEY) {
+        return;
+    }
+
+    if (ngx_rl_origin_map(check->block, text, &name)) {
+        ngx_rl_check_warn(check, s, NGX_RL_CHECK_MAP,
                           "\"$%V\" in \"%V\" comes from a \"map\" or \"geo\" "
                           "without \"default\", or with an empty one: it is "
-                      "empty, and %s, for all that is not listed there; add "
-                          "a \"default\"", &name, &s->words[0],
-                          ngx_strcmp(directive, "ratelimit_cost") == 0
-                          ? "counts as 1" : "no number");
+                          "empty, and %s, for all that is not listed there; "
+                          "add a \"default\"", &name, &s->words[0],
+                          what == NGX_RL_COST ? "counts as 1" : "no number");
     }
 
     /* a key has to tell clients apart, and no cost switches a limit off */
 
-    if (ngx_strcmp(directive, "ratelimit_key") != 0
-        && ngx_strcmp(directive, "ratelimit_cost") != 0
-        && ngx_rl_origin_client(conf->block, &value->value, &name))
+    if (what != NGX_RL_COST && ngx_rl_origin_client(check->block, text, &name))
     {
-        ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_CLIENT,
+        ngx_rl_check_warn(check, s, NGX_RL_CHECK_CLIENT,
                           "\"$%V\" in \"%V\" is what a client sends, so that "
-                      "it can choose its own limit; list the values that are "
-                          "allowed in a \"map\"", &name, &s->words[0]);
+                          "it can choose its own limit; list the values that "
+                          "are allowed in a \"map\"", &name, &s->words[0]);
     }
 }
 
@@ -309,14 +302,14 @@ ngx_rl_check_value(ngx_rl_check_t *check,
  */
 
 static void
-ngx_rl_check_return(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
+ngx_rl_check_return(ngx_rl_check_t *check)
 {
     ngx_uint_t           own;
     ngx_rl_statement_t  *s;
 
     own = 0;
 
-    for (s = conf->block->child; s; s = s->next) {
+    for (s = check->block->child; s; s = s->next) {
 
         if (ngx_rl_statement_is(s, "ratelimit")
             || ngx_rl_statement_is(s, "ratelimit_rate")
@@ -331,18 +324,18 @@ ngx_rl_check_return(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
         return;
     }
 
-    for (s = conf->block->child; s; s = s->next) {
+    for (s = check->block->child; s; s = s->next) {
 
         if (ngx_rl_check_stays(s)) {
             return;
         }
 
         if (ngx_rl_check_ends(s)) {
-            ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_RETURN,
+            ngx_rl_check_warn(check, s, NGX_RL_CHECK_RETURN,
                               "\"%V\" ends every request of this %V before its "
                               "limits are applied: limit another place, or let "
                               "\"try_files /none @name;\" lead to the \"%V\"",
-                          &s->words[0], &conf->block->words[0], &s->words[0]);
+                          &s->words[0], &check->block->words[0], &s->words[0]);
             return;
         }
     }
@@ -411,35 +404,27 @@ ngx_rl_check_leases(ngx_rl_check_t *check)
 {
     ngx_uint_t           i, k;
     const char          *why;
-    ngx_rl_loc_conf_t  **conf;
     ngx_rl_statement_t  *s;
 
-    conf = check->rmcf->confs.elts;
+    for (i = 0; i < check->rmcf->text.blocks.nelts; i++) {
+        ngx_rl_check_select(check, i);
 
-    for (i = 0; i < check->rmcf->confs.nelts; i++) {
+        s = ngx_rl_statement_find(check->block, "ratelimit_lease");
 
-        if (conf[i]->block == NULL || conf[i]->n == 0
-            || conf[i]->lease.ttl == 0
-            || ngx_rl_check_lease(conf[i]))
+        if (s && check->conf->n && check->conf->lease.ttl
+            && ngx_rl_check_lease(check->conf) == NULL)
         {
-            continue;
-        }
-
-        s = ngx_rl_statement_find(conf[i]->block, "ratelimit_lease");
-        if (s) {
             s->marks |= NGX_RL_CHECK_LEASED;
         }
     }
 
-    for (i = 0; i < check->rmcf->confs.nelts; i++) {
+    for (i = 0; i < check->rmcf->text.blocks.nelts; i++) {
+        ngx_rl_check_select(check, i);
 
-        if (conf[i]->block == NULL || conf[i]->lease.ttl == 0) {
-            continue;
-        }
+        s = ngx_rl_statement_find(check->block, "ratelimit_lease");
 
-        s = ngx_rl_statement_find(conf[i]->block, "ratelimit_lease");
-
-        if (s == NULL || s->parent != conf[i]->block
+        if (s == NULL || s->parent != check->block
+            || check->conf->lease.ttl == 0
             || (s->marks & NGX_RL_CHECK_LEASED))
         {
             continue;
@@ -449,19 +434,19 @@ ngx_rl_check_leases(ngx_rl_check_t *check)
 
         why = "nothing is limited there";
 
-        for (k = i; k < check->rmcf->confs.nelts; k++) {
+        for (k = i; k < check->rmcf->text.blocks.nelts; k++) {
+            ngx_rl_check_select(check, k);
 
-            if (conf[k]->block && conf[k]->n
-                && ngx_rl_statement_find(conf[k]->block,
-                                         "ratelimit_lease")
-                == s)
+            if (check->conf->n
+                && ngx_rl_statement_find(check->block, "ratelimit_lease") == s)
             {
-                why = ngx_rl_check_lease(conf[k]);
+                why = ngx_rl_check_lease(check->conf);
                 break;
             }
         }
 
-        ngx_rl_check_warn(check, conf[i], s, NGX_LOG_WARN, NGX_RL_CHECK_LEASE,
+        ngx_rl_check_select(check, i);
+        ngx_rl_check_warn(check, s, NGX_RL_CHECK_LEASE,
                           "\"%V\" has no effect: %s", &s->words[0], why);
     }
 }
@@ -508,13 +493,12 @@ ngx_rl_check_lease(ngx_rl_loc_conf_t *conf)
 
 
 static void
-ngx_rl_check_timeout(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
-    ngx_rl_statement_t *statement)
+ngx_rl_check_timeout(ngx_rl_check_t *check, ngx_rl_statement_t *s)
 {
     ngx_str_t  *word;
     ngx_int_t   ms;
 
-    word = statement->words;
+    word = s->words;
     ms = ngx_parse_time(&word[1], 0);
 
     if (ms < NGX_RL_CHECK_SLOW) {
@@ -522,16 +506,15 @@ ngx_rl_check_timeout(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
     }
 
     if (ngx_atoi(word[1].data, word[1].len) != NGX_ERROR) {
-        ngx_rl_check_warn(check, conf, statement,
-                          NGX_LOG_WARN, NGX_RL_CHECK_TIMEOUT,
-                      "\"%V\" \"%V\" is %i seconds, for which requests wait "
-                          "when Redis does not answer: write \"%Vms\" for "
-                      "milliseconds", &word[0], &word[1], ms / 1000, &word[1]);
+        ngx_rl_check_warn(check, s, NGX_RL_CHECK_TIMEOUT,
+                          "\"%V\" \"%V\" is %i seconds, for which requests "
+                          "wait when Redis does not answer: write \"%Vms\" for "
+                          "milliseconds", &word[0], &word[1], ms / 1000,
+                          &word[1]);
         return;
     }
 
-    ngx_rl_check_warn(check, conf, statement,
-                      NGX_LOG_WARN, NGX_RL_CHECK_TIMEOUT,
+    ngx_rl_check_warn(check, s, NGX_RL_CHECK_TIMEOUT,
                       "\"%V\" \"%V\" is long: requests wait for that time when "
                       "Redis does not answer; write \"50ms\", for example",
                       &word[0], &word[1]);
@@ -539,13 +522,12 @@ ngx_rl_check_timeout(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
 
 
 static void
-ngx_rl_check_file(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
-    ngx_rl_statement_t *statement)
+ngx_rl_check_file(ngx_rl_check_t *check, ngx_rl_statement_t *s)
 {
     ngx_str_t        name;
     ngx_file_info_t  fi;
 
-    name = statement->words[1];
+    name = s->words[1];
 
     if (ngx_conf_full_name(check->cf->cycle, &name, 1) != NGX_OK
         || ngx_file_info(name.data, &fi) == NGX_FILE_ERROR
@@ -554,10 +536,9 @@ ngx_rl_check_file(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
         return;
     }
 
-    ngx_rl_check_warn(check, conf, statement, NGX_LOG_WARN, NGX_RL_CHECK_FILE,
+    ngx_rl_check_warn(check, s, NGX_RL_CHECK_FILE,
                       "every user of this machine can read \"%V\" of \"%V\": "
-                      "run \"chmod o-r %V\"",
-                      &name, &statement->words[0], &name);
+                      "run \"chmod o-r %V\"", &name, &s->words[0], &name);
 }
 
 
@@ -567,34 +548,37 @@ ngx_rl_check_file(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
  */
 
 static void
-ngx_rl_check_plain(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
+ngx_rl_check_plain(ngx_rl_check_t *check)
 {
     ngx_uint_t             i;
+    ngx_rl_shards_t       *shards;
     ngx_rl_statement_t    *s;
-    ngx_rl_server_conf_t  *peer;
+    ngx_rl_server_conf_t  *server;
+    ngx_rl_shards_conf_t  *shards_conf;
 
-    if (conf->shards == NULL
-        || conf->shards_conf->kind == NGX_RL_SHARDS
-        || ngx_rl_check_loopback(&conf->shards_conf->addresses))
+    shards = check->conf->shards;
+    shards_conf = check->conf->shards_conf;
+
+    if (shards == NULL || shards_conf->kind == NGX_RL_SHARDS
+        || ngx_rl_check_loopback(&shards_conf->addresses))
     {
         return;
     }
 
-    s = ngx_rl_statement_find(conf->block, "ratelimit_shards");
+    s = ngx_rl_statement_find(check->block, "ratelimit_shards");
 
-    for (i = 0; i < conf->shards->n; i++) {
-        peer = conf->shards->confs[i];
+    for (i = 0; i < shards->n; i++) {
+        server = shards->confs[i];
 
-        if ((peer->password.len && peer->redis.tls == NULL)
-            || (peer->sentinels && peer->sentinels->password.len
-                && peer->sentinels->conf->redis.tls == NULL))
+        if ((server->password.len && server->redis.tls == NULL)
+            || (server->sentinels && server->sentinels->password.len
+                && server->sentinels->conf->redis.tls == NULL))
         {
-            ngx_rl_check_warn(check, conf, s, NGX_LOG_WARN, NGX_RL_CHECK_PLAIN,
+            ngx_rl_check_warn(check, s, NGX_RL_CHECK_PLAIN,
                               "a password goes over the network in plain text, "
                               "to all servers that %s of \"ratelimit_shards\" "
-                              "announces: "
-                              "write \"ratelimit_redis_ssl on;\"",
-                              conf->shards_conf->kind == NGX_RL_CLUSTER
+                              "announces: write \"ratelimit_redis_ssl on;\"",
+                              shards_conf->kind == NGX_RL_CLUSTER
                               ? "the cluster" : "a sentinel");
             return;
         }
@@ -650,10 +634,12 @@ ngx_rl_check_loopback(ngx_array_t *addresses)
 
 
 static void
-ngx_rl_check_unused(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
+ngx_rl_check_unused(ngx_rl_check_t *check)
 {
     ngx_uint_t        i;
     ngx_rl_limit_t  **limit;
+
+    ngx_rl_check_select(check, 0);
 
     limit = check->rmcf->limits.elts;
 
@@ -663,51 +649,47 @@ ngx_rl_check_unused(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf)
             continue;
         }
 
-        ngx_rl_check_warn(check, conf, limit[i]->statement,
-                          NGX_LOG_WARN, NGX_RL_CHECK_UNUSED,
-                      "limit \"%V\" of \"ratelimit_limit\" is used nowhere: "
-                          "write \"ratelimit %V;\" where it is to be applied",
-                          &limit[i]->name, &limit[i]->name);
+        ngx_rl_check_warn(check, limit[i]->statement, NGX_RL_CHECK_UNUSED,
+                          "limit \"%V\" of \"ratelimit_limit\" is used "
+                          "nowhere: write \"ratelimit %V;\" where it is to be "
+                          "applied", &limit[i]->name, &limit[i]->name);
     }
 }
 
 
 static void
-ngx_rl_check_shards(ngx_rl_check_t *check, ngx_rl_loc_conf_t *http)
+ngx_rl_check_shards(ngx_rl_check_t *check)
 {
     ngx_str_t           *name;
     ngx_uint_t           i;
-    ngx_rl_loc_conf_t  **conf;
     ngx_rl_statement_t  *s;
 
     static ngx_str_t  root = ngx_string("/");
 
-    conf = check->rmcf->confs.elts;
+    for (i = 0; i < check->rmcf->text.blocks.nelts; i++) {
+        ngx_rl_check_select(check, i);
+        s = check->block;
 
-    for (i = 0; i < check->rmcf->confs.nelts; i++) {
-        s = conf[i]->block;
-
-        if (conf[i]->n == 0 || conf[i]->shards) {
+        if (check->conf->n == 0 || check->conf->shards) {
             continue;
         }
 
         if (check->rmcf->servers.nelts == 0) {
-            ngx_rl_check_warn(check, http, NULL,
-                              NGX_LOG_NOTICE, NGX_RL_CHECK_SHARDS,
+            ngx_rl_check_select(check, 0);
+            ngx_rl_check_warn(check, NULL,
+                              NGX_RL_CHECK_SHARDS|NGX_RL_CHECK_NOTICE,
                               "there is no \"ratelimit_shards\": each machine "
                               "limits by itself, from its own memory");
             return;
         }
 
-        if (s == NULL || (conf[i]->silence & NGX_RL_CHECK_SHARDS))
-        {
+        if (s == NULL || (check->conf->silence & NGX_RL_CHECK_SHARDS)) {
             continue;
         }
 
-        name = ngx_rl_statement_is(s, "location")
-               ? &s->words[s->n - 1] : &root;
+        name = ngx_rl_statement_is(s, "location") ? &s->words[s->n - 1] : &root;
 
-        ngx_rl_check_warn(check, conf[i], s, NGX_LOG_WARN, NGX_RL_CHECK_SHARDS,
+        ngx_rl_check_warn(check, s, NGX_RL_CHECK_SHARDS,
                           "limits of location \"%V\" live in this machine's "
                           "memory alone, others in Redis: there is no "
                           "\"ratelimit_shards\" for that place", name);
@@ -719,19 +701,23 @@ ngx_rl_check_shards(ngx_rl_check_t *check, ngx_rl_loc_conf_t *http)
 /* how much memory there is for a reload is known when the zone is made */
 
 static void
-ngx_rl_check_reserve(ngx_rl_check_t *check, ngx_rl_loc_conf_t *http)
+ngx_rl_check_reserve(ngx_rl_check_t *check)
 {
     u_char              *p;
     ngx_str_t           *advice, *file;
+    ngx_rl_block_t      *http;
     ngx_rl_statement_t  *s;
 
-    if (check->rmcf->zone == NULL || (http->silence & NGX_RL_CHECK_RESERVE)) {
+    ngx_rl_check_select(check, 0);
+
+    if (check->rmcf->zone == NULL
+        || (check->conf->silence & NGX_RL_CHECK_RESERVE))
+    {
         return;
     }
 
-    s = http->block ? ngx_rl_statement_find(http->block,
-                                            "ratelimit_zone")
-                    : NULL;
+    http = &check->conf->block;
+    s = ngx_rl_statement_find(check->block, "ratelimit_zone");
     file = s ? &s->file : &http->file;
 
     p = ngx_pnalloc(check->cf->pool, file->len + 128);
@@ -751,15 +737,19 @@ ngx_rl_check_reserve(ngx_rl_check_t *check, ngx_rl_loc_conf_t *http)
 /* without a statement the place is that of the conf */
 
 static void ngx_cdecl
-ngx_rl_check_warn(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
-    ngx_rl_statement_t *statement, ngx_uint_t level,
+ngx_rl_check_warn(ngx_rl_check_t *check, ngx_rl_statement_t *statement,
     ngx_uint_t what, const char *fmt, ...)
 {
     u_char            text[NGX_MAX_CONF_ERRSTR], *last;
     va_list           args;
+    ngx_uint_t        level;
+    ngx_rl_block_t   *block;
     ngx_conf_enum_t  *silence;
 
-    if (conf->silence & what) {
+    level = (what & NGX_RL_CHECK_NOTICE) ? NGX_LOG_NOTICE : NGX_LOG_WARN;
+    what &= ~NGX_RL_CHECK_NOTICE;
+
+    if (check->conf->silence & what) {
         return;
     }
 
@@ -780,11 +770,12 @@ ngx_rl_check_warn(ngx_rl_check_t *check, ngx_rl_loc_conf_t *conf,
         /* void */
     }
 
+    block = &check->conf->block;
     last = ngx_slprintf(last, text + NGX_MAX_CONF_ERRSTR,
                         " (or \"ratelimit_silence %V;\" if this is meant) "
                         "in %V:%ui", &silence->name,
-                        statement ? &statement->file : &conf->file,
-                        statement ? statement->line : conf->line);
+                        statement ? &statement->file : &block->file,
+                        statement ? statement->line : block->line);
 
     ngx_log_error(level, check->cf->log, 0, "%*s", (size_t) (last - text),
                   text);

@@ -25,9 +25,8 @@
 
 static char *ngx_rl_merge_limit(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
-static void ngx_rl_merge_limit_params(ngx_rl_limit_params_t *prev,
-    ngx_rl_limit_params_t *conf);
-static ngx_uint_t ngx_rl_limit_params_set(ngx_rl_limit_params_t *params);
+static char *ngx_rl_merge_incomplete(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
 static void ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf);
 static char *ngx_rl_merge_location_limits(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf);
@@ -73,18 +72,11 @@ ngx_rl_create_main_conf(ngx_conf_t *cf)
 
     if (ngx_array_init(&rmcf->servers, cf->pool, 4,
                        sizeof(ngx_rl_server_conf_t *))
-        != NGX_OK)
-    {
-        return NULL;
-    }
-
-    if (ngx_array_init(&rmcf->limits, cf->pool, 4, sizeof(ngx_rl_limit_t *))
-        != NGX_OK)
-    {
-        return NULL;
-    }
-
-    if (ngx_array_init(&rmcf->confs, cf->pool, 16, sizeof(ngx_rl_loc_conf_t *))
+        != NGX_OK
+        || ngx_array_init(&rmcf->limits, cf->pool, 4, sizeof(ngx_rl_limit_t *))
+        != NGX_OK
+        || ngx_array_init(&rmcf->text.blocks, cf->pool, 16,
+                          sizeof(ngx_rl_block_t *))
         != NGX_OK)
     {
         return NULL;
@@ -101,16 +93,16 @@ ngx_rl_create_main_conf(ngx_conf_t *cf)
 void *
 ngx_rl_create_loc_conf(ngx_conf_t *cf)
 {
-    ngx_rl_loc_conf_t  *conf, **confp;
+    ngx_rl_loc_conf_t  *conf;
 
     /*
      * set by ngx_pcalloc():
      *
-     *     conf->limits, n, enforced, shards, cost
+     *     conf->limits, n, enforced, shards
      *     conf->params but the algorithm
      *     conf->headers, limit, names, prefix, shards_conf, off
      *     conf->defaults.user, password, sentinel_..., breaker
-     *     conf->local_share, lease, silence, block
+     *     conf->local_share, lease, silence
      */
 
     conf = ngx_pcalloc(cf->pool, sizeof(ngx_rl_loc_conf_t));
@@ -136,15 +128,11 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
 
     ngx_rl_server_defaults_init(&conf->defaults);
 
-    confp = ngx_array_push(&ngx_rl_loading->confs);
-    if (confp == NULL) {
+    if (ngx_rl_statement_block(cf, &ngx_rl_loading->text, &conf->block)
+        != NGX_OK)
+    {
         return NULL;
     }
-
-    *confp = conf;
-
-    conf->file = cf->conf_file->file.name;
-    conf->line = cf->conf_file->line;
 
     return conf;
 }
@@ -218,10 +206,6 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         conf->log_key = prev->log_key;
     }
 
-    if (conf->cost.value == NULL) {
-        conf->cost = prev->cost;
-    }
-
     if (!conf->lease.set) {
         conf->lease = prev->lease;
     }
@@ -283,35 +267,25 @@ ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf)
 {
     ngx_uint_t             i;
     const char            *outage;
-    ngx_rl_server_conf_t  *peer;
+    ngx_rl_server_conf_t  *server;
 
-    static const char  open[] = "its keys are not limited";
-    static const char  closed[] = "requests for its keys are rejected";
-    static const char  local[] = "limits of its keys are local";
+    static const char  *outages[] = {
+        "its keys are not limited",            /* NGX_RL_ON_ERROR_OPEN */
+        "requests for its keys are rejected",  /* NGX_RL_ON_ERROR_CLOSED */
+        "limits of its keys are local",        /* NGX_RL_ON_ERROR_LOCAL */
+    };
+
     static const char  mixed[] =
         "limits of its keys follow \"ratelimit_on_error\"";
 
-    switch (conf->on_error) {
-
-    case NGX_RL_ON_ERROR_OPEN:
-        outage = open;
-        break;
-
-    case NGX_RL_ON_ERROR_CLOSED:
-        outage = closed;
-        break;
-
-    default: /* NGX_RL_ON_ERROR_LOCAL */
-        outage = local;
-        break;
-    }
+    outage = outages[conf->on_error];
 
     for (i = 0; conf->shards && i < conf->shards->n; i++) {
-        peer = conf->shards->confs[i];
+        server = conf->shards->confs[i];
 
-        peer->outage = (peer->outage == ngx_rl_server_conf_unused
-                        || peer->outage == outage)
-                       ? outage : mixed;
+        server->outage = (server->outage == ngx_rl_server_conf_unused
+                          || server->outage == outage)
+                         ? outage : mixed;
     }
 }
 
@@ -320,17 +294,30 @@ static char *
 ngx_rl_merge_limit(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
 {
-    char                      *given;
-    ngx_uint_t                 own;
-    ngx_rl_limit_t           **limitp;
-    ngx_rl_main_conf_t        *rmcf;
-    ngx_http_core_srv_conf_t  *cscf;
-    ngx_http_core_loc_conf_t  *clcf;
+    ngx_uint_t           i, own;
+    ngx_rl_param_t      *param;
+    ngx_rl_main_conf_t  *rmcf;
 
-    own = ngx_rl_limit_params_set(&conf->params);
+    own = (conf->params.algorithm != NGX_CONF_UNSET_UINT);
+
+    /* a cost alone makes no limit, and is also that of named ones */
+
+    for (i = 0; i < NGX_RL_PARAMS; i++) {
+        param = ngx_rl_param(&conf->params, i);
+
+        if (param->value) {
+            own |= (i != NGX_RL_COST);
+
+        } else if (!conf->off || i == NGX_RL_COST) {
+            *param = *ngx_rl_param(&prev->params, i);
+        }
+    }
 
     if (!conf->off) {
-        ngx_rl_merge_limit_params(&prev->params, &conf->params);
+
+        if (conf->params.algorithm == NGX_CONF_UNSET_UINT) {
+            conf->params.algorithm = prev->params.algorithm;
+        }
 
         if (conf->names == NULL) {
             conf->names = prev->names;
@@ -338,108 +325,81 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
 
         if (!own) {
             conf->limit = prev->limit;
-            return NGX_CONF_OK;
         }
     }
 
-    if (conf->params.algorithm == NGX_CONF_UNSET_UINT) {
-        conf->params.algorithm = NGX_RL_TOKEN_BUCKET;
-    }
+    ngx_conf_init_uint_value(conf->params.algorithm, NGX_RL_TOKEN_BUCKET);
 
     if (!own) {
         return NGX_CONF_OK;
     }
 
     if (!ngx_rl_limit_params_complete(&conf->params)) {
-
-        /*
-         * outside of locations, values may stand alone as defaults, unless
-         * they end a limit that there was
-         */
-
-        clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
-        cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
-
-        if (clcf->name.len == 0 && prev->limit == NULL) {
-            return NGX_CONF_OK;
-        }
-
-        given = conf->params.capacity.value ? "ratelimit_capacity"
-                : conf->params.key ? "ratelimit_key"
-                : conf->params.window.value ? "ratelimit_window"
-                : conf->params.interval.value ? "ratelimit_refill_interval"
-                : "ratelimit_algorithm";
-
-        ngx_rl_statement_error(cf, conf, given,
-                               "\"%s\" without \"%s\" in %s \"%V\": "
-                               "nothing would be limited", given,
-                               conf->params.algorithm
-                               == NGX_RL_SLIDING_WINDOW_LOG
-                               ? "ratelimit_capacity" : "ratelimit_rate",
-                               clcf->name.len ? "location" : "server",
-                      clcf->name.len ? &clcf->name : &cscf->server_name);
-        return NGX_CONF_ERROR;
+        return ngx_rl_merge_incomplete(cf, prev, conf);
     }
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
-    conf->limit = ngx_pcalloc(cf->pool, sizeof(ngx_rl_limit_t));
+    conf->limit = ngx_rl_limit_add(cf, &rmcf->limits, NULL);
     if (conf->limit == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    if (ngx_rl_limit_name(cf, &rmcf->limits, &conf->limit->name) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 
     conf->limit->params = conf->params;
 
-    limitp = ngx_array_push(&rmcf->limits);
-    if (limitp == NULL) {
-        return NGX_CONF_ERROR;
-    }
+    /* a location that shares this limit may have another cost */
 
-    *limitp = conf->limit;
+    ngx_memzero(&conf->limit->params.cost, sizeof(ngx_rl_param_t));
 
     return NGX_CONF_OK;
 }
 
 
-static ngx_uint_t
-ngx_rl_limit_params_set(ngx_rl_limit_params_t *params)
+/*
+ * Outside of locations, values may stand alone as defaults, unless they end a
+ * limit that there was
+ */
+
+static char *
+ngx_rl_merge_incomplete(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
 {
-    return params->key || params->capacity.value || params->rate.value
-           || params->window.value || params->interval.value
-           || params->algorithm != NGX_CONF_UNSET_UINT;
-}
+    const char                *given;
+    const ngx_rl_param_e      *what;
+    ngx_http_core_srv_conf_t  *cscf;
+    ngx_http_core_loc_conf_t  *clcf;
 
+    static const ngx_rl_param_e  blamed[] = {
+        NGX_RL_CAPACITY, NGX_RL_KEY, NGX_RL_WINDOW, NGX_RL_INTERVAL,
+        NGX_RL_PARAMS
+    };
 
-static void
-ngx_rl_merge_limit_params(ngx_rl_limit_params_t *prev,
-    ngx_rl_limit_params_t *conf)
-{
-    if (conf->key == NULL) {
-        conf->key = prev->key;
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+    cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+
+    if (clcf->name.len == 0 && prev->limit == NULL) {
+        return NGX_CONF_OK;
     }
 
-    if (conf->capacity.value == NULL) {
-        conf->capacity = prev->capacity;
+    given = "ratelimit_algorithm";
+
+    for (what = blamed; *what != NGX_RL_PARAMS; what++) {
+
+        if (ngx_rl_param(&conf->params, *what)->value) {
+            given = (char *) ngx_rl_param_defs[*what].directive.data;
+            break;
+        }
     }
 
-    if (conf->rate.value == NULL) {
-        conf->rate = prev->rate;
-    }
+    ngx_rl_statement_error(cf, &conf->block, given,
+                           "\"%s\" without \"%s\" in %s \"%V\": "
+                           "nothing would be limited", given,
+                           conf->params.algorithm == NGX_RL_SLIDING_WINDOW_LOG
+                           ? "ratelimit_capacity" : "ratelimit_rate",
+                           clcf->name.len ? "location" : "server",
+                           clcf->name.len ? &clcf->name : &cscf->server_name);
 
-    if (conf->window.value == NULL) {
-        conf->window = prev->window;
-    }
-
-    if (conf->interval.value == NULL) {
-        conf->interval = prev->interval;
-    }
-
-    ngx_conf_merge_uint_value(conf->algorithm, prev->algorithm,
-                              NGX_RL_TOKEN_BUCKET);
+    return NGX_CONF_ERROR;
 }
 
 
@@ -458,7 +418,7 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
     n = (conf->limit ? 1 : 0) + (conf->names ? conf->names->nelts : 0);
 
     if (n > NGX_RL_CLAIMS) {
-        ngx_rl_statement_error(cf, conf, "ratelimit",
+        ngx_rl_statement_error(cf, &conf->block, "ratelimit",
                       "%ui limits in one place, at most %d are possible",
                                n, NGX_RL_CLAIMS);
         return NGX_CONF_ERROR;
@@ -487,7 +447,7 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
                 clcf = ngx_http_conf_get_module_loc_conf(cf,
                                                          ngx_http_core_module);
 
-                ngx_rl_statement_error(cf, conf, "ratelimit",
+                ngx_rl_statement_error(cf, &conf->block, "ratelimit",
                                        "unknown limit \"%V\" in \"ratelimit\": "
                               "there is no \"ratelimit_limit %V ...\", "
                                        "server \"%V\", location \"%V\"",
@@ -516,16 +476,17 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
     u_char                    text[NGX_MAX_CONF_ERRSTR];
     ngx_str_t                 error;
     const char               *directive;
+    ngx_rl_param_t           *cost;
     ngx_rl_location_limit_t  *ll;
 
     error.data = text;
     error.len = NGX_MAX_CONF_ERRSTR;
 
-    directive = ngx_rl_limit_check(limit, limit->cost.value
-                                   ? &limit->cost
-                                   : &conf->cost, &error);
+    cost = limit->params.cost.value ? &limit->params.cost : &conf->params.cost;
+    directive = ngx_rl_limit_check(limit, cost, &error);
+
     if (directive) {
-        ngx_rl_statement_error(cf, conf, directive, "%V", &error);
+        ngx_rl_statement_error(cf, &conf->block, directive, "%V", &error);
         return NGX_ERROR;
     }
 
@@ -534,7 +495,7 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
     ll = &conf->limits[conf->n++];
     ll->limit = limit;
 
-    ll->log_key = ngx_rl_location_limit_log_key(limit->params.key,
+    ll->log_key = ngx_rl_location_limit_log_key(limit->params.key.value,
                                                 conf->log_key);
 
     if (!limit->dry_run && !conf->dry_run && !conf->preview) {
@@ -702,7 +663,7 @@ ngx_rl_make_shards(ngx_conf_t *cf,
         given = ngx_rl_server_defaults_given(&conf->defaults);
 
         if (given) {
-            ngx_rl_statement_error(cf, conf, given,
+            ngx_rl_statement_error(cf, &conf->block, given,
                                    "\"%s\" without "
                           "\"ratelimit_shards\": limits would live in this "
                                    "machine's memory alone", given);
@@ -726,7 +687,7 @@ ngx_rl_make_shards(ngx_conf_t *cf,
     }
 
     if (conf->shards_conf->kind == NGX_RL_CLUSTER && conf->defaults.database) {
-        ngx_rl_statement_error(cf, conf, "ratelimit_redis_database",
+        ngx_rl_statement_error(cf, &conf->block, "ratelimit_redis_database",
                                "\"ratelimit_redis_database\" %i with "
                                "\"ratelimit_shards cluster\": a cluster has no "
                                "databases", conf->defaults.database);
@@ -745,7 +706,7 @@ ngx_rl_make_shards(ngx_conf_t *cf,
     /* errors of the servers are shown there */
 
     saved = cf->conf_file;
-    ngx_rl_statement_set(cf, conf, "ratelimit_shards", &file);
+    ngx_rl_statement_set(cf, &conf->block, "ratelimit_shards", &file);
 
     conf->shards = ngx_rl_shards_create(cf, conf->shards_conf, &conf->defaults,
                                         &rmcf->servers);
@@ -798,7 +759,7 @@ ngx_rl_server_defaults_tls(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
         }
     }
 
-    ngx_rl_statement_error(cf, conf, given,
+    ngx_rl_statement_error(cf, &conf->block, given,
                            "\"%s\" without TLS: write "
                   "\"ratelimit_redis_ssl on\", or \"rediss://\" in front of "
                            "addresses, or \"ratelimit_redis_ssl off\"", given);
@@ -820,7 +781,7 @@ ngx_rl_server_defaults_user(ngx_conf_t *cf,
 
     len = ngx_strlen(directive) - (sizeof("user") - 1);
 
-    ngx_rl_statement_error(cf, conf, directive,
+    ngx_rl_statement_error(cf, &conf->block, directive,
                            "\"%s\" \"%V\" needs \"%*spassword\" or "
                            "\"%*spassword_file\"", directive, user,
                            len, directive, len, directive);

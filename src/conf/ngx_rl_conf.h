@@ -14,9 +14,9 @@
 #include <ngx_http.h>
 
 #include "conf/ngx_rl_limit.h"
-#include "conf/ngx_rl_scan.h"
 #include "pure/ngx_rl_claim.h"
 #include "conf/ngx_rl_shards_conf.h"
+#include "conf/ngx_rl_statement.h"
 #include "memory/ngx_rl_stats.h"
 #include "memory/ngx_rl_zone.h"
 
@@ -27,6 +27,7 @@
 
 #define NGX_RL_DENY_CACHE        1000        /* ms */
 #define NGX_RL_LEASE_TTL         1000        /* ms */
+#define NGX_RL_TIMEOUT_MAX       60000       /* ms */
 
 #define NGX_RL_HEADERS_LEGACY    0x0002
 #define NGX_RL_HEADERS_DRAFT_8   0x0004
@@ -53,18 +54,13 @@
 
 
 typedef struct {
-    ngx_array_t          servers;  /* ngx_rl_server_conf_t *, all */
-    ngx_array_t          limits;   /* ngx_rl_limit_t *, all */
-    size_t               zone_size;
-    ngx_rl_zone_t       *zone;     /* NULL: nobody needs it */
-    ngx_rl_stats_t      *stats;    /* shared memory */
-    unsigned             used:1;   /* somebody does */
-
-    /* for messages, while the configuration is loaded */
-
-    ngx_array_t          confs;    /* ngx_rl_loc_conf_t *, all */
-    ngx_rl_statement_t  *text;     /* NULL: not known */
-    unsigned             scanned:1;
+    ngx_array_t      servers;  /* ngx_rl_server_conf_t *, all */
+    ngx_array_t      limits;   /* ngx_rl_limit_t *, all */
+    size_t           zone_size;
+    ngx_rl_zone_t   *zone;     /* NULL: nobody needs it */
+    ngx_rl_stats_t  *stats;    /* shared memory */
+    unsigned         used:1;   /* somebody does */
+    ngx_rl_text_t    text;     /* while it is loaded */
 } ngx_rl_main_conf_t;
 
 
@@ -94,7 +90,6 @@ typedef struct {
     ngx_uint_t                enforced;     /* how many can reject */
     ngx_rl_shards_t          *shards;       /* NULL: lives here */
 
-    ngx_rl_param_t            cost;
     ngx_uint_t                status;
     ngx_uint_t                error_status;
     ngx_uint_t                on_error;
@@ -126,9 +121,7 @@ typedef struct {
     /* for messages, while the configuration is loaded */
 
     ngx_uint_t                silence;      /* bits of warnings */
-    ngx_str_t                 file;         /* where the block is */
-    ngx_uint_t                line;
-    ngx_rl_statement_t       *block;        /* NULL: not known */
+    ngx_rl_block_t            block;
 } ngx_rl_loc_conf_t;
 
 

@@ -14,10 +14,11 @@
 
 
 #define NGX_RL_PASSWORD_MAX  4096
-#define NGX_RL_TIMEOUT_MAX   60000      /* ms */
 #define NGX_RL_ALLOWED_LEN   512        /* of an error message */
 
 
+static char *ngx_cdecl ngx_rl_directive_invalid(ngx_conf_t *cf,
+    ngx_str_t *word, const char *fmt, ...);
 static char *ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *names);
 static char *ngx_rl_directive_choice(ngx_conf_t *cf,
     ngx_str_t *word, ngx_conf_enum_t *e, ngx_uint_t *np);
@@ -144,13 +145,14 @@ ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *names)
 }
 
 
-/* cmd->post is the kind of the parameter */
+/* cmd->post is an entry of ngx_rl_param_defs */
 
 char *
 ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_str_t       *value;
-    ngx_rl_param_t  *param;
+    ngx_str_t           *value;
+    ngx_rl_param_t      *param;
+    ngx_rl_param_def_t  *def;
 
     param = (ngx_rl_param_t *) ((u_char *) conf + cmd->offset);
 
@@ -159,15 +161,33 @@ ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     value = cf->args->elts;
+    def = cmd->post;
 
-    if (ngx_rl_param_compile(cf, param, *(ngx_rl_param_e *) cmd->post,
-                             &value[0], &value[1])
-        != NGX_OK)
-    {
-        return NGX_CONF_ERROR;
-    }
+    return ngx_rl_param_compile(cf, param, def - ngx_rl_param_defs,
+                                &value[0], &value[1])
+           == NGX_OK ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
 
-    return NGX_CONF_OK;
+
+/* logs that a word is invalid, and what is allowed; returns NGX_CONF_ERROR */
+
+static char *ngx_cdecl
+ngx_rl_directive_invalid(ngx_conf_t *cf, ngx_str_t *word, const char *fmt, ...)
+{
+    u_char      text[NGX_MAX_CONF_ERRSTR], *last;
+    va_list     args;
+    ngx_str_t  *value;
+
+    va_start(args, fmt);
+    last = ngx_vslprintf(text, text + NGX_MAX_CONF_ERRSTR, fmt, args);
+    va_end(args);
+
+    value = cf->args->elts;
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "invalid value \"%V\" in \"%V\": "
+                       "%*s", word, &value[0], (size_t) (last - text), text);
+
+    return NGX_CONF_ERROR;
 }
 
 
@@ -192,12 +212,10 @@ ngx_rl_directive_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     if (n == NGX_ERROR || n < 400 || n > 599
         || n == NGX_HTTP_UNAUTHORIZED || n == NGX_HTTP_FORBIDDEN || n == 407)
     {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\": it must be "
-                           "a status from 400 to 599 other than 401, 403 and "
-                           "407, which \"satisfy any\" may overrule",
-                           &value[1], &cmd->name);
-        return NGX_CONF_ERROR;
+        return ngx_rl_directive_invalid(cf, &value[1],
+                           "it must be a status from 400 to 599 other than "
+                           "401, 403 and 407, which \"satisfy any\" may "
+                                        "overrule");
     }
 
     *status = n;
@@ -330,7 +348,6 @@ ngx_rl_directive_choice(ngx_conf_t *cf, ngx_str_t *word,
     char       *comma;
     u_char     *p, *last;
     u_char      allowed[NGX_RL_ALLOWED_LEN];
-    ngx_str_t  *value;
     ngx_uint_t  i;
 
     p = allowed;
@@ -350,81 +367,49 @@ ngx_rl_directive_choice(ngx_conf_t *cf, ngx_str_t *word,
         comma = e[i + 1].name.len && e[i + 2].name.len ? ", " : " or ";
     }
 
-    value = cf->args->elts;
-
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid value \"%V\" in \"%V\": it must be %*s",
-                       word, &value[0], (size_t) (p - allowed), allowed);
-
-    return NGX_CONF_ERROR;
+    return ngx_rl_directive_invalid(cf, word, "it must be %*s",
+                                    (size_t) (p - allowed), allowed);
 }
 
 
+/* a number or a time; cmd->post are its bounds, "off" is a time of 0 */
+
 char *
-ngx_rl_directive_timeout(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_str_t   *value;
-    ngx_msec_t  *timeout;
+    uint64_t          n;
+    ngx_str_t        *value;
+    ngx_uint_t       *number;
+    const char       *err;
+    ngx_rl_bounds_t  *bounds;
 
-    timeout = (ngx_msec_t *) ((u_char *) conf + cmd->offset);
+    number = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
+    bounds = cmd->post;
 
-    if (*timeout != NGX_CONF_UNSET_MSEC) {
+    if (*number != NGX_CONF_UNSET_UINT) {
         return "is duplicate";
     }
 
     value = cf->args->elts;
-    *timeout = ngx_parse_time(&value[1], 0);
+    err = NULL;
 
-    if (*timeout == (ngx_msec_t) NGX_ERROR || *timeout == 0
-        || *timeout > NGX_RL_TIMEOUT_MAX)
+    if (bounds->kind == NGX_RL_TIME && bounds->min == 0
+        && ngx_strcmp(value[1].data, "off") == 0)
     {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\": it must be a time "
-                           "from 1ms to 60s, for example \"50ms\"",
-                           &value[1], &cmd->name);
-        return NGX_CONF_ERROR;
+        n = 0;
+
+    } else if (bounds->on && ngx_strcmp(value[1].data, "on") == 0) {
+        n = bounds->on;
+
+    } else {
+        err = ngx_rl_bounds_parse(bounds, &value[1], &n);
     }
 
-    return NGX_CONF_OK;
-}
-
-
-char *
-ngx_rl_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_str_t   *value;
-    ngx_msec_t  *time;
-
-    time = (ngx_msec_t *) ((u_char *) conf + cmd->offset);
-
-    if (*time != NGX_CONF_UNSET_MSEC) {
-        return "is duplicate";
+    if (err) {
+        return ngx_rl_directive_invalid(cf, &value[1], "%s", err);
     }
 
-    value = cf->args->elts;
-
-    if (ngx_strcmp(value[1].data, "off") == 0) {
-        *time = 0;
-        return NGX_CONF_OK;
-    }
-
-    /* cmd->post: what "on" means, if it is a word at all */
-
-    if (cmd->post && ngx_strcmp(value[1].data, "on") == 0) {
-        *time = *(ngx_msec_t *) cmd->post;
-        return NGX_CONF_OK;
-    }
-
-    *time = ngx_parse_time(&value[1], 0);
-
-    if (*time == (ngx_msec_t) NGX_ERROR || *time > NGX_RL_TIMEOUT_MAX) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\": it must be a "
-                           "time up to 60s, for example \"50ms\", %sor "
-                           "\"off\"", &value[1], &cmd->name,
-                           cmd->post ? "\"on\" " : "");
-        return NGX_CONF_ERROR;
-    }
+    *number = (ngx_uint_t) n;
 
     return NGX_CONF_OK;
 }
@@ -437,10 +422,18 @@ ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_rl_loc_conf_t  *rlcf = conf;
 
-    ngx_int_t                    n;
-    ngx_str_t                   *value, s;
-    ngx_uint_t                   percent;
+    uint64_t              ms;
+    ngx_int_t             n;
+    ngx_str_t            *value, s;
+    ngx_uint_t            percent;
     ngx_rl_lease_conf_t  *lease;
+
+    static ngx_str_t        ttl = ngx_string("ttl");
+    static ngx_rl_bounds_t  bounds = {
+        NGX_RL_TIME, 10, NGX_RL_TIMEOUT_MAX, 0,
+        "it must be \"ttl=\" and a time from 10ms to 60s, for example "
+        "\"ttl=1s\""
+    };
 
     lease = &rlcf->lease;
 
@@ -463,13 +456,10 @@ ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     n = ngx_atoi(s.data, s.len);
 
     if (n == NGX_ERROR || n == 0 || n > (percent ? 100 : NGX_RL_MAX_CAPACITY)) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\": it must be "
-                           "a number of tokens from 1 to %d, "
+        return ngx_rl_directive_invalid(cf, &value[1],
+                           "it must be a number of tokens from 1 to %d, "
                            "a part of the capacity from \"1%%\" to "
-                           "\"100%%\", or \"off\"", &value[1], &cmd->name,
-                           NGX_RL_MAX_CAPACITY);
-        return NGX_CONF_ERROR;
+                           "\"100%%\", or \"off\"", NGX_RL_MAX_CAPACITY);
     }
 
     lease->tokens = percent ? 0 : n;
@@ -480,26 +470,18 @@ ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    s = value[2];
-
-    if (ngx_strncmp(s.data, "ttl=", 4) == 0) {
-        s.data += 4;
-        s.len -= 4;
-
-        n = ngx_parse_time(&s, 0);
-
-        if (n != NGX_ERROR && n >= 10 && n <= NGX_RL_TIMEOUT_MAX) {
-            lease->ttl = n;
-            return NGX_CONF_OK;
-        }
+    if (ngx_rl_word_find(&value[2], &ttl, sizeof(ngx_str_t), 1, &s) != 0
+        || ngx_rl_bounds_parse(&bounds, &s, &ms) != NULL)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"%V\": %s",
+                           &value[2], &cmd->name, bounds.allowed);
+        return NGX_CONF_ERROR;
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid parameter \"%V\" in \"%V\": it must be "
-                       "\"ttl=\" and a time from 10ms to 60s, for example "
-                       "\"ttl=1s\"", &value[2], &cmd->name);
+    lease->ttl = (ngx_msec_t) ms;
 
-    return NGX_CONF_ERROR;
+    return NGX_CONF_OK;
 }
 
 
@@ -518,14 +500,8 @@ ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     value = cf->args->elts;
     err = ngx_rl_share_parse(value[1].data, value[1].len, &rlcf->local_share);
 
-    if (err) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\": %s",
-                           &value[1], &cmd->name, err);
-        return NGX_CONF_ERROR;
-    }
-
-    return NGX_CONF_OK;
+    return err ? ngx_rl_directive_invalid(cf, &value[1], "%s", err)
+               : NGX_CONF_OK;
 }
 
 
@@ -536,29 +512,28 @@ ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_rl_loc_conf_t  *rlcf = conf;
 
-    ngx_int_t                           n;
-    ngx_str_t                          *value, s;
-    ngx_uint_t                          i, k, given;
+    uint64_t                n;
+    ngx_str_t              *value, s;
+    ngx_uint_t              i, k, given;
+    const char             *err;
     ngx_rl_breaker_conf_t  *breaker;
 
     static struct {
-        ngx_str_t    name;
-        size_t       offset;
-        ngx_int_t    min;
-        ngx_int_t    max;
-        char        *allowed;
-    }  params[] = {
-        { ngx_string("failures="),
-          offsetof(ngx_rl_breaker_conf_t, failures),
-          1, NGX_RL_BREAKER_MAX, "a number from 1 to 100" },
+        ngx_str_t        name;
+        size_t           offset;
+        ngx_rl_bounds_t  bounds;
+    } words[] = {
+        { ngx_string("failures"), offsetof(ngx_rl_breaker_conf_t, failures),
+          { NGX_RL_NUMBER, 1, NGX_RL_BREAKER_MAX, 0,
+            "it must be a number from 1 to 100" } },
 
-        { ngx_string("window="),
-          offsetof(ngx_rl_breaker_conf_t, window),
-          100, 3600000, "a time from 100ms to 1h, for example \"30s\"" },
+        { ngx_string("window"), offsetof(ngx_rl_breaker_conf_t, window),
+          { NGX_RL_TIME, 100, 3600000, 0,
+            "it must be a time from 100ms to 1h, for example \"30s\"" } },
 
-        { ngx_string("probe="),
-          offsetof(ngx_rl_breaker_conf_t, probe),
-          100, 3600000, "a time from 100ms to 1h, for example \"10s\"" }
+        { ngx_string("probe"), offsetof(ngx_rl_breaker_conf_t, probe),
+          { NGX_RL_TIME, 100, 3600000, 0,
+            "it must be a time from 100ms to 1h, for example \"10s\"" } }
     };
 
     breaker = &rlcf->defaults.breaker;
@@ -574,17 +549,9 @@ ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        for (k = 0; k < sizeof(params) / sizeof(params[0]); k++) {
-            if (value[i].len >= params[k].name.len
-                && ngx_strncmp(value[i].data, params[k].name.data,
-                               params[k].name.len)
-                == 0)
-            {
-                break;
-            }
-        }
+        k = ngx_rl_word_find(&value[i], words, sizeof(words[0]), 3, &s);
 
-        if (k == sizeof(params) / sizeof(params[0])) {
+        if (k == 3) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid parameter \"%V\" in \"%V\": it must "
                                "be \"failures=\", \"window=\" or \"probe=\"",
@@ -601,19 +568,13 @@ ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
         given |= 1 << k;
 
-        s.data = value[i].data + params[k].name.len;
-        s.len = value[i].len - params[k].name.len;
+        err = ngx_rl_bounds_parse(&words[k].bounds, &s, &n);
 
-        n = (k == 0) ? ngx_atoi(s.data, s.len) : ngx_parse_time(&s, 0);
-
-        if (n == NGX_ERROR || n < params[k].min || n > params[k].max) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid value \"%V\" in \"%V\": it must be "
-                               "%s", &value[i], &cmd->name, params[k].allowed);
-            return NGX_CONF_ERROR;
+        if (err) {
+            return ngx_rl_directive_invalid(cf, &value[i], "%s", err);
         }
 
-        *(uint32_t *) ((u_char *) breaker + params[k].offset) = (uint32_t) n;
+        *(uint32_t *) ((u_char *) breaker + words[k].offset) = (uint32_t) n;
     }
 
     return NGX_CONF_OK;
@@ -639,11 +600,9 @@ ngx_rl_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     min = NGX_RL_ZONE_PAGES * ngx_pagesize;
 
     if (size == NGX_ERROR || size < (ssize_t) min) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\": it must be "
-                           "a size of at least %uzk, for example \"10m\"",
-                           &value[1], &cmd->name, min / 1024);
-        return NGX_CONF_ERROR;
+        return ngx_rl_directive_invalid(cf, &value[1],
+                           "it must be a size of at least %uzk, for example "
+                                        "\"10m\"", min / 1024);
     }
 
     rmcf->zone_size = size;
@@ -677,46 +636,12 @@ ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (i != value[1].len || i == 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\": it must be "
-                           "printable ASCII without spaces and braces",
-                           &value[1], &cmd->name);
-        return NGX_CONF_ERROR;
+        return ngx_rl_directive_invalid(cf, &value[1],
+                           "it must be printable ASCII without spaces and "
+                                        "braces");
     }
 
     rlcf->prefix = value[1];
-
-    return NGX_CONF_OK;
-}
-
-
-/* cmd->post are its bounds */
-
-char *
-ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_int_t        *number;
-    ngx_str_t        *value;
-    ngx_rl_bounds_t  *bounds;
-
-    number = (ngx_int_t *) ((u_char *) conf + cmd->offset);
-    bounds = cmd->post;
-
-    if (*number != NGX_CONF_UNSET) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-    *number = ngx_atoi(value[1].data, value[1].len);
-
-    if (*number == NGX_ERROR || *number < bounds->min || *number > bounds->max)
-    {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\": it must be "
-                           "a number from %i to %i",
-                           &value[1], &cmd->name, bounds->min, bounds->max);
-        return NGX_CONF_ERROR;
-    }
 
     return NGX_CONF_OK;
 }

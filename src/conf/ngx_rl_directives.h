@@ -16,14 +16,6 @@
 #include "conf/ngx_rl_conf.h"
 
 
-/* bounds of a number, for ngx_rl_directive_number() */
-
-typedef struct {
-    ngx_int_t  min;
-    ngx_int_t  max;
-} ngx_rl_bounds_t;
-
-
 char *ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
@@ -33,8 +25,6 @@ char *ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
-char *ngx_rl_directive_timeout(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
-char *ngx_rl_directive_cache(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);

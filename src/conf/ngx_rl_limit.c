@@ -3,57 +3,68 @@
 #include "core/ngx_rl_core.h"
 
 
-#define NGX_RL_LIMIT_NAME_MAX    64
-#define NGX_RL_WINDOW_MAX  31536000000ULL       /* ms: a year */
+#define NGX_RL_LIMIT_NAME_MAX  64
+#define NGX_RL_WINDOW_MAX      31536000000ULL       /* ms: a year */
 #define NGX_RL_INTERVAL_MAX    86400000             /* ms: a day */
 
 
-static const char *ngx_rl_time_parse(ngx_str_t *text,
-    uint64_t min, uint64_t max, uint64_t *us, const char *allowed);
+static ngx_int_t ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
+    ngx_str_t *name);
 static ngx_int_t ngx_rl_limit_param(ngx_conf_t *cf,
     ngx_rl_limit_t *limit, ngx_str_t *word);
-static ngx_uint_t ngx_rl_resolve_valid(ngx_str_t *name);
+static char *ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit);
+static ngx_uint_t ngx_rl_limit_name_valid(ngx_str_t *name);
 
 
-/* parameters of "ratelimit_limit" */
+/* in the order of ngx_rl_param_e */
 
-static struct {
-    ngx_str_t                   name;
-    ngx_rl_param_e  what;
-    size_t                      offset;
-} ngx_rl_limit_params[] = {
+ngx_rl_param_def_t  ngx_rl_param_defs[] = {
 
-    { ngx_string("capacity"), NGX_RL_CAPACITY,
-      offsetof(ngx_rl_limit_t, params.capacity) },
+    { ngx_string("key"), ngx_string("ratelimit_key"),
+      offsetof(ngx_rl_limit_params_t, key) },
 
-    { ngx_string("rate"), NGX_RL_RATE,
-      offsetof(ngx_rl_limit_t, params.rate) },
+    { ngx_string("capacity"), ngx_string("ratelimit_capacity"),
+      offsetof(ngx_rl_limit_params_t, capacity) },
 
-    { ngx_string("cost"), NGX_RL_COST,
-      offsetof(ngx_rl_limit_t, cost) },
+    { ngx_string("window"), ngx_string("ratelimit_window"),
+      offsetof(ngx_rl_limit_params_t, window) },
 
-    { ngx_string("window"), NGX_RL_WINDOW,
-      offsetof(ngx_rl_limit_t, params.window) },
+    { ngx_string("rate"), ngx_string("ratelimit_rate"),
+      offsetof(ngx_rl_limit_params_t, rate) },
 
-    { ngx_string("refill_interval"), NGX_RL_INTERVAL,
-      offsetof(ngx_rl_limit_t, params.interval) },
+    { ngx_string("refill_interval"), ngx_string("ratelimit_refill_interval"),
+      offsetof(ngx_rl_limit_params_t, interval) },
 
-    { ngx_null_string, 0, 0 }
+    { ngx_string("cost"), ngx_string("ratelimit_cost"),
+      offsetof(ngx_rl_limit_params_t, cost) }
 };
 
 
 ngx_conf_enum_t  ngx_rl_algorithms[] = {
     { ngx_string("token_bucket"), NGX_RL_TOKEN_BUCKET },
-    { ngx_string("sliding_window_log"),
-      NGX_RL_SLIDING_WINDOW_LOG },
+    { ngx_string("sliding_window_log"), NGX_RL_SLIDING_WINDOW_LOG },
     { ngx_string("gcra"), NGX_RL_GCRA },
     { ngx_null_string, 0 }
+};
+
+
+static const ngx_rl_bounds_t  ngx_rl_windows = {
+    NGX_RL_TIME, 1, NGX_RL_WINDOW_MAX, 0,
+    "it must be a time from 1ms to 365d, for example \"60s\""
+};
+
+static const ngx_rl_bounds_t  ngx_rl_intervals = {
+    NGX_RL_TIME, 0, NGX_RL_INTERVAL_MAX, 0,
+    "it must be a time from 0 to 1d, for example \"100ms\""
 };
 
 
 const char *
 ngx_rl_param_parse(ngx_rl_param_e what, ngx_str_t *text, void *value)
 {
+    uint64_t    *us;
+    const char  *err;
+
     switch (what) {
 
     case NGX_RL_CAPACITY:
@@ -66,30 +77,38 @@ ngx_rl_param_parse(ngx_rl_param_e what, ngx_str_t *text, void *value)
         return ngx_rl_cost_parse(text->data, text->len, value);
 
     case NGX_RL_WINDOW:
-        return ngx_rl_time_parse(text, 1, NGX_RL_WINDOW_MAX, value,
-                                 "it must be a time from 1ms to 365d, "
-                                 "for example \"60s\"");
+    case NGX_RL_INTERVAL:
+        us = value;
+        err = ngx_rl_bounds_parse(what == NGX_RL_WINDOW ? &ngx_rl_windows
+                                  : &ngx_rl_intervals, text, us);
+        if (err == NULL) {
+            *us *= 1000;
+        }
 
-    default: /* NGX_RL_INTERVAL */
-        return ngx_rl_time_parse(text, 0, NGX_RL_INTERVAL_MAX, value,
-                   "it must be a time from 0 to 1d, for example \"100ms\"");
+        return err;
+
+    default: /* NGX_RL_KEY: any text is one */
+        return NULL;
     }
 }
 
 
-static const char *
-ngx_rl_time_parse(ngx_str_t *text, uint64_t min, uint64_t max,
-    uint64_t *us, const char *allowed)
+const char *
+ngx_rl_bounds_parse(const ngx_rl_bounds_t *bounds, ngx_str_t *text,
+    uint64_t *value)
 {
-    ngx_int_t  ms;
+    ngx_int_t  n;
 
-    ms = ngx_parse_time(text, 0);
+    n = (bounds->kind == NGX_RL_TIME) ? ngx_parse_time(text, 0)
+                                      : ngx_atoi(text->data, text->len);
 
-    if (ms == NGX_ERROR || (uint64_t) ms < min || (uint64_t) ms > max) {
-        return allowed;
+    if (n == NGX_ERROR || (uint64_t) n < bounds->min
+        || (uint64_t) n > bounds->max)
+    {
+        return bounds->allowed;
     }
 
-    *us = (uint64_t) ms * 1000;
+    *value = n;
 
     return NULL;
 }
@@ -147,71 +166,60 @@ const char *
 ngx_rl_limit_check(ngx_rl_limit_t *limit,
     ngx_rl_param_t *cost, ngx_str_t *error)
 {
-    u_char                 *last;
+    u_char                 *p, *last;
     uint64_t                capacity;
-    const char             *err;
+    const char             *err, *directive;
     ngx_rl_limit_params_t  *params;
 
     params = &limit->params;
-    last = error->data + error->len;
 
-    if (params->capacity.value) {
+    if (params->capacity.value ? params->capacity.dynamic
+        : params->rate.dynamic)
+    {
+        return NULL;
+    }
 
-        if (params->capacity.dynamic) {
-            return NULL;
-        }
+    capacity = params->capacity.value ? params->capacity.u.number
+                                      : params->rate.u.rate.count;
 
-        capacity = params->capacity.u.number;
+    err = NULL;
+
+    if (params->algorithm != NGX_RL_SLIDING_WINDOW_LOG && !params->rate.dynamic
+        && capacity)
+    {
+        err = ngx_rl_bucket_check(params->algorithm, &params->rate.u.rate,
+                                  capacity);
+    }
+
+    directive = "ratelimit_rate";
+    p = error->data;
+    last = p + error->len;
+
+    if (capacity == 0) {
+        p = ngx_slprintf(p, last, "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
+                         "never refills and needs \"ratelimit_capacity\"",
+                         &params->rate.value->value, &limit->name);
+
+    } else if (err) {
+        p = ngx_slprintf(p, last, "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
+                         "does not fit capacity %uL: %s",
+                         &params->rate.value->value, &limit->name, capacity,
+                         err);
+
+    } else if (cost->value && !cost->dynamic && cost->u.number > capacity) {
+        directive = "ratelimit_cost";
+        p = ngx_slprintf(p, last, "\"ratelimit_cost\" \"%V\" is above capacity "
+                         "%uL of limit \"%V\": no request could ever pass; "
+                         "raise the capacity or lower the cost",
+                         &cost->value->value, capacity, &limit->name);
 
     } else {
-
-        if (params->rate.dynamic) {
-            return NULL;
-        }
-
-        capacity = params->rate.u.rate.count;
-
-        if (capacity == 0) {
-            last = ngx_slprintf(error->data, last,
-                                "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
-                                "never refills and needs "
-                                "\"ratelimit_capacity\"",
-                                &params->rate.value->value, &limit->name);
-            error->len = last - error->data;
-
-            return "ratelimit_rate";
-        }
+        return NULL;
     }
 
-    if (params->algorithm != NGX_RL_SLIDING_WINDOW_LOG && !params->rate.dynamic)
-    {
-        err = ngx_rl_bucket_check(params->algorithm,
-                                  &params->rate.u.rate, capacity);
+    error->len = p - error->data;
 
-        if (err) {
-            last = ngx_slprintf(error->data, last,
-                                "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
-                                "does not fit capacity %uL: %s",
-                                &params->rate.value->value, &limit->name,
-                                capacity, err);
-            error->len = last - error->data;
-
-            return "ratelimit_rate";
-        }
-    }
-
-    if (cost->value && !cost->dynamic && cost->u.number > capacity) {
-        last = ngx_slprintf(error->data, last,
-                            "\"ratelimit_cost\" \"%V\" is above capacity "
-                            "%uL of limit \"%V\": no request could ever "
-                            "pass; raise the capacity or lower the cost",
-                            &cost->value->value, capacity, &limit->name);
-        error->len = last - error->data;
-
-        return "ratelimit_cost";
-    }
-
-    return NULL;
+    return directive;
 }
 
 
@@ -231,7 +239,36 @@ ngx_rl_bucket_check(ngx_uint_t algorithm,
 }
 
 
-ngx_int_t
+ngx_rl_limit_t *
+ngx_rl_limit_add(ngx_conf_t *cf, ngx_array_t *limits, ngx_str_t *name)
+{
+    ngx_rl_limit_t  *limit, **limitp;
+
+    limit = ngx_pcalloc(cf->pool, sizeof(ngx_rl_limit_t));
+    if (limit == NULL) {
+        return NULL;
+    }
+
+    if (name) {
+        limit->name = *name;
+        limit->named = 1;
+
+    } else if (ngx_rl_limit_name(cf, limits, &limit->name) != NGX_OK) {
+        return NULL;
+    }
+
+    limitp = ngx_array_push(limits);
+    if (limitp == NULL) {
+        return NULL;
+    }
+
+    *limitp = limit;
+
+    return limit;
+}
+
+
+static ngx_int_t
 ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits, ngx_str_t *name)
 {
     char                      *kind;
@@ -320,14 +357,13 @@ ngx_rl_limit_find(ngx_array_t *limits, ngx_str_t *name)
 char *
 ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
 {
-    u_char           text[NGX_MAX_CONF_ERRSTR];
-    ngx_str_t       *value, error;
-    ngx_uint_t       i, window;
-    ngx_rl_limit_t  *limit, **limitp;
+    ngx_str_t       *value;
+    ngx_uint_t       i;
+    ngx_rl_limit_t  *limit;
 
     value = cf->args->elts;
 
-    if (!ngx_rl_resolve_valid(&value[1])) {
+    if (!ngx_rl_limit_name_valid(&value[1])) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid name \"%V\" in \"%V\": it must be "
                            "1 to %d letters, digits, \"_\", \"-\" or \".\" "
@@ -343,13 +379,11 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
         return NGX_CONF_ERROR;
     }
 
-    limit = ngx_pcalloc(cf->pool, sizeof(ngx_rl_limit_t));
+    limit = ngx_rl_limit_add(cf, limits, &value[1]);
     if (limit == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    limit->name = value[1];
-    limit->named = 1;
     limit->params.algorithm = NGX_CONF_UNSET_UINT;
 
     for (i = 2; i < cf->args->nelts; i++) {
@@ -360,64 +394,21 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
 
     ngx_conf_init_uint_value(limit->params.algorithm, NGX_RL_TOKEN_BUCKET);
 
-    window = (limit->params.algorithm == NGX_RL_SLIDING_WINDOW_LOG);
-
-    if (window ? (limit->params.rate.value || limit->params.interval.value)
-        : limit->params.window.value != NULL)
-    {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "%s no meaning in \"%V\" \"%V\", which is a %s",
-                           window ? "\"rate=\" and \"refill_interval=\" have"
-                           : "\"window=\" has", &value[0], &value[1],
-                           window ? "sliding window log"
-                           : "token bucket: "
-                           "add \"algorithm=sliding_window_log\"");
-        return NGX_CONF_ERROR;
-    }
-
-    if (limit->params.algorithm == NGX_RL_GCRA && limit->params.interval.value)
-    {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"refill_interval=\" has no meaning in \"%V\" "
-                           "\"%V\", which is \"algorithm=gcra\"",
-                           &value[0], &value[1]);
-        return NGX_CONF_ERROR;
-    }
-
-    if (!ngx_rl_limit_params_complete(&limit->params)) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "no \"%s=\" in \"%V\" \"%V\"",
-                           window ? "capacity" : "rate", &value[0], &value[1]);
-        return NGX_CONF_ERROR;
-    }
-
-    error.data = text;
-    error.len = NGX_MAX_CONF_ERRSTR;
-
-    if (ngx_rl_limit_check(limit, &limit->cost, &error)) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%V", &error);
-        return NGX_CONF_ERROR;
-    }
-
-    limitp = ngx_array_push(limits);
-    if (limitp == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    *limitp = limit;
-
-    return NGX_CONF_OK;
+    return ngx_rl_limit_words_check(cf, limit);
 }
 
+
+/* a word of "ratelimit_limit" */
 
 static ngx_int_t
 ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
 {
-    ngx_str_t                         name, text, *value;
-    ngx_uint_t                        i;
-    ngx_rl_param_t                   *param;
-    ngx_conf_enum_t                  *e;
-    ngx_http_compile_complex_value_t  ccv;
+    ngx_str_t         text, name, *value;
+    ngx_uint_t        i;
+    ngx_rl_param_t   *param;
+    ngx_conf_enum_t  *e;
+
+    static ngx_str_t  algorithm = ngx_string("algorithm");
 
     value = cf->args->elts;
 
@@ -431,47 +422,7 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
         return NGX_OK;
     }
 
-    text.data = ngx_strlchr(word->data, word->data + word->len, '=');
-
-    if (text.data == NULL) {
-        goto unknown;
-    }
-
-    name.data = word->data;
-    name.len = text.data - word->data;
-
-    text.data++;
-    text.len = word->data + word->len - text.data;
-
-    if (name.len == 3 && ngx_strncmp(name.data, "key", 3) == 0) {
-
-        if (limit->params.key) {
-            goto duplicate;
-        }
-
-        if (text.len == 0) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "no key in \"%V\" of \"%V\": a limit with an "
-                               "empty key limits nothing", word, &value[0]);
-            return NGX_ERROR;
-        }
-
-        limit->params.key = ngx_palloc(cf->pool,
-                                       sizeof(ngx_http_complex_value_t));
-        if (limit->params.key == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
-
-        ccv.cf = cf;
-        ccv.value = &text;
-        ccv.complex_value = limit->params.key;
-
-        return ngx_http_compile_complex_value(&ccv);
-    }
-
-    if (name.len == 9 && ngx_strncmp(name.data, "algorithm", 9) == 0) {
+    if (ngx_rl_word_find(word, &algorithm, sizeof(ngx_str_t), 1, &text) == 0) {
 
         if (limit->params.algorithm != NGX_CONF_UNSET_UINT) {
             goto duplicate;
@@ -492,39 +443,40 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
         return NGX_ERROR;
     }
 
-    for (i = 0; ngx_rl_limit_params[i].name.len; i++) {
+    i = ngx_rl_word_find(word, ngx_rl_param_defs, sizeof(ngx_rl_param_def_t),
+                         NGX_RL_PARAMS, &text);
 
-        if (!ngx_rl_str_equal(&ngx_rl_limit_params[i].name, &name)) {
-            continue;
-        }
-
-        param = (ngx_rl_param_t *)
-                    ((u_char *) limit + ngx_rl_limit_params[i].offset);
-
-        if (param->value) {
-            goto duplicate;
-        }
-
-        name.data = ngx_pnalloc(cf->pool, value[0].len + 1 + name.len);
-        if (name.data == NULL) {
-            return NGX_ERROR;
-        }
-
-        name.len = ngx_sprintf(name.data, "%V %V", &value[0],
-                               &ngx_rl_limit_params[i].name)
-                   - name.data;
-
-        return ngx_rl_param_compile(cf, param, ngx_rl_limit_params[i].what,
-                                    &name, &text);
+    if (i == NGX_RL_PARAMS) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"%V\": there are "
+                           "key=, capacity=, rate=, cost=, algorithm=, "
+                           "window=, refill_interval= and dry_run",
+                           word, &value[0]);
+        return NGX_ERROR;
     }
 
-unknown:
+    param = ngx_rl_param(&limit->params, i);
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid parameter \"%V\" in \"%V\": there are key=, "
-                       "capacity=, rate=, cost=, algorithm=, window=, "
-                       "refill_interval= and dry_run", word, &value[0]);
-    return NGX_ERROR;
+    if (param->value) {
+        goto duplicate;
+    }
+
+    if (i == NGX_RL_KEY && text.len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no key in \"%V\" of \"%V\": a limit with an "
+                           "empty key limits nothing", word, &value[0]);
+        return NGX_ERROR;
+    }
+
+    name.len = value[0].len + 1 + ngx_rl_param_defs[i].name.len;
+    name.data = ngx_pnalloc(cf->pool, name.len);
+    if (name.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_sprintf(name.data, "%V %V", &value[0], &ngx_rl_param_defs[i].name);
+
+    return ngx_rl_param_compile(cf, param, i, &name, &text);
 
 duplicate:
 
@@ -534,10 +486,87 @@ duplicate:
 }
 
 
+ngx_uint_t
+ngx_rl_word_find(ngx_str_t *word, const void *table, size_t size,
+    ngx_uint_t n, ngx_str_t *text)
+{
+    ngx_uint_t        i;
+    const ngx_str_t  *name;
+
+    for (i = 0; i < n; i++) {
+        name = (const ngx_str_t *) ((const u_char *) table + i * size);
+
+        if (word->len > name->len && word->data[name->len] == '='
+            && ngx_memcmp(word->data, name->data, name->len) == 0)
+        {
+            text->data = word->data + name->len + 1;
+            text->len = word->len - name->len - 1;
+            break;
+        }
+    }
+
+    return i;
+}
+
+
+/* whether what "ratelimit_limit" says of a limit fits together */
+
+static char *
+ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit)
+{
+    u_char                  text[NGX_MAX_CONF_ERRSTR];
+    ngx_str_t              *value, error;
+    ngx_uint_t              window;
+    ngx_rl_limit_params_t  *params;
+
+    value = cf->args->elts;
+    params = &limit->params;
+    window = (params->algorithm == NGX_RL_SLIDING_WINDOW_LOG);
+
+    if (window ? (params->rate.value || params->interval.value)
+        : params->window.value != NULL)
+    {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "%s no meaning in \"%V\" \"%V\", which is a %s",
+                           window ? "\"rate=\" and \"refill_interval=\" have"
+                           : "\"window=\" has", &value[0], &value[1],
+                           window ? "sliding window log"
+                           : "token bucket: "
+                           "add \"algorithm=sliding_window_log\"");
+        return NGX_CONF_ERROR;
+    }
+
+    if (params->algorithm == NGX_RL_GCRA && params->interval.value) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"refill_interval=\" has no meaning in \"%V\" "
+                           "\"%V\", which is \"algorithm=gcra\"",
+                           &value[0], &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    if (!ngx_rl_limit_params_complete(params)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no \"%s=\" in \"%V\" \"%V\"",
+                           window ? "capacity" : "rate", &value[0], &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    error.data = text;
+    error.len = NGX_MAX_CONF_ERRSTR;
+
+    if (ngx_rl_limit_check(limit, &params->cost, &error)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%V", &error);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
 /* what can stand in keys, headers, labels and logs as it is */
 
 static ngx_uint_t
-ngx_rl_resolve_valid(ngx_str_t *name)
+ngx_rl_limit_name_valid(ngx_str_t *name)
 {
     u_char  c;
     size_t  i;

@@ -20,7 +20,7 @@
 #define NGX_RL_WINDOW_DEFAULT  60000000         /* us */
 
 
-/* a parameter: a number, parsed with the configuration, or a variable */
+/* a parameter: a value, parsed with the configuration, or a variable */
 
 typedef struct {
     ngx_http_complex_value_t  *value;  /* NULL: not set */
@@ -32,34 +32,42 @@ typedef struct {
 } ngx_rl_param_t;
 
 
-/* which parameter, and so how it is parsed and what it is called */
+/* which parameter */
 
 typedef enum {
-    NGX_RL_CAPACITY = 0,
-    NGX_RL_RATE,
-    NGX_RL_COST,
+    NGX_RL_KEY = 0,
+    NGX_RL_CAPACITY,
     NGX_RL_WINDOW,
-    NGX_RL_INTERVAL
+    NGX_RL_RATE,
+    NGX_RL_INTERVAL,
+    NGX_RL_COST,
+    NGX_RL_PARAMS
 } ngx_rl_param_e;
 
 
 /* what a limit is made of, whether by directives or by "ratelimit_limit" */
 
 typedef struct {
-    ngx_http_complex_value_t  *key;       /* NULL: the client
-                                             and its network */
-    ngx_rl_param_t             capacity;  /* not set: the rate's count */
-    ngx_rl_param_t             rate;
-    ngx_rl_param_t             window;
-    ngx_rl_param_t             interval;
-    ngx_uint_t                 algorithm;
+    ngx_rl_param_t  key;       /* not set: the client and its network */
+    ngx_rl_param_t  capacity;  /* not set: the rate's count */
+    ngx_rl_param_t  rate;
+    ngx_rl_param_t  window;
+    ngx_rl_param_t  interval;
+    ngx_rl_param_t  cost;      /* not set: the location's */
+    ngx_uint_t      algorithm;
 } ngx_rl_limit_params_t;
+
+
+typedef struct {
+    ngx_str_t  name;    /* in "ratelimit_limit" */
+    ngx_str_t  directive;
+    size_t     offset;  /* in ngx_rl_limit_params_t */
+} ngx_rl_param_def_t;
 
 
 typedef struct {
     ngx_str_t              name;
     ngx_rl_limit_params_t  params;
-    ngx_rl_param_t         cost;       /* not set: the location's */
     ngx_rl_limit_stats_t  *stats;      /* shared memory */
     ngx_rl_statement_t    *statement;  /* while it is loaded */
     unsigned               named:1;    /* by "ratelimit_limit" */
@@ -68,19 +76,47 @@ typedef struct {
 } ngx_rl_limit_t;
 
 
+/* a number or a time in ms, and what is said of any other */
+
+#define NGX_RL_NUMBER  0
+#define NGX_RL_TIME    1
+
+typedef struct {
+    ngx_uint_t   kind;
+    uint64_t     min;
+    uint64_t     max;
+    uint64_t     on;       /* what this word means; 0: nothing */
+    const char  *allowed;  /* a sentence */
+} ngx_rl_bounds_t;
+
+
+extern ngx_rl_param_def_t  ngx_rl_param_defs[];
+extern ngx_conf_enum_t     ngx_rl_algorithms[];
+
+
+#define ngx_rl_param(params, i)                                               \
+    ((ngx_rl_param_t *) ((u_char *) (params) + ngx_rl_param_defs[i].offset))
+
+
 /*
  * Parses a parameter; "directive" is what to call it in an error.  Errors are
  * logged.
  */
-ngx_int_t ngx_rl_param_compile(ngx_conf_t *cf,
-    ngx_rl_param_t *param, ngx_rl_param_e what,
-    ngx_str_t *directive, ngx_str_t *text);
+ngx_int_t ngx_rl_param_compile(ngx_conf_t *cf, ngx_rl_param_t *param,
+    ngx_rl_param_e what, ngx_str_t *directive, ngx_str_t *text);
 
-/* NULL, or a sentence that says what is allowed */
-const char *ngx_rl_param_parse(ngx_rl_param_e what,
-    ngx_str_t *text, void *value);
+/* these return NULL, or a sentence that says what is allowed */
+const char *ngx_rl_param_parse(ngx_rl_param_e what, ngx_str_t *text,
+    void *value);
+const char *ngx_rl_bounds_parse(const ngx_rl_bounds_t *bounds,
+    ngx_str_t *text, uint64_t *value);
 
-extern ngx_conf_enum_t  ngx_rl_algorithms[];
+/*
+ * Which of the n entries of a table, each of which starts with a name, a word
+ * NAME=TEXT is about; n: none
+ */
+ngx_uint_t ngx_rl_word_find(ngx_str_t *word, const void *table, size_t size,
+    ngx_uint_t n, ngx_str_t *text);
 
 /* whether these are enough to limit anything */
 ngx_uint_t ngx_rl_limit_params_complete(ngx_rl_limit_params_t *params);
@@ -97,8 +133,11 @@ const char *ngx_rl_limit_check(ngx_rl_limit_t *limit,
 const char *ngx_rl_bucket_check(ngx_uint_t algorithm,
     const ngx_rl_rate_t *rate, uint64_t capacity);
 
-/* names a limit after its place; unique among "limits" (pointers) */
-ngx_int_t ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
+/*
+ * Adds a limit to "limits" (pointers).  Without a name it is named after its
+ * server and location, and the name is unique.  NULL: no memory.
+ */
+ngx_rl_limit_t *ngx_rl_limit_add(ngx_conf_t *cf, ngx_array_t *limits,
     ngx_str_t *name);
 
 ngx_rl_limit_t *ngx_rl_limit_find(ngx_array_t *limits, ngx_str_t *name);

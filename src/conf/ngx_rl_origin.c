@@ -197,7 +197,7 @@ ngx_rl_origin_made(ngx_rl_search_t *search, ngx_str_t *name, ngx_uint_t depth)
         }
     }
 
-    for (s = b->child; ngx_rl_statement_maps(s); s = s->next) {
+    for (s = b->child; s && s->map; s = s->next) {
 
         if (s->n != 3
             || !ngx_rl_origin_is(&s->words[2], name)
@@ -394,7 +394,7 @@ ngx_rl_origin_partial(ngx_rl_statement_t *block, ngx_str_t *name)
 
     unknown = 0;
 
-    for (s = block->child; ngx_rl_statement_maps(s); s = s->next) {
+    for (s = block->child; s && s->map; s = s->next) {
 
         geo = ngx_rl_statement_is(s, "geo");
 

@@ -12,7 +12,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "conf/ngx_rl_scan.h"
+#include "conf/ngx_rl_statement.h"
 
 
 /*

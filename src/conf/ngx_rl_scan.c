@@ -524,13 +524,13 @@ ngx_rl_scan_kept(ngx_rl_statement_t *block,
      * of; files of a geo may be anything, and are not read
      */
 
-    if (ngx_rl_statement_maps(block)) {
+    if (block->map) {
         return words->nelts == 2
                && (ngx_strcmp(word->data, "default") == 0
                    || *word->data == '~'
                    || ngx_strchr(word[1].data, '$') != NULL
                    || (ngx_strcmp(word->data, "include") == 0
-                       && ngx_rl_statement_is(block, "geo")));
+                       && ngx_strcmp(block->words[0].data, "geo") == 0));
     }
 
     if (opens) {
@@ -580,7 +580,10 @@ ngx_rl_scan_add(ngx_rl_source_t *source, ngx_rl_statement_t *block)
     statement->file = source->file;
     statement->line = source->line;
 
-    if (ngx_rl_statement_maps(statement)) {
+    statement->map = (ngx_strcmp(statement->words[0].data, "map") == 0
+                      || ngx_strcmp(statement->words[0].data, "geo") == 0);
+
+    if (statement->map) {
         statement->next = block->child;
 
         if (block->child == NULL) {
@@ -595,53 +598,4 @@ ngx_rl_scan_add(ngx_rl_source_t *source, ngx_rl_statement_t *block)
     }
 
     return statement;
-}
-
-
-ngx_uint_t
-ngx_rl_statement_is(ngx_rl_statement_t *statement, const char *name)
-{
-    return statement->n && ngx_strcmp(statement->words[0].data, name) == 0;
-}
-
-
-ngx_uint_t
-ngx_rl_statement_maps(ngx_rl_statement_t *statement)
-{
-    return statement && (ngx_rl_statement_is(statement, "map")
-                         || ngx_rl_statement_is(statement, "geo"));
-}
-
-
-ngx_rl_statement_t *
-ngx_rl_statement_next(ngx_rl_statement_t *statement)
-{
-    if (statement->child) {
-        return statement->child;
-    }
-
-    while (statement && statement->next == NULL) {
-        statement = statement->parent;
-    }
-
-    return statement ? statement->next : NULL;
-}
-
-
-ngx_rl_statement_t *
-ngx_rl_statement_find(ngx_rl_statement_t *block, const char *name)
-{
-    ngx_rl_statement_t  *statement;
-
-    for ( /* void */ ; block; block = block->parent) {
-
-        for (statement = block->child; statement; statement = statement->next)
-        {
-            if (ngx_rl_statement_is(statement, name)) {
-                return statement;
-            }
-        }
-    }
-
-    return NULL;
 }

@@ -24,7 +24,10 @@
 typedef struct ngx_rl_statement_s  ngx_rl_statement_t;
 
 
-/* a directive, and what is in its block */
+/*
+ * A directive, and what is in its block.  Maps come first in "http", whatever
+ * stands before them.
+ */
 
 struct ngx_rl_statement_s {
     ngx_rl_statement_t   *parent;
@@ -37,6 +40,7 @@ struct ngx_rl_statement_s {
     ngx_uint_t            line;    /* of its ";" or "{" */
     ngx_uint_t            marks;   /* of whoever looks at it */
     ngx_uint_t            search;  /* the last one to see it */
+    unsigned              map:1;   /* a "map" or a "geo" */
 };
 
 
@@ -45,18 +49,6 @@ struct ngx_rl_statement_s {
  * be read twice, as a pipe, or makes no sense.
  */
 ngx_rl_statement_t *ngx_rl_scan(ngx_conf_t *cf);
-
-ngx_uint_t ngx_rl_statement_is(ngx_rl_statement_t *statement, const char *name);
-
-/* whether it is a "map" or a "geo"; these are the first ones of "http" */
-ngx_uint_t ngx_rl_statement_maps(ngx_rl_statement_t *statement);
-
-/* the next one in the order of the text; NULL: that was the last one */
-ngx_rl_statement_t *ngx_rl_statement_next(ngx_rl_statement_t *statement);
-
-/* the first of that name in this block, or in the nearest one around it */
-ngx_rl_statement_t *ngx_rl_statement_find(
-    ngx_rl_statement_t *block, const char *name);
 
 
 #endif /* _NGX_RL_SCAN_H_INCLUDED_ */

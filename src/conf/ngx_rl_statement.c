@@ -5,65 +5,76 @@
 
 #define NGX_RL_STATEMENT_NAME  64
 
-static void ngx_rl_statement_lookup(ngx_conf_t *cf, ngx_rl_main_conf_t *rmcf);
-static ngx_uint_t ngx_rl_statement_block(ngx_rl_statement_t *statement);
+
+static void ngx_rl_statement_lookup(ngx_rl_text_t *text);
+static ngx_uint_t ngx_rl_statement_has_conf(ngx_rl_statement_t *statement);
 
 
-ngx_rl_statement_t *
-ngx_rl_statement_of(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
+ngx_int_t
+ngx_rl_statement_block(ngx_conf_t *cf, ngx_rl_text_t *text,
+    ngx_rl_block_t *block)
 {
-    (void) ngx_rl_statement_root(cf);
+    ngx_rl_block_t  **blockp;
 
-    return conf->block;
+    block->text = text;
+    block->file = cf->conf_file->file.name;
+    block->line = cf->conf_file->line;
+
+    blockp = ngx_array_push(&text->blocks);
+    if (blockp == NULL) {
+        return NGX_ERROR;
+    }
+
+    *blockp = block;
+
+    return NGX_OK;
 }
 
 
 ngx_rl_statement_t *
-ngx_rl_statement_root(ngx_conf_t *cf)
+ngx_rl_statement_root(ngx_conf_t *cf, ngx_rl_text_t *text)
 {
-    ngx_rl_main_conf_t  *rmcf;
-
-    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
-
-    if (!rmcf->scanned) {
-        rmcf->scanned = 1;
-        ngx_rl_statement_lookup(cf, rmcf);
+    if (text->scanned) {
+        return text->root;
     }
 
-    return rmcf->text;
+    text->scanned = 1;
+    text->root = ngx_rl_scan(cf);
+
+    if (text->root) {
+        ngx_rl_statement_lookup(text);
+
+    } else {
+        ngx_log_error(NGX_LOG_INFO, cf->log, 0,
+                      "the configuration could not be read once more: "
+                      "there are fewer warnings about limits");
+    }
+
+    return text->root;
 }
 
 
 /* both are in the order of the text; two blocks may begin in the same line */
 
 static void
-ngx_rl_statement_lookup(ngx_conf_t *cf, ngx_rl_main_conf_t *rmcf)
+ngx_rl_statement_lookup(ngx_rl_text_t *text)
 {
     ngx_uint_t           i;
-    ngx_rl_loc_conf_t  **conf;
+    ngx_rl_block_t     **block;
     ngx_rl_statement_t  *s, *next;
 
-    rmcf->text = ngx_rl_scan(cf);
+    block = text->blocks.elts;
+    next = text->root;
 
-    if (rmcf->text == NULL) {
-        ngx_log_error(NGX_LOG_INFO, cf->log, 0,
-                      "the configuration could not be read once more: "
-                      "there are fewer warnings about limits");
-        return;
-    }
-
-    conf = rmcf->confs.elts;
-    next = rmcf->text;
-
-    for (i = 0; i < rmcf->confs.nelts; i++) {
+    for (i = 0; i < text->blocks.nelts; i++) {
 
         for (s = next; s; s = ngx_rl_statement_next(s)) {
 
-            if (s->line == conf[i]->line
-                && ngx_rl_str_equal(&s->file, &conf[i]->file)
-                && ngx_rl_statement_block(s))
+            if (s->line == block[i]->line
+                && ngx_rl_str_equal(&s->file, &block[i]->file)
+                && ngx_rl_statement_has_conf(s))
             {
-                conf[i]->block = s;
+                block[i]->statement = s;
                 next = ngx_rl_statement_next(s);
                 break;
             }
@@ -72,10 +83,8 @@ ngx_rl_statement_lookup(ngx_conf_t *cf, ngx_rl_main_conf_t *rmcf)
 }
 
 
-/* whether there is a conf of its own for it */
-
 static ngx_uint_t
-ngx_rl_statement_block(ngx_rl_statement_t *statement)
+ngx_rl_statement_has_conf(ngx_rl_statement_t *statement)
 {
     return ngx_rl_statement_is(statement, "http")
            || ngx_rl_statement_is(statement, "server")
@@ -85,37 +94,77 @@ ngx_rl_statement_block(ngx_rl_statement_t *statement)
 }
 
 
+ngx_uint_t
+ngx_rl_statement_is(ngx_rl_statement_t *statement, const char *name)
+{
+    return statement->n && ngx_strcmp(statement->words[0].data, name) == 0;
+}
+
+
+ngx_rl_statement_t *
+ngx_rl_statement_next(ngx_rl_statement_t *statement)
+{
+    if (statement->child) {
+        return statement->child;
+    }
+
+    while (statement && statement->next == NULL) {
+        statement = statement->parent;
+    }
+
+    return statement ? statement->next : NULL;
+}
+
+
+ngx_rl_statement_t *
+ngx_rl_statement_find(ngx_rl_statement_t *block, const char *name)
+{
+    ngx_rl_statement_t  *s;
+
+    for ( /* void */ ; block; block = block->parent) {
+
+        for (s = block->child; s; s = s->next) {
+            if (ngx_rl_statement_is(s, name)) {
+                return s;
+            }
+        }
+    }
+
+    return NULL;
+}
+
+
 void
-ngx_rl_statement_set(ngx_conf_t *cf,
-    ngx_rl_loc_conf_t *conf, const char *directive, ngx_conf_file_t *file)
+ngx_rl_statement_set(ngx_conf_t *cf, ngx_rl_block_t *block,
+    const char *directive, ngx_conf_file_t *file)
 {
     u_char               name[NGX_RL_STATEMENT_NAME];
-    ngx_rl_statement_t  *block, *s;
+    ngx_rl_statement_t  *s;
 
-    block = ngx_rl_statement_of(cf, conf);
+    (void) ngx_rl_statement_root(cf, block->text);
 
-    s = block ? ngx_rl_statement_find(block, directive) : NULL;
+    s = ngx_rl_statement_find(block->statement, directive);
 
-    if (block && s == NULL) {
+    if (s == NULL) {
 
         /* what is written may also be the name of a file */
 
         *ngx_slprintf(name, name + sizeof(name) - 1, "%s_file", directive)
             = '\0';
-        s = ngx_rl_statement_find(block, (const char *) name);
+        s = ngx_rl_statement_find(block->statement, (const char *) name);
     }
 
     *file = *cf->conf_file;
-    file->file.name = s ? s->file : conf->file;
-    file->line = s ? s->line : conf->line;
+    file->file.name = s ? s->file : block->file;
+    file->line = s ? s->line : block->line;
 
     cf->conf_file = file;
 }
 
 
 void ngx_cdecl
-ngx_rl_statement_error(ngx_conf_t *cf,
-    ngx_rl_loc_conf_t *conf, const char *directive, const char *fmt, ...)
+ngx_rl_statement_error(ngx_conf_t *cf, ngx_rl_block_t *block,
+    const char *directive, const char *fmt, ...)
 {
     u_char           text[NGX_MAX_CONF_ERRSTR], *last;
     va_list          args;
@@ -127,7 +176,7 @@ ngx_rl_statement_error(ngx_conf_t *cf,
 
     saved = cf->conf_file;
 
-    ngx_rl_statement_set(cf, conf, directive, &file);
+    ngx_rl_statement_set(cf, block, directive, &file);
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%*s",
                        (size_t) (last - text), text);
 

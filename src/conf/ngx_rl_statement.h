@@ -1,7 +1,8 @@
 
 /*
- * Messages about places of a configuration, with file and line, once it has
- * been parsed.  Only while a configuration is loaded.
+ * The statements of a configuration, once it has been parsed: which there are,
+ * where they stand, and messages about them with file and line.  Only while a
+ * configuration is loaded.
  */
 
 
@@ -11,32 +12,61 @@
 
 #include <ngx_config.h>
 #include <ngx_core.h>
-#include <ngx_http.h>
 
-#include "conf/ngx_rl_conf.h"
 #include "conf/ngx_rl_scan.h"
 
 
-/* the block that a conf was made for; NULL: not known */
-ngx_rl_statement_t *ngx_rl_statement_of(ngx_conf_t *cf,
-    ngx_rl_loc_conf_t *conf);
+/* all that is written */
 
-/* all that is written; NULL: not known */
-ngx_rl_statement_t *ngx_rl_statement_root(ngx_conf_t *cf);
+typedef struct {
+    ngx_array_t          blocks;  /* ngx_rl_block_t *, in their order */
+    ngx_rl_statement_t  *root;    /* NULL: not known */
+    unsigned             scanned:1;
+} ngx_rl_text_t;
+
+
+/* a block that has a conf: where it begins, and what is in it */
+
+typedef struct {
+    ngx_rl_text_t       *text;
+    ngx_str_t            file;
+    ngx_uint_t           line;
+    ngx_rl_statement_t  *statement;  /* NULL: not known, or not yet */
+} ngx_rl_block_t;
+
+
+/* the block that nginx is just about to parse */
+ngx_int_t ngx_rl_statement_block(ngx_conf_t *cf, ngx_rl_text_t *text,
+    ngx_rl_block_t *block);
+
+/*
+ * Reads the configuration once more, when first asked, and finds the statement
+ * of each block.  NULL: that is not possible.
+ */
+ngx_rl_statement_t *ngx_rl_statement_root(ngx_conf_t *cf, ngx_rl_text_t *text);
+
+ngx_uint_t ngx_rl_statement_is(ngx_rl_statement_t *statement, const char *name);
+
+/* the next one in the order of the text; NULL: that was the last one */
+ngx_rl_statement_t *ngx_rl_statement_next(ngx_rl_statement_t *statement);
+
+/* the first of that name in this block, or in the nearest one around it */
+ngx_rl_statement_t *ngx_rl_statement_find(
+    ngx_rl_statement_t *block, const char *name);
 
 /*
  * Makes ngx_conf_log_error() show where a directive stands, by "file" instead
  * of cf->conf_file, which is to be restored
  */
-void ngx_rl_statement_set(ngx_conf_t *cf,
-    ngx_rl_loc_conf_t *conf, const char *directive, ngx_conf_file_t *file);
+void ngx_rl_statement_set(ngx_conf_t *cf, ngx_rl_block_t *block,
+    const char *directive, ngx_conf_file_t *file);
 
 /*
- * Logs an error about a directive, which is looked for in the block of the conf
- * and those around it.  If it is not there, the place is that of the block.
+ * Logs an error about a directive, which is looked for in the block and those
+ * around it.  If it is not there, the block itself is shown.
  */
-void ngx_cdecl ngx_rl_statement_error(ngx_conf_t *cf,
-    ngx_rl_loc_conf_t *conf, const char *directive, const char *fmt, ...);
+void ngx_cdecl ngx_rl_statement_error(ngx_conf_t *cf, ngx_rl_block_t *block,
+    const char *directive, const char *fmt, ...);
 
 
 #endif /* _NGX_RL_STATEMENT_H_INCLUDED_ */

@@ -24,15 +24,6 @@ static void ngx_rl_evaluate_invalid(ngx_http_request_t *r,
     ngx_str_t *value, const char *err);
 
 
-static const char  *ngx_rl_param_names[] = {
-    "ratelimit_capacity",
-    "ratelimit_rate",
-    "ratelimit_cost",
-    "ratelimit_window",
-    "ratelimit_refill_interval"
-};
-
-
 ngx_int_t
 ngx_rl_evaluate(ngx_http_request_t *r,
     ngx_rl_loc_conf_t *conf, ngx_rl_location_limit_t *ll,
@@ -95,13 +86,14 @@ ngx_rl_evaluate_key(ngx_http_request_t *r,
     key = &hc->key;
     prefix = &ll->key_prefix;
 
-    if (ll->limit->params.key == NULL) {
+    if (ll->limit->params.key.value == NULL) {
 
         if (ngx_rl_client_net(r, key) != NGX_OK) {
             return NGX_ERROR;
         }
 
-    } else if (ngx_http_complex_value(r, ll->limit->params.key, key) != NGX_OK)
+    } else if (ngx_http_complex_value(r, ll->limit->params.key.value, key)
+               != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -327,7 +319,8 @@ ngx_rl_evaluate_cost(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     ngx_rl_bucket_t  *bucket;
 
     bucket = &hc->claim.bucket;
-    cost = hc->limit->cost.value ? &hc->limit->cost : &conf->cost;
+    cost = hc->limit->params.cost.value ? &hc->limit->params.cost
+                                        : &conf->params.cost;
 
     if (!cost->dynamic) {
         bucket->cost = cost->value ? cost->u.number : 1;
@@ -411,8 +404,8 @@ ngx_rl_evaluate_invalid(ngx_http_request_t *r,
                             ngx_min(value->len, NGX_RL_LOG_VALUE));
 
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "invalid value \"%*s\" of \"%s\" for limit \"%V\": %s",
-                      len, text, ngx_rl_param_names[what],
+                      "invalid value \"%*s\" of \"%V\" for limit \"%V\": %s",
+                      len, text, &ngx_rl_param_defs[what].directive,
                       &hc->limit->name, err);
     }
 

@@ -157,8 +157,8 @@ sub directives {
     my $conf = source('conf.c');
     my %default;
 
-    while ($conf =~ /ngx_conf_merge_\w*value\(conf->([\w.]+),
-                                 \s*prev->[\w.]+,\s*([^);]+)\)/xg)
+    while ($conf =~ /ngx_conf_(?:merge|init)_\w*value\(conf->(?:params\.)?([\w.]+),
+                                 (?:\s*prev->[\w.]+,)?\s*([^);]+)\)/xg)
     {
         my ($field, $value) = ($1, $2);
 
@@ -210,14 +210,16 @@ sub directives {
 
             # what "on" stands for
 
-            my $on = $post =~ /_on$/ && $value =~ /^NGX_RL_\w+$/
-                     && $text =~ /\b\Q${\ substr $post, 1}\E\s*=\s*$value;/;
+            my ($bounds) = $text =~ /ngx_rl_bounds_t\s+\Q${\ substr $post, 1}\E
+                                     \s*=\s*\{([^"]*)/x;
+            my $time = ($bounds // '') =~ /NGX_RL_TIME/;
+            my $on = $time && $bounds =~ /\b$value\b/ && $value =~ /^NGX_RL_\w+$/;
 
             $value = $word                     ? $word->[0]
                    : $on                       ? 'on'
                    : exists $CONSTANT{$value}  ? $CONSTANT{$value}
                    : $type =~ /NGX_CONF_FLAG/  ? ($value ? 'on' : 'off')
-                   : $handler =~ /timeout|cache/ ? "${value}ms"
+                   : $time                     ? "${value}ms"
                    : $value eq '""'            ? 'none'
                    :                             $value =~ s/^"(.*)"$/$1/r;
         }
@@ -510,7 +512,7 @@ subtest 'each directive is described as it is' => sub {
 
     # parameters of a named limit
 
-    my ($message) = source('limit.c') =~ /there are (key=.*?)", word/s;
+    my ($message) = source('limit.c') =~ /there are "\s*"(key=.*?)",\s*word/s;
     my @real = grep { $_ ne 'and' } ($message =~ s/"\s*"//gr) =~ /(\w+=?)/g;
     my @rows = map { code_in($_->[0]) }
                grep { $_->[0] =~ /^`/ } table_of($section{ratelimit_limit});
@@ -1973,7 +1975,11 @@ sub log_calls {
 
             next if $call =~ /const char \*fmt|"%\*s"/;
 
-            $call =~ s/^.*?(?=NGX_LOG_)//s if $function ne 'ngx_log_error';
+            # the latter names its level only where it is no warning
+
+            $call = ($call =~ /NGX_RL_CHECK_NOTICE/ ? 'NGX_LOG_NOTICE'
+                                                    : 'NGX_LOG_WARN')
+                    . ", $call" if $function ne 'ngx_log_error';
 
             my ($level, $rest) = $call =~ /^\s*(\w+),\s*(.*)/s;
 
