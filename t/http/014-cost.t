@@ -114,7 +114,7 @@ location /t { ratelimit_rate 1r/h; ratelimit_capacity 10;
 
 
 
-=== TEST 3: by method
+=== TEST 3: the method says what a request costs
 --- http_config
 map $request_method $price { default 1; POST 5; PUT 5; DELETE 10; }
 --- config
@@ -159,7 +159,7 @@ location /graphql { ratelimit points; empty_gif; }
 
 
 
-=== TEST 5: by the length of the request
+=== TEST 5: the length of a request says what it costs
 --- http_config
 map $content_length $price {
     default        1;
@@ -188,7 +188,7 @@ location @done { return 200 "done\n"; }
 
 
 
-=== TEST 6: $request_length as it is
+=== TEST 6: $request_length can be a cost as it is
 --- config
 location /t { ratelimit_rate 1r/d; ratelimit_capacity 100000;
               ratelimit_cost $request_length; empty_gif; }
@@ -352,7 +352,7 @@ location @done { return 200 "done\n"; }
 
 
 
-=== TEST 14: unless a map says what it costs
+=== TEST 14: a map may say what a long body costs
 --- http_config
 map $content_length $price {
     default  $content_length;

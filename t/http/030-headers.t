@@ -434,7 +434,7 @@ location /slow {
 
 
 
-=== TEST 15: and a redirect to another site
+=== TEST 15: a redirect to another site has the headers
 --- config
 error_page 429 https://example.com/slow;
 location /t { ratelimit_rate 1r/d; empty_gif; }
@@ -466,7 +466,7 @@ fallback
 
 
 
-=== TEST 17: and other internal redirects
+=== TEST 17: other internal redirects have the headers
 --- config
 ratelimit_rate 1r/d;
 ratelimit_capacity 5;

@@ -153,7 +153,7 @@ subtest 'the latency is the time of the decision' => sub {
 
 __DATA__
 
-=== TEST 1: PASSED
+=== TEST 1: the variables of a request that passed
 --- config
 location /t { ratelimit_rate 1r/d; ratelimit_capacity 5; empty_gif; }
 --- request
@@ -165,7 +165,7 @@ GET /t
 
 
 
-=== TEST 2: REJECTED
+=== TEST 2: the variables of a rejected request
 --- config
 location /t { ratelimit_rate 1r/d; ratelimit_deny_cache off; empty_gif; }
 --- request eval
@@ -215,7 +215,7 @@ location /t { ratelimit_rate 0r/s; ratelimit_capacity 1;
 
 
 
-=== TEST 5: DEGRADED, open
+=== TEST 5: the variables of a request that passed without an answer of Redis
 --- config
 ratelimit_rate 1r/d;
 ratelimit_on_error open;
@@ -233,7 +233,7 @@ location /mute { ratelimit_shards $TEST_NGINX_FAKE_MUTE_ADDR;
 
 
 
-=== TEST 6: DEGRADED, closed
+=== TEST 6: the variables of a request that was closed without an answer of Redis
 --- config
 ratelimit_rate 1r/d;
 ratelimit_on_error closed;
@@ -279,7 +279,7 @@ GET /t?cost=2
 
 
 
-=== TEST 9: SKIPPED
+=== TEST 9: the variables of a request with an empty key
 --- config
 location /t { ratelimit_key $arg_key; ratelimit_rate 1r/d; empty_gif; }
 --- request
@@ -289,7 +289,7 @@ GET /t
 
 
 
-=== TEST 10: not limited
+=== TEST 10: the variables of a request without a limit are empty
 --- config
 location /t { empty_gif; }
 location /early { ratelimit_rate 1r/d; return 200; }
@@ -406,7 +406,7 @@ location /t {
 
 
 
-=== TEST 15: a log of rejections alone
+=== TEST 15: a log may have rejections alone
 --- http_config
 map $ratelimit_status $rejected { REJECTED 1; default 0; }
 log_format short '$ratelimit_status $ratelimit_name';

@@ -48,7 +48,7 @@ run_tests();
 
 # ---- outages, which need more than one step
 
-sub start_nginx {
+sub start {
     my ($addr, $more, %opt) = @_;
 
     return RateLimit::Nginx->start(
@@ -143,7 +143,7 @@ for my $workers (1, 4) {
     {
         my $late = RateLimit::Redis->new;
         my $addr = $late->addr;
-        my $nginx = start_nginx($addr, undef, workers => $workers);
+        my $nginx = start($addr, undef, workers => $workers);
 
         degraded($nginx, 200, 'storage_unavailable|circuit_open');
         complaints($nginx, 1,
@@ -183,7 +183,7 @@ for my $case (
     subtest "the beginning and the end of an outage are errors: $words" => sub {
         my $late = RateLimit::Redis->new;
         my $addr = $late->addr;
-        my $nginx = start_nginx($addr, "ratelimit_on_error $policy;",
+        my $nginx = start($addr, "ratelimit_on_error $policy;",
             log    => 'error',
             server => "location /t { ratelimit_rate 1000000r/s; empty_gif; } $more");
 
@@ -215,7 +215,7 @@ subtest 'the clock is set during an outage: no line for that' => sub {
     my $clock = RateLimit::Clock->new;
     my $late = RateLimit::Redis->new;
     my $addr = $late->addr;
-    my $nginx = $clock->run(sub { start_nginx($addr) });
+    my $nginx = $clock->run(sub { start($addr) });
 
     degraded($nginx, 20, 'storage_unavailable|circuit_open');
     ok $nginx->wait_log(qr/is unavailable/, 20), 'an outage';
@@ -247,7 +247,7 @@ subtest 'the clock is set during an outage: no line for that' => sub {
 
 subtest 'a socket that is not there is one line in the log' => sub {
     my $path = "$ENV{TEST_NGINX_DEAD_SOCK}";
-    my $nginx = start_nginx("unix:$path");
+    my $nginx = start("unix:$path");
 
     degraded($nginx, 200, 'storage_unavailable|circuit_open');
     complaints($nginx, 1, qr/ connect\(\) to unix:\Q$path\E failed \(2: /);
@@ -259,7 +259,7 @@ subtest 'a socket that is not there is one line in the log' => sub {
 subtest 'no answers: one line for the calls, one for the connection' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => { eval => {} });
     my $addr = $fake->addr;
-    my $nginx = start_nginx($addr, 'ratelimit_redis_timeout 10ms;'
+    my $nginx = start($addr, 'ratelimit_redis_timeout 10ms;'
                                    . 'ratelimit_breaker failures=100;');
 
     degraded($nginx, 50, 'timeout');
@@ -276,7 +276,7 @@ subtest 'no answers: one line for the calls, one for the connection' => sub {
 subtest 'error replies: one line for each class' => sub {
     my $fake = RateLimit::FakeRedis->start;
     my $addr = $fake->addr;
-    my $nginx = start_nginx($addr, 'ratelimit_breaker failures=100;');
+    my $nginx = start($addr, 'ratelimit_breaker failures=100;');
 
     $fake->policy({ eval => "-OOM command not allowed\x1b[1m \"now\".\r\n" });
     degraded($nginx, 30, 'storage_unavailable');
@@ -313,7 +313,7 @@ subtest 'a long error reply is cut' => sub {
     my $fake = RateLimit::FakeRedis->start(policy => {
         eval => '-OOM ' . 'x' x 5000 . "\r\n",
     });
-    my $nginx = start_nginx($fake->addr);
+    my $nginx = start($fake->addr);
 
     degraded($nginx, 1, 'storage_unavailable');
     complaints($nginx, 1, qr/answered "OOM x{150,160}"$/);
@@ -328,7 +328,7 @@ subtest 'a server that closes its connection for good: a few lines' => sub {
         handshake => { PROBE => [":1\r\n", "-ERR not again\r\n"] },
     });
     my $addr = $fake->addr;
-    my $nginx = start_nginx($addr);
+    my $nginx = start($addr);
 
     degraded($nginx, 100, 'storage_unavailable|circuit_open') for 1 .. 3;
     complaints($nginx, 2,
@@ -347,7 +347,7 @@ subtest 'a server that closes each connection: ten changes, then silence' => sub
         eval => { then => 'close' },
     });
     my $addr = $fake->addr;
-    my $nginx = start_nginx($addr, 'ratelimit_breaker failures=3 probe=100ms;');
+    my $nginx = start($addr, 'ratelimit_breaker failures=3 probe=100ms;');
 
     ok wait_until(sub {
         $nginx->get('/t');
@@ -380,7 +380,7 @@ subtest 'no RESP: one line, and one for the next connection' => sub {
         eval      => "HTTP/1.1 400 Bad Request\r\n\r\n",
         handshake => { PROBE => [":1\r\n", "-ERR not again\r\n"] },
     });
-    my $nginx = start_nginx($fake->addr);
+    my $nginx = start($fake->addr);
 
     degraded($nginx, 100, 'storage_unavailable|circuit_open');
     complaints($nginx, 2, qr/\[error\].* redis sent what is no reply/);
@@ -392,7 +392,7 @@ subtest 'no RESP: one line, and one for the next connection' => sub {
 subtest 'a second outage is told as the first one was' => sub {
     my $server = RateLimit::Redis->start;
     my $addr = $server->addr;
-    my $nginx = start_nginx($addr);
+    my $nginx = start($addr);
     my $works = sub { wait_until(sub { works($nginx) }, 20) };
 
     # a connection that has lived for a second is no mere attempt

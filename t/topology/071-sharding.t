@@ -124,7 +124,7 @@ sub all_keys {
 
 # An nginx whose one location, /t, has its key from the argument k.
 
-sub start_nginx {
+sub start {
     my ($shards, %opt) = @_;
 
     return RateLimit::Nginx->start(
@@ -208,15 +208,15 @@ subtest 'the rules of this test are the published ones' => sub {
 subtest 'hash=consistent is the default' => sub {
     my @shards = map { tcp($_) } 0 .. 2;
 
-    my $nginx = start_nginx(list(@shards));
+    my $nginx = start(list(@shards));
     agrees('no hash=', $nginx, \&consistent, @shards);
 
-    $nginx = start_nginx(list(@shards) . ' hash=consistent');
+    $nginx = start(list(@shards) . ' hash=consistent');
     agrees('hash=consistent', $nginx, \&consistent, @shards);
 
     # among the addresses, too
 
-    $nginx = start_nginx("hash=consistent " . list(@shards));
+    $nginx = start("hash=consistent " . list(@shards));
     agrees('hash= in front', $nginx, \&consistent, @shards);
 
     $nginx->stop;
@@ -227,13 +227,13 @@ subtest 'hash=consistent is the default' => sub {
 subtest 'hash=modulo counts the list' => sub {
     my @shards = map { tcp($_) } 0 .. 2;
 
-    my $nginx = start_nginx(list(@shards) . ' hash=modulo');
+    my $nginx = start(list(@shards) . ' hash=modulo');
     agrees('three', $nginx, \&modulo, @shards);
 
-    $nginx = start_nginx(list(reverse @shards) . ' hash=modulo');
+    $nginx = start(list(reverse @shards) . ' hash=modulo');
     agrees('in another order', $nginx, \&modulo, reverse @shards);
 
-    $nginx = start_nginx(list(@shards, tcp(3)) . ' hash=modulo');
+    $nginx = start(list(@shards, tcp(3)) . ' hash=modulo');
     agrees('four', $nginx, \&modulo, @shards, tcp(3));
 };
 
@@ -242,7 +242,7 @@ subtest 'hash=modulo counts the list' => sub {
 
 subtest 'hash=modulo by the table of the README' => sub {
     my @shards = map { tcp($_) } 0 .. 2;
-    my $nginx = start_nginx(list(@shards) . ' hash=modulo');
+    my $nginx = start(list(@shards) . ' hash=modulo');
     my @rows = slurp('README.md') =~ /^\| `(.+)` \| `([0-9a-f]{8})` \| (\d) \|$/mg;
     my %used;
 
@@ -261,8 +261,8 @@ subtest 'hash=modulo by the table of the README' => sub {
 
 subtest 'the order of the list does not matter to consistent hashing' => sub {
     my @shards = map { tcp($_) } 0 .. 3;
-    my @nginx = (start_nginx(list(@shards)),
-                 start_nginx(list(@shards[2, 0, 3, 1])));
+    my @nginx = (start(list(@shards)),
+                 start(list(@shards[2, 0, 3, 1])));
 
     agrees('another order', $nginx[1], \&consistent, @shards);
     flush();
@@ -282,8 +282,8 @@ subtest 'the order of the list does not matter to consistent hashing' => sub {
 
 subtest 'a fourth shard takes its keys and moves no other' => sub {
     my @shards = map { tcp($_) } 0 .. 3;
-    my @nginx = (start_nginx(list(@shards[0 .. 2])),
-                 start_nginx(list(@shards)));
+    my @nginx = (start(list(@shards[0 .. 2])),
+                 start(list(@shards)));
     my ($moved, $wrong) = (0, 0);
 
     flush();
@@ -314,8 +314,8 @@ subtest 'unix sockets and TCP work side by side' => sub {
                                 { write => $socket, name => $socket,
                                   place => "$_/0" } } 1, 2);
 
-    agrees('consistent', start_nginx(list(@shards)), \&consistent, @shards);
-    agrees('modulo', start_nginx(list(@shards) . ' hash=modulo'), \&modulo,
+    agrees('consistent', start(list(@shards)), \&consistent, @shards);
+    agrees('modulo', start(list(@shards) . ' hash=modulo'), \&modulo,
            @shards);
 };
 
@@ -336,7 +336,7 @@ subtest 'redis:// names a database, or nothing more than an address' => sub {
           place => '3/0' },
     );
 
-    agrees('databases', start_nginx(list(@shards)), \&consistent, @shards);
+    agrees('databases', start(list(@shards)), \&consistent, @shards);
 
     # the directive holds for those that say nothing
 
@@ -349,7 +349,7 @@ subtest 'redis:// names a database, or nothing more than an address' => sub {
           name => $redis[2]->addr, place => '2/0' },
     );
 
-    my $nginx = start_nginx(list(@shards),
+    my $nginx = start(list(@shards),
                             conf => 'ratelimit_redis_database 3;');
     agrees('ratelimit_redis_database', $nginx, \&consistent, @shards);
     $nginx->stop;
