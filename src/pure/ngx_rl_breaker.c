@@ -5,7 +5,7 @@
 #include "pure/ngx_rl_backoff.h"
 
 
-/* how soon to look again while somebody else probes */
+/* how soon to look again while another worker probes */
 #define NGX_RL_BREAKER_LOOK  100        /* ms */
 
 /* attempts that count for the next outage, if it comes soon */
@@ -82,7 +82,7 @@ ngx_rl_breaker_close(ngx_rl_breaker_t *b, uint64_t now)
 
     if (b->state == NGX_RL_CIRCUIT_OPEN) {
 
-        /* what was before the outage is no reason for the next one */
+        /* failures from before this outage do not count for the next one */
 
         memset(b->times, 0, sizeof(b->times));
         b->prober = 0;
@@ -102,7 +102,7 @@ ngx_rl_breaker_close(ngx_rl_breaker_t *b, uint64_t now)
 
 uint64_t
 ngx_rl_breaker_probe(ngx_rl_breaker_t *b,
-    uint64_t now, uint64_t timeout, uint64_t who)
+    uint64_t now, uint64_t timeout, uint64_t prober)
 {
     uint64_t  left;
 
@@ -120,7 +120,7 @@ ngx_rl_breaker_probe(ngx_rl_breaker_t *b,
         return left;
     }
 
-    b->prober = who;
+    b->prober = prober;
     b->until = now + timeout;
 
     return 0;
@@ -130,9 +130,9 @@ ngx_rl_breaker_probe(ngx_rl_breaker_t *b,
 void
 ngx_rl_breaker_probed(ngx_rl_breaker_t *b,
     const ngx_rl_breaker_conf_t *conf, uint64_t now,
-    uint32_t random, uint64_t who)
+    uint32_t random, uint64_t prober)
 {
-    if (b->state != NGX_RL_CIRCUIT_OPEN || b->prober != who) {
+    if (b->state != NGX_RL_CIRCUIT_OPEN || b->prober != prober) {
         return;
     }
 

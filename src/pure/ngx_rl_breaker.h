@@ -1,17 +1,17 @@
 
 /*
- * The circuit breaker of one shard.  Pure: time is an argument, and the memory
- * is shared by all workers, who call these one at a time.
+ * The circuit breaker of one server.  Pure: time is an argument.  The memory is
+ * shared by all workers, which call these functions one at a time.
  *
  *     DISTRIBUTED --a failure--> FALLBACK --enough of them--> CIRCUIT_OPEN
  *          ^                        |                              |
  *          +------- a success ------+                              |
  *          +------- a probe or a handshake that succeeds ----------+
  *
- * While it is open nobody waits for the shard.  One worker at a time probes;
- * the others look again later.  A prober that died is replaced when its time
- * is over.  Pauses between probes double; after one that succeeded, only a
- * window without another opening makes them as short again as at first.
+ * While it is open, no request waits for the server.  One worker at a time
+ * probes; the others look again later.  A prober that died is replaced when its
+ * time is over.  The pauses between probes double.  After an outage they begin
+ * short again only if the breaker has not opened for a whole window.
  */
 
 
@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 
-/* failures that can be asked for */
+/* the highest number of failures that a configuration may set */
 #define NGX_RL_BREAKER_MAX  100
 
 
@@ -36,26 +36,26 @@ typedef enum {
 
 
 typedef struct {
-    uint32_t  failures;  /* that open it, */
-    uint32_t  window;    /* ms, within such a time */
-    uint32_t  probe;     /* ms, longest time between two */
+    uint32_t  failures;  /* so many open it */
+    uint32_t  window;    /* if they come within this time, ms */
+    uint32_t  probe;     /* the longest time between two, ms */
 } ngx_rl_breaker_conf_t;
 
 
 typedef struct {
     ngx_rl_breaker_e  state;
-    uint32_t          attempt;  /* probes in vain */
-    uint64_t          prober;   /* who, or 0: nobody */
+    uint32_t          attempt;  /* probes that failed */
+    uint64_t          prober;   /* its id, or 0: none */
     uint64_t          until;    /* ms: the next probe, or when
                                    this one counts as lost */
-    uint64_t          closed;   /* how often it was, */
-    uint64_t          since;    /* ms: and when last */
-    uint32_t          last;     /* the latest failure of these */
+    uint64_t          closed;   /* how often it was closed */
+    uint64_t          since;    /* ms: when it was last */
+    uint32_t          last;     /* the latest one in times[] */
     uint64_t          times[NGX_RL_BREAKER_MAX];
 } ngx_rl_breaker_t;
 
 
-/* times are in ms, above 0; these return 1 if the state has changed */
+/* times are in ms, above 0; the first three return 1 if the state changed */
 
 int ngx_rl_breaker_failure(ngx_rl_breaker_t *b,
     const ngx_rl_breaker_conf_t *conf, uint64_t now, uint32_t random);
@@ -67,16 +67,16 @@ int ngx_rl_breaker_success(ngx_rl_breaker_t *b);
 int ngx_rl_breaker_close(ngx_rl_breaker_t *b, uint64_t now);
 
 /*
- * 0: "who" may try now, and tells within "timeout" what came of it; else how
- * long to wait before asking again
+ * 0: this prober may probe now, and reports the result within "timeout"; else
+ * how long to wait before asking again
  */
 uint64_t ngx_rl_breaker_probe(ngx_rl_breaker_t *b,
-    uint64_t now, uint64_t timeout, uint64_t who);
+    uint64_t now, uint64_t timeout, uint64_t prober);
 
-/* the probe of "who" was in vain */
+/* the probe of this prober failed */
 void ngx_rl_breaker_probed(ngx_rl_breaker_t *b,
     const ngx_rl_breaker_conf_t *conf, uint64_t now,
-    uint32_t random, uint64_t who);
+    uint32_t random, uint64_t prober);
 
 const char *ngx_rl_breaker_name(ngx_rl_breaker_e s);
 

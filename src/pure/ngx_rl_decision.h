@@ -1,8 +1,9 @@
 
 /*
  * What was decided about a request, and the arithmetic behind its numbers.
- * Pure.  One struct, whoever decided: headers, variables and the log read it
- * and nothing else.
+ * Pure.  There is one struct for all that may decide: Redis, a remembered
+ * denial, a lease, local memory.  Headers, variables and the log read nothing
+ * else.
  */
 
 
@@ -56,7 +57,7 @@ typedef struct {
 void ngx_rl_decide(ngx_rl_decision_t *d,
     const ngx_rl_bucket_t *bucket, const int64_t *state);
 
-/* whether a leaves less of its limit than b does */
+/* whether a has a smaller part of its limit left than b */
 int ngx_rl_tighter(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b);
 
 const char *ngx_rl_outcome_name(ngx_rl_outcome_e o);

@@ -192,7 +192,7 @@ ngx_rl_failure_breaks(ngx_rl_failure_e f)
     case NGX_RL_WRONGTYPE:
     case NGX_RL_CLOCK:
     case NGX_RL_ERROR:
-        /* of one key, as far as is known: others are well served */
+        /* of one key: other keys may be fine */
         return 0;
 
     default:

@@ -14,7 +14,7 @@
 typedef enum {
     NGX_RL_OK = 0,
 
-    /* the way to the server */
+    /* between nginx and the server */
     NGX_RL_TIMEOUT,        /* no reply in time */
     NGX_RL_REFUSED,        /* no connection */
     NGX_RL_TLS,            /* no handshake, or a wrong server */
@@ -45,7 +45,7 @@ typedef enum {
 } ngx_rl_failure_e;
 
 
-/* what a client is told; names nothing of the inside */
+/* the reason that clients are given; it names nothing internal */
 
 typedef enum {
     NGX_RL_REASON_STORAGE = 0,

@@ -32,7 +32,7 @@ ngx_rl_level_look(ngx_rl_level_t *level,
 
     refill = ngx_rl_rate_refill(&bucket->rate, elapsed);
 
-    /* time that made no whole microtoken yet is left to the next look */
+    /* time that made no whole microtoken is left for the next look */
 
     if (refill) {
 
@@ -49,7 +49,7 @@ ngx_rl_level_look(ngx_rl_level_t *level,
         }
     }
 
-    /* a full bucket saves up no time, and one may have become smaller */
+    /* a full bucket saves no time; the capacity may have become smaller */
 
     if (level->tokens >= full) {
         level->tokens = full;
@@ -96,7 +96,7 @@ ngx_rl_log_look(ngx_rl_log_t *log,
     uint32_t  i, gone;
     uint64_t  used, needed, leaves;
 
-    /* an entry has left as soon as the window's length has passed */
+    /* an entry leaves as soon as the window's length has passed */
 
     for (gone = 0;
          gone < log->n && log->entries[gone].time + bucket->window <= now;
@@ -132,7 +132,7 @@ ngx_rl_log_look(ngx_rl_log_t *log,
         return 1;
     }
 
-    /* the first entry with which enough has left */
+    /* the first entry after which enough has left */
 
     needed = (bucket->cost < bucket->capacity)
              ? used + bucket->cost - bucket->capacity : used;
@@ -168,7 +168,7 @@ ngx_rl_log_take(ngx_rl_log_t *log,
             ngx_rl_log_squeeze(log);
         }
 
-        /* more than fits is paid for by as many windows as it takes */
+        /* a cost above the capacity is paid for by several windows */
 
         later = (bucket->cost - 1) / bucket->capacity * bucket->window;
 

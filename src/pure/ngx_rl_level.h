@@ -1,16 +1,16 @@
 
 /*
- * How full a bucket or a window is, for those that live in the memory of one
- * machine.  Pure; the same arithmetic as that of the scripts, by a clock that
- * never steps back.
+ * How full a bucket or a window is that lives in the memory of one machine.
+ * Pure; the same arithmetic as that of the scripts, by a clock that never steps
+ * back.
  *
  * First look, which brings the state up to the present and says whether the
- * cost fits, then take, or not: several limits pass together or none of them
- * is taken from.
+ * cost fits; then take, or don't: of several limits, either all are taken from
+ * or none.
  *
- * A cost may be above the capacity here, where a machine has only a share of a
- * limit.  It then fits if all of the share is there, and what it took too much
- * is owed.
+ * A cost may be above the capacity here, as a machine has only a share of a
+ * limit.  Such a cost fits if the whole share is there.  What it takes beyond
+ * the share is owed.
  */
 
 
@@ -21,7 +21,7 @@
 #include "pure/ngx_rl_bucket.h"
 
 
-/* requests that a window tells apart */
+/* requests that a window keeps apart */
 #define NGX_RL_ENTRIES  64
 
 
@@ -62,16 +62,16 @@ void ngx_rl_log_take(ngx_rl_log_t *log,
     const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state);
 
 /*
- * Makes room for one more: of two neighbours close to each other the older one
- * stays as long as the younger, so a window of more than 64 requests may be
- * stricter than it should be, as if it were longer by less than a 31st part,
- * but never more lenient
+ * Makes room for one more entry: two neighbours that are close to each other
+ * become one, with the time of the younger.  So a window of more than 64
+ * requests may be stricter than it should be, as if it were longer by less than
+ * a 31st part, but is never more lenient
  */
 void ngx_rl_log_squeeze(ngx_rl_log_t *log);
 
 /*
- * When all that was taken has come back, us, if nothing more is taken; as if
- * nothing had ever been.  NGX_RL_NEVER where no token comes
+ * When all that was taken has come back, us, if nothing more is taken: from
+ * then on the state need not be kept.  NGX_RL_NEVER where no token comes
  */
 uint64_t ngx_rl_level_until(const ngx_rl_level_t *level,
     const ngx_rl_bucket_t *bucket);

@@ -19,7 +19,7 @@
 #define NGX_RL_MAX_CAPACITY  1000000000
 #define NGX_RL_MAX_COST      100000
 #define NGX_RL_MAX_RATE      1000000000
-#define NGX_RL_MAX_SHARE     1000        /* of its fraction */
+#define NGX_RL_MAX_SHARE     1000        /* of its numerator and denominator */
 #define NGX_RL_NEVER         UINT64_MAX
 
 

@@ -290,8 +290,7 @@ ngx_rl_redirect_target(ngx_rl_word_t text, ngx_rl_redirect_t *r)
 
 
 /*
- * Takes brackets off.  "?" is what a node says that should be named by a host
- * name, and has none.
+ * Takes brackets off.  A node that prefers a host name and has none says "?".
  */
 
 static int
@@ -354,7 +353,7 @@ ngx_rl_slots_parse(const ngx_rl_reply_t *reply,
 
         slots += s.last - s.first + 1;
 
-        /* whoever reads the map has as much to do as it has slots */
+        /* the handler has as much to do as the range has slots */
 
         if (slots > 4 * NGX_RL_SLOTS) {
             return -1;
@@ -463,7 +462,7 @@ ngx_rl_slot_range_node(const ngx_rl_reply_t *node, ngx_rl_slot_range_t *s)
 }
 
 
-/* what else there may be in the pairs one day does not matter */
+/* pairs that later versions may add do not matter */
 
 static int
 ngx_rl_slots_ip(const ngx_rl_reply_t *pairs, ngx_rl_word_t *ip)

@@ -1,8 +1,8 @@
 
 /*
  * What Redis Cluster says and computes: the slot of a key, redirects, the map
- * of slots.  Pure: no nginx, no memory of its own; all text that it gives out
- * lies in what it was given.
+ * of slots.  Pure: no nginx, no memory of its own; the texts that it returns
+ * are parts of those that it was given.
  */
 
 
@@ -37,7 +37,7 @@ typedef struct {
     uint16_t           slot;
     uint16_t           port;
     const char        *host;      /* IPv6 without brackets */
-    size_t             host_len;  /* 0: that which answered */
+    size_t             host_len;  /* 0: the node that replied */
 } ngx_rl_redirect_t;
 
 
@@ -48,9 +48,9 @@ typedef struct {
     uint16_t     last;
     uint16_t     port;
     const char  *host;      /* an address or a name */
-    size_t       host_len;  /* 0: that which answered */
+    size_t       host_len;  /* 0: the node that replied */
     const char  *ip;        /* of a host with a name */
-    size_t       ip_len;    /* 0: not told */
+    size_t       ip_len;    /* 0: unknown */
 } ngx_rl_slot_range_t;
 
 
@@ -60,21 +60,21 @@ typedef void (*ngx_rl_slots_pt)(void *data, const ngx_rl_slot_range_t *range);
 /* CRC-16/XMODEM */
 uint16_t ngx_rl_slot_crc16(const void *data, size_t len);
 
-/* of a key: what is between its first "{" and the next "}", if anything is */
+/* of a key; if it has a hash tag in braces, of the tag */
 uint16_t ngx_rl_slot(const char *key, size_t len);
 
 /* a hash tag of letters that lies in this slot, always the same */
 void ngx_rl_slot_tag(uint16_t slot, char tag[NGX_RL_SLOT_TAG]);
 
-/* an error reply, without the "-"; returns what kind it is, as in *r */
+/* parses an error reply, without the "-"; returns its kind, as in *r */
 int ngx_rl_redirect_parse(const char *text, size_t len, ngx_rl_redirect_t *r);
 
 /*
- * The reply to CLUSTER SLOTS: calls the handler for each range as it comes;
- * ranges may overlap, up to four times the slots that there are.  A
- * range whose master has no address known to the node that answered (port 0) is
- * left out.  Returns the number of calls, or -1 without any call if something
- * in the reply is not as it should be.
+ * The reply to CLUSTER SLOTS: calls the handler for each range, in order.
+ * Ranges may overlap, as long as they have at most four times as many slots as
+ * there are.  A range is left out if the node that replied does not know the
+ * address of its master (port 0).  Returns the number of calls, or -1 without
+ * any call if the reply is malformed.
  */
 int ngx_rl_slots_parse(const ngx_rl_reply_t *reply,
     ngx_rl_slots_pt handler, void *data);

@@ -261,9 +261,7 @@ ngx_rl_combiner_find(ngx_rl_waiter_t *waiter, ngx_rl_server_t *server)
             && combiner->server == server
             && combiner->timeout == waiter->timeout
             && combiner->clock == waiter->clock
-            && ngx_memcmp(&combiner->bucket, &claim->bucket,
-                          sizeof(ngx_rl_bucket_t))
-            == 0)
+            && ngx_rl_bucket_same(&combiner->bucket, &claim->bucket))
         {
             return combiner;
         }
