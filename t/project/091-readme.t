@@ -2587,7 +2587,7 @@ subtest 'numbers are those of the sources' => sub {
         ok index($text{$section}, $words) >= 0, "$section: $words";
     }
 
-    like source('combine.c'), qr/timer, take->timeout \/ 4 \+ 1\)/,
+    like source('combine.c'), qr/timer, waiter->timeout \/ 4 \+ 1\)/,
          'who waits goes after a quarter of the timeout';
 
     # 64 bytes a key, and as many for a chunk of a window

@@ -675,6 +675,21 @@ subtest 'nobody waits longer than his timeout' => sub {
 };
 
 
+subtest 'a worker that is told to end at once leaves its calls' => sub {
+    my $dead = RateLimit::FakeRedis->start(policy => { eval => {} });
+    my $n = start($dead->addr);
+
+    wait_until(sub { $dead->connections->{open} == 1 }) or die;
+
+    # three calls under way, and two requests that wait for the end of the first
+
+    my @c = park($n, map { "/b?k=$_" } qw(a b c a a));
+
+    ok kill('TERM', $n->pid), 'TERM';
+    $n->finish;
+};
+
+
 # ---- batching
 
 subtest 'calls of one turn with the same limit share a command' => sub {
