@@ -13,14 +13,13 @@
  * takes over nothing from the parent at all.
  *
  * Likewise, a location that sets the shards, or anything that says how to get
- * at them, makes a set of shards of its own; peers that are the same in every
- * respect exist once.
+ * at them, makes a set of shards of its own; servers that are the same in
+ * every respect exist once.
  */
 
 
 #include "conf/ngx_rl_conf.h"
 #include "conf/ngx_rl_origin.h"
-#include "conf/ngx_rl_statement.h"
 
 
 static char *ngx_rl_merge_limit(ngx_conf_t *cf,
@@ -54,10 +53,7 @@ static ngx_int_t ngx_rl_server_defaults_user(ngx_conf_t *cf,
 static ngx_rl_main_conf_t  *ngx_rl_loading;
 
 
-const ngx_rl_breaker_conf_t  ngx_rl_breaker_default =
-{
-    5, 30000, 10000
-};
+const ngx_rl_breaker_conf_t  ngx_rl_breaker_default = { 5, 30000, 10000 };
 
 
 void *
@@ -407,7 +403,7 @@ static char *
 ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 {
     ngx_str_t                 *name;
-    ngx_uint_t                 i, n;
+    ngx_uint_t                 i, n, named;
     ngx_rl_limit_t            *limit;
     ngx_rl_main_conf_t        *rmcf;
     ngx_http_core_srv_conf_t  *cscf;
@@ -415,12 +411,13 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
-    n = (conf->limit ? 1 : 0) + (conf->names ? conf->names->nelts : 0);
+    named = conf->names ? conf->names->nelts : 0;
+    n = (conf->limit ? 1 : 0) + named;
 
     if (n > NGX_RL_CLAIMS) {
         ngx_rl_statement_error(cf, &conf->block, "ratelimit",
-                      "%ui limits in one place, at most %d are possible",
-                               n, NGX_RL_CLAIMS);
+                               "%ui limits in one place, at most %d are "
+                               "possible", n, NGX_RL_CLAIMS);
         return NGX_CONF_ERROR;
     }
 
@@ -435,30 +432,26 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
         return NGX_CONF_ERROR;
     }
 
-    if (conf->names) {
-        name = conf->names->elts;
+    name = named ? conf->names->elts : NULL;
 
-        for (i = 0; i < conf->names->nelts; i++) {
-            limit = ngx_rl_limit_find(&rmcf->limits, &name[i]);
+    for (i = 0; i < named; i++) {
+        limit = ngx_rl_limit_find(&rmcf->limits, &name[i]);
 
-            if (limit == NULL || !limit->named) {
-                cscf = ngx_http_conf_get_module_srv_conf(cf,
-                                                         ngx_http_core_module);
-                clcf = ngx_http_conf_get_module_loc_conf(cf,
-                                                         ngx_http_core_module);
+        if (limit == NULL || !limit->named) {
+            cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+            clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 
-                ngx_rl_statement_error(cf, &conf->block, "ratelimit",
-                                       "unknown limit \"%V\" in \"ratelimit\": "
-                              "there is no \"ratelimit_limit %V ...\", "
-                                       "server \"%V\", location \"%V\"",
-                                       &name[i], &name[i], &cscf->server_name,
-                                       &clcf->name);
-                return NGX_CONF_ERROR;
-            }
+            ngx_rl_statement_error(cf, &conf->block, "ratelimit",
+                                   "unknown limit \"%V\" in \"ratelimit\": "
+                                   "there is no \"ratelimit_limit %V ...\", "
+                                   "server \"%V\", location \"%V\"",
+                                   &name[i], &name[i], &cscf->server_name,
+                                   &clcf->name);
+            return NGX_CONF_ERROR;
+        }
 
-            if (ngx_rl_location_limit_add(cf, conf, limit) != NGX_OK) {
-                return NGX_CONF_ERROR;
-            }
+        if (ngx_rl_location_limit_add(cf, conf, limit) != NGX_OK) {
+            return NGX_CONF_ERROR;
         }
     }
 
@@ -514,7 +507,7 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
     /* what is in braces says where a key of a cluster lives */
 
     ll->braces = conf->shards_conf
-                    && conf->shards_conf->kind == NGX_RL_CLUSTER;
+                 && conf->shards_conf->kind == NGX_RL_CLUSTER;
 
     if (ll->braces) {
 
@@ -552,8 +545,7 @@ ngx_rl_location_limit_log_key(ngx_http_complex_value_t *key, ngx_uint_t log_key)
     };
 
     if (key == NULL) {
-        return log_key == NGX_RL_KEY_AUTO
-               ? NGX_RL_KEY_PLAIN : log_key;
+        return log_key == NGX_RL_KEY_AUTO ? NGX_RL_KEY_PLAIN : log_key;
     }
 
     binary = 0;
@@ -565,16 +557,14 @@ ngx_rl_location_limit_log_key(ngx_http_complex_value_t *key, ngx_uint_t log_key)
 
         for (i = 0; addresses[i].len; i++) {
             if (addresses[i].len == name.len
-                && ngx_strncasecmp(addresses[i].data, name.data, name.len)
-                == 0)
+                && ngx_strncasecmp(addresses[i].data, name.data, name.len) == 0)
             {
                 break;
             }
         }
 
         if (addresses[i].len == 0) {
-            return log_key == NGX_RL_KEY_AUTO
-                   ? NGX_RL_KEY_HASH : log_key;
+            return log_key == NGX_RL_KEY_AUTO ? NGX_RL_KEY_HASH : log_key;
         }
 
         /* nothing before it, and nothing behind */
@@ -587,8 +577,7 @@ ngx_rl_location_limit_log_key(ngx_http_complex_value_t *key, ngx_uint_t log_key)
         return log_key;
     }
 
-    return binary ? NGX_RL_KEY_ADDRESS
-                  : NGX_RL_KEY_PLAIN;
+    return binary ? NGX_RL_KEY_ADDRESS : NGX_RL_KEY_PLAIN;
 }
 
 
@@ -664,9 +653,9 @@ ngx_rl_make_shards(ngx_conf_t *cf,
 
         if (given) {
             ngx_rl_statement_error(cf, &conf->block, given,
-                                   "\"%s\" without "
-                          "\"ratelimit_shards\": limits would live in this "
-                                   "machine's memory alone", given);
+                                   "\"%s\" without \"ratelimit_shards\": "
+                                   "limits would live in this machine's "
+                                   "memory alone", given);
             return NGX_CONF_ERROR;
         }
 
@@ -736,7 +725,7 @@ ngx_rl_server_defaults_given(ngx_rl_server_defaults_t *defaults)
 }
 
 
-/* who takes care of certificates wants TLS, or has to say that he does not */
+/* certificates without TLS are a mistake, unless "ratelimit_redis_ssl off" */
 
 static ngx_int_t
 ngx_rl_server_defaults_tls(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
@@ -760,9 +749,9 @@ ngx_rl_server_defaults_tls(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
     }
 
     ngx_rl_statement_error(cf, &conf->block, given,
-                           "\"%s\" without TLS: write "
-                  "\"ratelimit_redis_ssl on\", or \"rediss://\" in front of "
-                           "addresses, or \"ratelimit_redis_ssl off\"", given);
+                           "\"%s\" without TLS: write \"ratelimit_redis_ssl "
+                           "on\", or \"rediss://\" in front of addresses, or "
+                           "\"ratelimit_redis_ssl off\"", given);
 
     return NGX_ERROR;
 }
@@ -819,7 +808,7 @@ ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data)
 {
     ngx_rl_main_conf_t  *rmcf = data;
 
-    ngx_uint_t                    i;
+    ngx_uint_t        i;
     ngx_rl_limit_t  **limit;
 
     rmcf->stats = ngx_rl_stats(zone);

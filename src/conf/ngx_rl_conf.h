@@ -127,8 +127,7 @@ typedef struct {
 
 extern ngx_module_t  ngx_http_ratelimit_module;
 
-extern const ngx_rl_breaker_conf_t
-    ngx_rl_breaker_default;
+extern const ngx_rl_breaker_conf_t  ngx_rl_breaker_default;
 
 
 void *ngx_rl_create_main_conf(ngx_conf_t *cf);

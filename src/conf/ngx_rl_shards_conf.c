@@ -11,6 +11,8 @@ static ngx_int_t ngx_rl_url_parse(ngx_conf_t *cf,
     ngx_str_t *word, ngx_rl_url_t *url, in_port_t port);
 static ngx_int_t ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word,
     ngx_rl_url_t *url);
+static ngx_int_t ngx_rl_url_credentials(ngx_conf_t *cf,
+    ngx_rl_url_t *url, u_char *p, u_char *at);
 static ngx_int_t ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url);
 static ngx_int_t ngx_rl_url_single(ngx_conf_t *cf, u_char *p, u_char *last);
 static ngx_int_t ngx_rl_url_no_password(ngx_conf_t *cf,
@@ -18,6 +20,8 @@ static ngx_int_t ngx_rl_url_no_password(ngx_conf_t *cf,
 static ngx_uint_t ngx_rl_url_plain(u_char *p, u_char *last);
 static ngx_int_t ngx_rl_url_decode(ngx_conf_t *cf,
     ngx_str_t *text, u_char *start, u_char *end);
+static ngx_int_t ngx_rl_shards_conf_hash(ngx_conf_t *cf,
+    ngx_rl_shards_conf_t *shards_conf, ngx_str_t *word);
 static ngx_int_t ngx_rl_shards_conf_param(ngx_conf_t *cf, ngx_str_t *word);
 static ngx_int_t ngx_rl_shards_conf_masters(ngx_conf_t *cf,
     ngx_array_t *masters, ngx_str_t *word);
@@ -74,24 +78,7 @@ ngx_rl_shards_conf_parse(ngx_conf_t *cf)
 
         if (ngx_strncmp(value[i].data, "hash=", 5) == 0) {
 
-            if (ngx_strcmp(&value[i].data[5], "consistent") == 0) {
-                shards_conf->hash = NGX_RL_HASH_CONSISTENT;
-
-            } else if (ngx_strcmp(&value[i].data[5], "modulo") == 0) {
-                shards_conf->hash = NGX_RL_HASH_MODULO;
-
-            } else {
-                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                                   "invalid value \"%V\" in \"%V\": it must "
-                                   "be \"hash=consistent\" or "
-                                   "\"hash=modulo\"", &value[i], &value[0]);
-                return NULL;
-            }
-
-            if (shards_conf->kind == NGX_RL_CLUSTER) {
-                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                                   "\"%V\" in \"%V\": a cluster has a rule "
-                                   "of its own", &value[i], &value[0]);
+            if (ngx_rl_shards_conf_hash(cf, shards_conf, &value[i]) != NGX_OK) {
                 return NULL;
             }
 
@@ -137,6 +124,35 @@ ngx_rl_shards_conf_parse(ngx_conf_t *cf)
     }
 
     return shards_conf;
+}
+
+
+static ngx_int_t
+ngx_rl_shards_conf_hash(ngx_conf_t *cf,
+    ngx_rl_shards_conf_t *shards_conf, ngx_str_t *word)
+{
+    if (ngx_strcmp(word->data, "hash=consistent") == 0) {
+        shards_conf->hash = NGX_RL_HASH_CONSISTENT;
+
+    } else if (ngx_strcmp(word->data, "hash=modulo") == 0) {
+        shards_conf->hash = NGX_RL_HASH_MODULO;
+
+    } else {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"ratelimit_shards\": it "
+                           "must be \"hash=consistent\" or \"hash=modulo\"",
+                           word);
+        return NGX_ERROR;
+    }
+
+    if (shards_conf->kind == NGX_RL_CLUSTER) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" in \"ratelimit_shards\": a cluster has a "
+                           "rule of its own", word);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
 }
 
 
@@ -446,7 +462,7 @@ ngx_rl_url_single(ngx_conf_t *cf, u_char *p, u_char *last)
 static ngx_int_t
 ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word, ngx_rl_url_t *url)
 {
-    u_char  *p, *at, *host, *last, *colon;
+    u_char  *p, *at, *host, *last;
 
     static ngx_str_t  scheme = ngx_string("redis://");
     static ngx_str_t  tls = ngx_string("rediss://");
@@ -503,21 +519,20 @@ ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word, ngx_rl_url_t *url)
         return NGX_ERROR;
     }
 
-    if (ngx_rl_url_no_password(cf, at ? at + 1 : host, last)
-        != NGX_OK
-        || ngx_rl_url_single(cf, at ? at + 1 : host, p) != NGX_OK)
+    url->url.data = at ? at + 1 : host;
+    url->url.len = p - url->url.data;
+
+    if (ngx_rl_url_no_password(cf, url->url.data, last) != NGX_OK
+        || ngx_rl_url_single(cf, url->url.data, p) != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    if (p < last) {
+    if (p + 1 < last) {
         url->database = ngx_atoi(p + 1, last - p - 1);
 
-        if (p + 1 == last) {
-            url->database = NGX_CONF_UNSET;
-
-        } else if (url->database == NGX_ERROR
-                   || url->database > NGX_RL_REDIS_DATABASES)
+        if (url->database == NGX_ERROR
+            || url->database > NGX_RL_REDIS_DATABASES)
         {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid database \"%*s\" in "
@@ -528,38 +543,36 @@ ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word, ngx_rl_url_t *url)
                                NGX_RL_REDIS_DATABASES);
             return NGX_ERROR;
         }
-
-        last = p;
     }
 
-    if (at) {
-        colon = ngx_strlchr(host, at, ':');
+    return at ? ngx_rl_url_credentials(cf, url, host, at) : NGX_OK;
+}
 
-        if (colon == NULL) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "no password before \"%*s\" in "
-                               "\"ratelimit_shards\": write "
-                               "redis://user:password@host, or "
-                               "redis://:password@host for the default user",
-                               (size_t) (last - at), at);
-            return NGX_ERROR;
-        }
 
-        if (ngx_rl_url_decode(cf, &url->user, host, colon)
-            != NGX_OK
-            || ngx_rl_url_decode(cf, &url->password, colon + 1, at)
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
+/* user:password, up to the "@" */
 
-        host = at + 1;
+static ngx_int_t
+ngx_rl_url_credentials(ngx_conf_t *cf, ngx_rl_url_t *url, u_char *p, u_char *at)
+{
+    u_char  *colon;
+
+    colon = ngx_strlchr(p, at, ':');
+
+    if (colon == NULL) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no password before \"@%V\" in "
+                           "\"ratelimit_shards\": write "
+                           "redis://user:password@host, or "
+                           "redis://:password@host for the default user",
+                           &url->url);
+        return NGX_ERROR;
     }
 
-    url->url.data = host;
-    url->url.len = last - host;
+    if (ngx_rl_url_decode(cf, &url->user, p, colon) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
-    return NGX_OK;
+    return ngx_rl_url_decode(cf, &url->password, colon + 1, at);
 }
 
 
