@@ -616,7 +616,8 @@ ngx_rl_init_process(ngx_cycle_t *cycle)
 
     ngx_time_update();
 
-    ngx_rl_stats_begin(rmcf->zone, rmcf->stats);
+    ngx_rl_process_begin(rmcf->stats);
+    ngx_rl_record_begin(rmcf->zone);
 
     return ngx_rl_store_init(cycle, &rmcf->servers, rmcf->zone, rmcf->stats);
 }
@@ -633,6 +634,6 @@ ngx_rl_exit_process(ngx_cycle_t *cycle)
                                                ngx_http_ratelimit_module);
 
     if (rmcf && rmcf->zone) {
-        ngx_rl_stats_end(rmcf->stats);
+        ngx_rl_process_end(rmcf->stats);
     }
 }

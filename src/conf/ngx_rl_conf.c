@@ -794,8 +794,9 @@ ngx_rl_conf_zone(ngx_conf_t *cf)
 
     rmcf->zone = ngx_rl_zone_add(cf, rmcf->zone_size,
                                  &ngx_http_ratelimit_module,
-                                 ngx_rl_stats_layout(), ngx_rl_conf_attach,
-                                 rmcf);
+                                 ngx_rl_stats_layout()
+                                 ^ ngx_rl_record_layout(),
+                                 ngx_rl_conf_attach, rmcf);
 
     return rmcf->zone ? NGX_OK : NGX_ERROR;
 }

@@ -197,31 +197,34 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
         ngx_rl_label("reason", reason, 0, NGX_RL_REASONS) },
       NULL, NULL },
 
-    ngx_rl_server("nginx_ratelimit_redis_calls_total", "counter", calls,
+    ngx_rl_server("nginx_ratelimit_redis_calls_total", "counter",
+                  counters.commands,
                   "Script calls sent to Redis."),
 
     ngx_rl_server("nginx_ratelimit_redis_reconnects_total", "counter",
-                  reconnects,
+                  counters.reconnects,
                   "Connections to Redis made in place of lost ones."),
 
     ngx_rl_server("nginx_ratelimit_redis_script_reloads_total", "counter",
-                  script_reloads,
+                  counters.script_reloads,
                   "Calls sent again with the text of a script that Redis had "
                   "lost."),
 
-    ngx_rl_server("nginx_ratelimit_redis_refunds_total", "counter", refunds,
+    ngx_rl_server("nginx_ratelimit_redis_refunds_total", "counter",
+                  counters.refunds,
                   "Calls that gave back what other limits' denials made "
                   "useless."),
 
     ngx_rl_server("nginx_ratelimit_redis_refunds_lost_total", "counter",
-                  refunds_lost,
+                  counters.refunds_lost,
                   "Refunds that did not arrive, as far as nginx knows."),
 
-    ngx_rl_server("nginx_ratelimit_redis_sent_bytes_total", "counter", sent,
+    ngx_rl_server("nginx_ratelimit_redis_sent_bytes_total", "counter",
+                  traffic.sent,
                   "Bytes sent to Redis."),
 
     ngx_rl_server("nginx_ratelimit_redis_received_bytes_total", "counter",
-                  received,
+                  traffic.received,
                   "Bytes received from Redis."),
 
     { NGX_RL_OF_SERVERS, "nginx_ratelimit_redis_calls_in_flight", "gauge",
@@ -233,7 +236,7 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
       0, ngx_rl_no_labels, ngx_rl_metrics_connections, NULL },
 
     ngx_rl_array(NGX_RL_OF_SERVERS, "nginx_ratelimit_redis_failures_total",
-                 ngx_rl_record_t, failures,
+                 ngx_rl_record_t, counters.failures,
                  ngx_rl_label("class", failure, NGX_RL_OK + 1, NGX_RL_CIRCUIT),
                  "Calls and connections that failed."),
 
@@ -241,7 +244,7 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
                "Time that a decision took."),
 
     ngx_rl_server("nginx_ratelimit_redis_latency_seconds", "histogram",
-                  latency,
+                  counters.latency,
                   "Time from a call to its reply."),
 
     { NGX_RL_OF_SERVERS, "nginx_ratelimit_breaker_state", "gauge",
@@ -253,12 +256,12 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
 
     ngx_rl_array(NGX_RL_OF_SERVERS,
                  "nginx_ratelimit_breaker_transitions_total",
-                 ngx_rl_record_t, transitions,
+                 ngx_rl_record_t, counters.transitions,
                  ngx_rl_label("to", breaker, 0, NGX_RL_BREAKER_STATES),
                  "Changes of a shard to a state."),
 
     ngx_rl_array(NGX_RL_OF_SERVERS, "nginx_ratelimit_topology_events_total",
-                 ngx_rl_record_t, events,
+                 ngx_rl_record_t, counters.events,
                  ngx_rl_label("event", event, 0, NGX_RL_EVENTS),
                  "What became of the places of shards."),
 
@@ -267,7 +270,7 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
      * that announced it may have gone: it is counted for the cluster.
      */
     ngx_rl_array(NGX_RL_OF_CLUSTERS, "nginx_ratelimit_topology_events_total",
-                 ngx_rl_record_t, events,
+                 ngx_rl_record_t, counters.events,
                  ngx_rl_label("event", event, NGX_RL_EVENT_REFUSED,
                               NGX_RL_EVENT_REFUSED + 1),
                  NULL),
@@ -446,16 +449,16 @@ ngx_rl_metrics_nodes(ngx_rl_metrics_t *m, ngx_rl_server_conf_t *cluster)
             }
         }
 
-        record = ngx_rl_stats_next(m->rmcf->zone, record, &name, room);
+        record = ngx_rl_record_next(m->rmcf->zone, record, &name, room);
         if (record == NULL) {
             return;
         }
 
         /* a process that has ended since may have been the last to see it */
 
-        if (record->role == NGX_RL_ROLE_NODE && record->mapped
-            && record->set == cluster->hash
-            && ngx_rl_stats_used(m->rmcf->stats, record))
+        if (record->place.role == NGX_RL_ROLE_NODE && record->place.mapped
+            && record->place.set == cluster->hash
+            && ngx_rl_record_used(m->rmcf->stats, record))
         {
             ngx_rl_metrics_add(m, NGX_RL_OF_SERVERS, &name, record);
             room = 0;
@@ -586,7 +589,7 @@ ngx_rl_metrics_in_flight(ngx_rl_metrics_t *m, void *figures, ngx_uint_t i)
 {
     ngx_rl_gauges_t  sum;
 
-    ngx_rl_stats_sum(m->rmcf->stats, figures, &sum);
+    ngx_rl_record_sum(m->rmcf->stats, figures, &sum);
 
     return sum.calls;
 }
@@ -597,7 +600,7 @@ ngx_rl_metrics_connections(ngx_rl_metrics_t *m, void *figures, ngx_uint_t i)
 {
     ngx_rl_gauges_t  sum;
 
-    ngx_rl_stats_sum(m->rmcf->stats, figures, &sum);
+    ngx_rl_record_sum(m->rmcf->stats, figures, &sum);
 
     return sum.connections;
 }
@@ -786,9 +789,9 @@ ngx_rl_metrics_addresses(ngx_rl_metrics_t *m)
 
             ngx_rl_zone_lock(m->rmcf->zone);
 
-            labels[1].value.len = ngx_min(record->node_len,
+            labels[1].value.len = ngx_min(record->place.len,
                                           NGX_SOCKADDR_STRLEN);
-            ngx_memcpy(text, record->node, labels[1].value.len);
+            ngx_memcpy(text, record->place.address, labels[1].value.len);
 
             ngx_rl_zone_unlock(m->rmcf->zone);
 
@@ -801,7 +804,7 @@ ngx_rl_metrics_addresses(ngx_rl_metrics_t *m)
             labels[1].name = "node";
             labels[1].value.data = text;
             ngx_rl_label_set(&labels[2], "role",
-                             ngx_rl_role_name(record->role));
+                             ngx_rl_role_name(record->place.role));
 
             ngx_rl_exposition_sample(&m->x, name, "", labels, 3, 1);
         }

@@ -55,14 +55,14 @@
 
 
 typedef struct {
-    ngx_queue_t  queue;
-    ngx_uint_t   kind;
-    ngx_uint_t   generation;  /* the last that asked */
-    ngx_str_t    name;
-    size_t       room;        /* for its name */
-    size_t       lent;        /* bytes; 0: asked for by a
-                                 configuration */
-    void        *data;
+    ngx_queue_t         queue;
+    ngx_rl_zone_kind_e  kind;
+    ngx_uint_t          generation;  /* the last that asked */
+    ngx_str_t           name;
+    size_t              room;        /* for its name */
+    size_t              lent;        /* bytes; 0: asked for by a
+                                        configuration */
+    void               *data;
 } ngx_rl_zone_record_t;
 
 
@@ -647,41 +647,8 @@ ngx_rl_zone_size(size_t size)
 }
 
 
-ngx_uint_t
-ngx_rl_zone_room(ngx_rl_zone_t *zone, size_t size, ngx_uint_t *wanted)
-{
-    size_t                 left, lent;
-    ngx_queue_t           *q;
-    ngx_rl_zone_record_t  *record;
-
-    *wanted = 0;
-
-    ngx_shmtx_lock(&zone->shpool->mutex);
-
-    for (q = ngx_queue_head(&zone->sh->records);
-         q != ngx_queue_sentinel(&zone->sh->records);
-         q = ngx_queue_next(q))
-    {
-        record = ngx_queue_data(q, ngx_rl_zone_record_t, queue);
-
-        *wanted += record->lent == 0
-                   && record->generation == zone->sh->generation;
-    }
-
-    left = zone->shpool->pfree * ngx_pagesize;
-    lent = zone->sh->lendable - ngx_min(zone->sh->lendable, zone->sh->lent);
-
-    ngx_shmtx_unlock(&zone->shpool->mutex);
-
-    left -= ngx_min(left, lent);
-
-    return left / (ngx_rl_zone_size(size)
-                   + ngx_rl_zone_size(2 * sizeof(ngx_rl_zone_record_t)));
-}
-
-
 void *
-ngx_rl_zone_next(ngx_rl_zone_t *zone, ngx_uint_t kind,
+ngx_rl_zone_next(ngx_rl_zone_t *zone, ngx_rl_zone_kind_e kind,
     void *after, ngx_str_t *name, size_t room)
 {
     void                  *data;

@@ -40,16 +40,25 @@ struct ngx_rl_zone_s {
 };
 
 
+/* what records hold is up to those who ask for them */
+
+typedef enum {
+    NGX_RL_ZONE_STATS = 0,
+    NGX_RL_ZONE_LIMIT,
+    NGX_RL_ZONE_SERVER
+} ngx_rl_zone_kind_e;
+
+
 /* who asks for a record, and for which */
 
 typedef struct {
-    ngx_uint_t  kind;
-    ngx_str_t  *name;
-    size_t      size;  /* of its data */
+    ngx_rl_zone_kind_e  kind;
+    ngx_str_t          *name;
+    size_t              size;  /* of its data */
 
     /* whether nobody uses a record of this kind; may be NULL: as a rule */
-    ngx_uint_t                    (*unused)(void *record, void *data);
-    void       *data;
+    ngx_uint_t         (*unused)(void *record, void *data);
+    void               *data;
 } ngx_rl_zone_ask_t;
 
 
@@ -96,18 +105,11 @@ void *ngx_rl_zone_record(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);
 void *ngx_rl_zone_lend(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);
 
 /*
- * How many more records with data of this size a later configuration may ask
- * for, at least, and how many this one has asked for
- */
-ngx_uint_t ngx_rl_zone_room(ngx_rl_zone_t *zone,
-    size_t size, ngx_uint_t *wanted);
-
-/*
  * The record of this kind after another one, or after NULL the first one; its
  * name is copied to where there is room for so many bytes
  */
 void *ngx_rl_zone_next(ngx_rl_zone_t *zone,
-    ngx_uint_t kind, void *record, ngx_str_t *name, size_t room);
+    ngx_rl_zone_kind_e kind, void *record, ngx_str_t *name, size_t room);
 
 /* the hash depends on a secret of the zone */
 void ngx_rl_zone_key(ngx_rl_zone_t *zone,

@@ -48,7 +48,8 @@ static ngx_queue_t  ngx_rl_connection_all = {
 
 ngx_rl_connection_t *
 ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
-    const ngx_rl_events_t *events, void *owner, ngx_rl_record_t *record)
+    const ngx_rl_events_t *events, void *owner,
+    ngx_rl_traffic_t *traffic, ngx_rl_gauges_t *gauges)
 {
     ngx_rl_connection_t  *connection;
 
@@ -60,10 +61,10 @@ ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
     connection->conf = conf;
     connection->owner = owner;
     connection->events = events;
-    connection->record = record;
+    connection->traffic = traffic;
+    connection->gauges = gauges;
     connection->addrs = conf->addrs;
     connection->naddrs = conf->naddrs;
-    connection->gauges = ngx_rl_stats_gauges(record);
     connection->cycle_log = log;
     connection->failure = NGX_RL_REFUSED;
     connection->created = ngx_current_msec;

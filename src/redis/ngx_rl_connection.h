@@ -16,7 +16,6 @@
 
 #include "pure/ngx_rl_failure.h"
 #include "pure/ngx_rl_reply.h"
-#include "memory/ngx_rl_stats.h"
 #include "redis/ngx_rl_tls.h"
 
 
@@ -54,6 +53,22 @@ typedef struct {
 
     unsigned       node:1;           /* of a cluster */
 } ngx_rl_connection_conf_t;
+
+
+/* bytes, counted by all connections to a server */
+
+typedef struct {
+    ngx_atomic_t  sent;
+    ngx_atomic_t  received;
+} ngx_rl_traffic_t;
+
+
+/* what there is of them now, in one process */
+
+typedef struct {
+    uint32_t  calls;        /* under way */
+    uint32_t  connections;  /* that are ready */
+} ngx_rl_gauges_t;
 
 
 /* what came of a command; valid during the call of its handler only */
@@ -141,7 +156,7 @@ typedef ngx_int_t (*ngx_rl_pending_pt)(void *data,
 /* NULL if there is no memory; connects when it is woken or used */
 ngx_rl_connection_t *ngx_rl_connection_create(ngx_log_t *log,
     ngx_rl_connection_conf_t *conf, const ngx_rl_events_t *events, void *owner,
-    ngx_rl_record_t *record);
+    ngx_rl_traffic_t *traffic, ngx_rl_gauges_t *gauges);
 
 /*
  * The server has other addresses now, which are copied.  If the connection is

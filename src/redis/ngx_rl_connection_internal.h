@@ -64,7 +64,7 @@ struct ngx_rl_connection_s {
     ngx_socket_t               ident;  /* see ngx_rl_event_init() */
 
     const ngx_rl_events_t     *events;
-    ngx_rl_record_t           *record;
+    ngx_rl_traffic_t          *traffic;
     ngx_queue_t                queue;     /* of all, or retired ones */
     ngx_addr_t                *addrs;
     ngx_uint_t                 naddrs;

@@ -374,7 +374,7 @@ ngx_rl_pipeline_write_handler(ngx_event_t *wev)
         }
 
         connection->out_pos += n;
-        (void) ngx_atomic_fetch_add(&connection->record->sent, n);
+        (void) ngx_atomic_fetch_add(&connection->traffic->sent, n);
     }
 
     if (connection->out_pos == connection->out_last) {
@@ -443,7 +443,7 @@ ngx_rl_pipeline_read_handler(ngx_event_t *rev)
             return;
         }
 
-        (void) ngx_atomic_fetch_add(&connection->record->received, n);
+        (void) ngx_atomic_fetch_add(&connection->traffic->received, n);
 
         rc = ngx_rl_pipeline_expect(connection);
 

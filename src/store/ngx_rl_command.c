@@ -206,7 +206,7 @@ ngx_rl_command_again(ngx_rl_command_t *command)
 {
     ngx_rl_failure_e  failure;
 
-    ngx_rl_count(command->server->record->script_reloads);
+    ngx_rl_count(command->server->record->counters.script_reloads);
 
     failure = ngx_rl_server_check(command->server);
 

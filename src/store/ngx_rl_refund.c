@@ -256,7 +256,7 @@ ngx_rl_refunds_next(ngx_rl_server_t *server)
         return NULL;
     }
 
-    ngx_rl_count(server->record->refunds);
+    ngx_rl_count(server->record->counters.refunds);
 
     return &refunds->command;
 }
@@ -368,7 +368,7 @@ ngx_rl_refund_free(ngx_queue_t *refunds, ngx_rl_server_t *server,
 static void
 ngx_rl_refund_lost(ngx_rl_server_t *server, uint64_t tokens)
 {
-    ngx_rl_count(server->record->refunds_lost);
+    ngx_rl_count(server->record->counters.refunds_lost);
 
     if (ngx_rl_refund_last) {
         ngx_rl_refunds_lost++;

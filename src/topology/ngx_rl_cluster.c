@@ -464,9 +464,9 @@ ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster, ngx_rl_server_t *from)
 
     /* logged by the first worker that finds it so */
 
-    if (ngx_rl_stats_news(cluster->zone, cluster->conf->record, hash)
+    if (ngx_rl_record_news(cluster->zone, cluster->conf->record, hash)
         && ngx_rl_throttle(&cluster->conf->record->log.changes,
-                           NGX_RL_SERVER_CHANGES, NULL))
+                           NGX_RL_RECORD_CHANGES, NULL))
     {
         ngx_log_error(NGX_LOG_NOTICE, cluster->log, 0,
                       "ratelimit cluster: %ui nodes serve %ui of %d slots, "

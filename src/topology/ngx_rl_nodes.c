@@ -530,7 +530,7 @@ failed:
 
     if (node->lent) {
         node->lent = 0;
-        ngx_rl_stats_return(nodes->zone, nodes->stats, conf->record);
+        ngx_rl_record_return(nodes->zone, nodes->stats, conf->record);
     }
 
     conf->record = &nodes->gone;
@@ -550,7 +550,7 @@ ngx_rl_node_record(ngx_rl_node_t *node)
     nodes = node->nodes;
     conf = &node->conf;
 
-    conf->record = ngx_rl_stats_lend(nodes->zone, nodes->stats, &conf->label);
+    conf->record = ngx_rl_record_lend(nodes->zone, nodes->stats, &conf->label);
     node->lent = (conf->record != NULL);
 
     if (conf->record == NULL) {
@@ -575,8 +575,8 @@ ngx_rl_node_record(ngx_rl_node_t *node)
         }
     }
 
-    conf->record->role = conf->role;
-    conf->record->set = nodes->conf->hash;
+    conf->record->place.role = conf->role;
+    conf->record->place.set = nodes->conf->hash;
 
     return NGX_OK;
 }
@@ -645,7 +645,7 @@ ngx_rl_node_leave(ngx_rl_node_t *node)
     }
 
     if (node->lent) {
-        ngx_rl_stats_return(nodes->zone, nodes->stats, record);
+        ngx_rl_record_return(nodes->zone, nodes->stats, record);
     }
 
     ngx_rl_resolve_end(node->resolve);
@@ -677,7 +677,7 @@ ngx_rl_node_share(ngx_rl_node_t *node)
         return;
     }
 
-    record = ngx_rl_stats_lend(nodes->zone, nodes->stats, &node->conf.label);
+    record = ngx_rl_record_lend(nodes->zone, nodes->stats, &node->conf.label);
     if (record == NULL) {
         return;
     }
@@ -686,13 +686,13 @@ ngx_rl_node_share(ngx_rl_node_t *node)
 
     if (ngx_rl_server_reuse(node->server) != NGX_OK) {
         node->conf.record = node->own;
-        ngx_rl_stats_return(nodes->zone, nodes->stats, record);
+        ngx_rl_record_return(nodes->zone, nodes->stats, record);
         return;
     }
 
-    record->role = node->conf.role;
-    record->set = nodes->conf->hash;
-    record->mapped = 1;
+    record->place.role = node->conf.role;
+    record->place.set = nodes->conf->hash;
+    record->place.mapped = 1;
 
     node->lent = 1;
 }
@@ -795,7 +795,7 @@ ngx_rl_node_map(ngx_rl_node_t *node, ngx_uint_t mapped)
     node->nodes->mapped |= mapped;
 
     if (!node->left) {
-        node->conf.record->mapped = mapped;
+        node->conf.record->place.mapped = mapped;
     }
 }
 

@@ -251,9 +251,11 @@ ngx_rl_sentinel_add(ngx_rl_sentinels_t *sentinels,
     sentinel->conf.naddrs = url->naddrs;
     sentinel->conf.host = url->host;
 
-    sentinel->connection = ngx_rl_connection_create(cycle->log, &sentinel->conf,
-                                                    &ngx_rl_sentinel_events,
-                                                    sentinel, conf->record);
+    sentinel->connection
+        = ngx_rl_connection_create(cycle->log, &sentinel->conf,
+                                   &ngx_rl_sentinel_events, sentinel,
+                                   &conf->record->traffic,
+                                   ngx_rl_record_gauges(conf->record));
     if (sentinel->connection == NULL) {
         return NGX_ERROR;
     }
@@ -281,7 +283,7 @@ ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
         ngx_rl_connection_close_idle(sentinel->connection);
     }
 
-    return ngx_rl_stats_news(sentinel->sentinels->zone,
+    return ngx_rl_record_news(sentinel->sentinels->zone,
                              sentinel->sentinels->conf->record,
                              ngx_rl_address_hash(addrs, n));
 }
@@ -316,14 +318,14 @@ ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
 
     ngx_rl_zone_lock(sentinels->zone);
 
-    if (known->set != hash) {
+    if (known->place.set != hash) {
         /* a name that other sentinels had given to another one */
-        known->set = hash;
-        known->node_len = 0;
+        known->place.set = hash;
+        known->place.len = 0;
     }
 
-    host.len = ngx_min(known->node_len, NGX_SOCKADDR_STRLEN);
-    ngx_memcpy(text, known->node, host.len);
+    host.len = ngx_min(known->place.len, NGX_SOCKADDR_STRLEN);
+    ngx_memcpy(text, known->place.address, host.len);
 
     ngx_rl_zone_unlock(sentinels->zone);
 
@@ -421,7 +423,7 @@ ngx_rl_sentinel_ready(void *owner)
     sentinels->attempt = 0;
     sentinels->heard = 1;
 
-    ngx_rl_stats_found(sentinels->zone, sentinels->conf->record,
+    ngx_rl_record_found(sentinels->zone, sentinels->conf->record,
                        &ngx_rl_connection_addr(sentinel->connection)->name);
 
     if (!sentinels->ping.timer_set) {
@@ -443,7 +445,7 @@ ngx_rl_sentinel_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
     sentinels = sentinel->sentinels;
 
     if (failure != NGX_RL_OK) {
-        ngx_rl_count(sentinels->conf->record->failures[failure]);
+        ngx_rl_count(sentinels->conf->record->counters.failures[failure]);
     }
 
     ngx_rl_resolve_again(sentinel->resolve);

@@ -43,6 +43,8 @@
     (sizeof(", unlogged changes before this one: ") + NGX_ATOMIC_T_LEN)
 
 
+static ngx_rl_connection_t *ngx_rl_server_connection(
+    ngx_rl_server_t *server, ngx_rl_record_t *record);
 static void ngx_rl_server_tell(ngx_rl_server_t *server,
     ngx_rl_failure_e failure, ngx_rl_reply_t *reply);
 static ngx_uint_t ngx_rl_server_moved_ok(ngx_rl_server_t *server);
@@ -95,10 +97,18 @@ ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
                       ngx_rl_server_probe_handler, server, log);
     server->probe.cancelable = 1;
 
-    server->connection = ngx_rl_connection_create(log, &conf->redis, events,
-                                                  server, server->record);
+    server->connection = ngx_rl_server_connection(server, server->record);
 
     return server->connection ? server : NULL;
+}
+
+
+static ngx_rl_connection_t *
+ngx_rl_server_connection(ngx_rl_server_t *server, ngx_rl_record_t *record)
+{
+    return ngx_rl_connection_create(server->log, &server->conf->redis,
+                                    server->events, server, &record->traffic,
+                                    ngx_rl_record_gauges(record));
 }
 
 
@@ -118,9 +128,7 @@ ngx_rl_server_reuse(ngx_rl_server_t *server)
 {
     ngx_rl_connection_t  *connection;
 
-    connection = ngx_rl_connection_create(server->log, &server->conf->redis,
-                                          server->events, server,
-                                          server->conf->record);
+    connection = ngx_rl_server_connection(server, server->conf->record);
     if (connection == NULL) {
         return NGX_ERROR;
     }
@@ -166,9 +174,7 @@ ngx_rl_server_move(ngx_rl_server_t *server,
         return rc;
     }
 
-    connection = ngx_rl_connection_create(server->log, &server->conf->redis,
-                                          server->events, server,
-                                          server->record);
+    connection = ngx_rl_server_connection(server, server->record);
     if (connection == NULL) {
         return NGX_ERROR;
     }
@@ -193,7 +199,7 @@ ngx_rl_server_move(ngx_rl_server_t *server,
 ngx_uint_t
 ngx_rl_server_found(ngx_rl_server_t *server, ngx_str_t *address)
 {
-    return ngx_rl_stats_found(server->zone, server->record, address);
+    return ngx_rl_record_found(server->zone, server->record, address);
 }
 
 
@@ -214,7 +220,7 @@ ngx_rl_server_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 
     (void) ngx_rl_server_move(server, addrs, n, 0);
 
-    return ngx_rl_stats_news(server->zone, server->record,
+    return ngx_rl_record_news(server->zone, server->record,
                              ngx_rl_address_hash(addrs, n));
 }
 
@@ -222,7 +228,7 @@ ngx_rl_server_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 void
 ngx_rl_server_event(ngx_rl_server_t *server, ngx_rl_event_e event)
 {
-    ngx_rl_count(server->record->events[event]);
+    ngx_rl_count(server->record->counters.events[event]);
 }
 
 
@@ -274,7 +280,7 @@ ngx_rl_server_send(ngx_rl_server_t *server,
                                      handler, data, pending);
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_count(server->record->calls);
+        ngx_rl_count(server->record->counters.commands);
     }
 
     return failure;
@@ -302,7 +308,7 @@ ngx_rl_server_forward(ngx_rl_server_t *server,
     }
 
     if (failure == NGX_RL_OK) {
-        ngx_rl_count(server->record->calls);
+        ngx_rl_count(server->record->counters.commands);
     }
 
     return failure;
@@ -312,7 +318,7 @@ ngx_rl_server_forward(ngx_rl_server_t *server,
 void
 ngx_rl_server_answered(ngx_rl_server_t *server, uint64_t us)
 {
-    ngx_rl_stats_latency(&server->record->latency, us);
+    ngx_rl_stats_latency(&server->record->counters.latency, us);
 
     if (server->record->breaker.state == NGX_RL_FALLBACK) {
         ngx_rl_server_success(server, 0);
@@ -432,7 +438,7 @@ ngx_rl_server_ready(void *owner)
     ngx_rl_server_t  *server = owner;
 
     if (server->connected) {
-        ngx_rl_count(server->record->reconnects);
+        ngx_rl_count(server->record->counters.reconnects);
     }
 
     server->connected = 1;
@@ -513,7 +519,7 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
     ngx_rl_breaker_e   state;
     ngx_rl_breaker_t  *breaker;
 
-    ngx_rl_count(server->record->failures[failure]);
+    ngx_rl_count(server->record->counters.failures[failure]);
 
     if (server->events->failed) {
         server->events->failed(server, failure);
@@ -711,7 +717,7 @@ ngx_rl_server_moved_ok(ngx_rl_server_t *server)
 {
     ngx_rl_gauges_t  sum;
 
-    ngx_rl_stats_sum(server->stats, server->record, &sum);
+    ngx_rl_record_sum(server->stats, server->record, &sum);
 
     return sum.connections > 0;
 }
@@ -810,12 +816,12 @@ ngx_rl_server_news(ngx_rl_server_t *server,
 
     record = server->record;
 
-    ngx_rl_count(record->transitions[state]);
+    ngx_rl_count(record->counters.transitions[state]);
 
     record->changed = ngx_current_msec / 1000;
     ngx_rl_throttle_start(&record->log.open);
 
-    if (!ngx_rl_throttle(throttle, NGX_RL_SERVER_CHANGES, &dropped)) {
+    if (!ngx_rl_throttle(throttle, NGX_RL_RECORD_CHANGES, &dropped)) {
         return 0;
     }
 

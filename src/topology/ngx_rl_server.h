@@ -32,10 +32,6 @@ typedef struct {
 } ngx_rl_server_queue_t;
 
 
-/* lines a minute about changes of one server or cluster, of all workers */
-#define NGX_RL_SERVER_CHANGES  10
-
-
 struct ngx_rl_server_s {
     ngx_rl_server_conf_t   *conf;
     ngx_rl_connection_t    *connection;   /* changes when it has moved */

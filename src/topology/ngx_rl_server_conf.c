@@ -418,7 +418,7 @@ ngx_rl_server_conf_filter(ngx_rl_server_conf_t *conf, ngx_log_t *log,
             continue;
         }
 
-        ngx_rl_count(conf->record->events[NGX_RL_EVENT_REFUSED]);
+        ngx_rl_count(conf->record->counters.events[NGX_RL_EVENT_REFUSED]);
 
         if (ngx_rl_record_may_log(conf->record, NGX_RL_CONFIG)) {
             ngx_log_error(NGX_LOG_ERR, log, 0,
@@ -443,27 +443,27 @@ ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
     conf = confs->elts;
 
     for (i = 0; i < confs->nelts; i++) {
-        conf[i]->record = ngx_rl_stats_record(zone, stats, &conf[i]->label);
+        conf[i]->record = ngx_rl_record(zone, stats, &conf[i]->label);
         if (conf[i]->record == NULL) {
             return NGX_ERROR;
         }
 
-        conf[i]->record->role = conf[i]->role;
+        conf[i]->record->place.role = conf[i]->role;
 
         /* what new workers find is told anew */
 
-        (void) ngx_rl_stats_news(zone, conf[i]->record, 0);
+        (void) ngx_rl_record_news(zone, conf[i]->record, 0);
 
         sentinels = conf[i]->sentinels;
 
         if (sentinels) {
-            sentinels->conf->record = ngx_rl_stats_record(zone, stats,
+            sentinels->conf->record = ngx_rl_record(zone, stats,
                                                    &sentinels->conf->label);
             if (sentinels->conf->record == NULL) {
                 return NGX_ERROR;
             }
 
-            sentinels->conf->record->role = sentinels->conf->role;
+            sentinels->conf->record->place.role = sentinels->conf->role;
         }
 
         if (conf[i]->seeds
@@ -500,7 +500,7 @@ ngx_rl_server_conf_seeds(ngx_rl_zone_t *zone,
         }
 
         ngx_rl_server_conf_node(cluster, &seed[i].name, p, &label);
-        shard = ngx_rl_stats_record(zone, stats, &label);
+        shard = ngx_rl_record(zone, stats, &label);
 
         ngx_free(p);
 
@@ -522,10 +522,10 @@ ngx_rl_server_confs_use(ngx_rl_zone_t *zone, ngx_array_t *confs)
     conf = confs->elts;
 
     for (i = 0; i < confs->nelts; i++) {
-        ngx_rl_stats_use(zone, conf[i]->record);
+        ngx_rl_record_use(zone, conf[i]->record);
 
         if (conf[i]->sentinels) {
-            ngx_rl_stats_use(zone, conf[i]->sentinels->conf->record);
+            ngx_rl_record_use(zone, conf[i]->sentinels->conf->record);
         }
     }
 }

@@ -17,7 +17,7 @@
 #include "pure/ngx_rl_breaker.h"
 #include "redis/ngx_rl_connection.h"
 #include "pure/ngx_rl_slots.h"
-#include "memory/ngx_rl_stats.h"
+#include "topology/ngx_rl_record.h"
 #include "redis/ngx_rl_tls.h"
 #include "memory/ngx_rl_zone.h"
 
