@@ -13,12 +13,12 @@
 
 /*
  * Five calls whose limits are of all kinds, and some of them the same; what
- * they are told, in the order of the limits
+ * they are answered, in the order of the limits
  */
 
 #define CALLS     5
 #define ELEMENTS  21
-#define UNTOLD    99
+#define UNKNOWN    99
 
 
 typedef struct {
@@ -45,20 +45,20 @@ static const char  *family_elements[ELEMENTS] = {
 /* the states of the claims, as far as they have any */
 
 static const int64_t  family_states[10][NGX_RL_STATES] = {
-    { 7000000, UNTOLD, UNTOLD },
-    { -2000001, 1000000, UNTOLD },
+    { 7000000, UNKNOWN, UNKNOWN },
+    { -2000001, 1000000, UNKNOWN },
     { 9, 5000000, 0 },
 
     { 0, 6000000, 0 },
 
     { -10, 5000001, 8000001 },
-    { 2000000, UNTOLD, UNTOLD },
-    { 6000000, UNTOLD, UNTOLD },
+    { 2000000, UNKNOWN, UNKNOWN },
+    { 6000000, UNKNOWN, UNKNOWN },
 
-    { -1500001, UNTOLD, UNTOLD },
-    { 1500000, 1000001, UNTOLD },
+    { -1500001, UNKNOWN, UNKNOWN },
+    { 1500000, 1000001, UNKNOWN },
 
-    { -500001, 250000, UNTOLD }
+    { -500001, 250000, UNKNOWN }
 };
 
 
@@ -118,21 +118,21 @@ family_forget(family_t *f)
 
     for (i = 0; i < nelts_of(f->claims); i++) {
         for (k = 0; k < NGX_RL_STATES; k++) {
-            f->claims[i].state[k] = UNTOLD;
+            f->claims[i].state[k] = UNKNOWN;
         }
     }
 
     for (i = 0; i < CALLS; i++) {
-        f->calls[i].passed = UNTOLD;
+        f->calls[i].passed = UNKNOWN;
         f->calls[i].failure = NGX_RL_TIMEOUT;
     }
 }
 
 
-/* whether a call was told what it should be */
+/* whether a call has the answer that it should have */
 
 static inline int
-family_told(const family_t *f, size_t call)
+family_answered(const family_t *f, size_t call)
 {
     size_t  i, first;
 
@@ -153,17 +153,17 @@ family_told(const family_t *f, size_t call)
 }
 
 
-/* or nothing of its limits */
+/* or none of its limits has one */
 
 static inline int
-family_untold(const family_t *f, size_t call)
+family_unanswered(const family_t *f, size_t call)
 {
     size_t  i, k;
 
     for (i = 0; i < family_calls[call].n; i++) {
         for (k = 0; k < NGX_RL_STATES; k++) {
 
-            if (f->claims[family_calls[call].claim + i].state[k] != UNTOLD) {
+            if (f->claims[family_calls[call].claim + i].state[k] != UNKNOWN) {
                 return 0;
             }
         }

@@ -872,8 +872,8 @@ test_take_replies(void)
               NGX_RL_OK, "five calls in one reply");
 
     for (i = 0; i < CALLS; i++) {
-        ok(family_told(&family, i), "call %zu has its numbers, and all of its "
-           "limits have theirs", i);
+        ok(family_answered(&family, i),
+           "call %zu has its numbers, and all of its limits have theirs", i);
     }
 
     /* whoever is gone is left out, and all others are told the same */
@@ -896,11 +896,11 @@ test_take_replies(void)
 
         for (i = 0; i < CALLS; i++) {
             wrong += (gaps & 1 << i)
-                     ? !family_untold(&family, i)
-                       || family.calls[i].passed != UNTOLD
+                     ? !family_unanswered(&family, i)
+                       || family.calls[i].passed != UNKNOWN
                        || family.calls[i].failure
                           != NGX_RL_TIMEOUT
-                     : !family_told(&family, i);
+                     : !family_answered(&family, i);
         }
     }
 
@@ -923,8 +923,8 @@ test_take_replies(void)
 
         for (call = 0; call < CALLS; call++) {
             wrong += (call == family_call(i % ELEMENTS))
-                     ? !family_untold(&family, call)
-                     : !family_told(&family, call);
+                     ? !family_unanswered(&family, call)
+                     : !family_answered(&family, call);
         }
     }
 
@@ -961,11 +961,11 @@ test_take_replies(void)
 
     is_number(calls_answer(reader, family_wire(0, NULL), &eval),
               NGX_RL_OK, "one of five has moved");
-    ok(family_untold(&family, 1) && family.calls[1].passed == UNTOLD
+    ok(family_unanswered(&family, 1) && family.calls[1].passed == UNKNOWN
        && copy.passed == 3 && copy.failure == NGX_RL_OK
        && memcmp(claim.state, family_states[3], sizeof(claim.state)) == 0
-       && family_told(&family, 0) && family_told(&family, 2)
-       && family_told(&family, 3) && family_told(&family, 4),
+       && family_answered(&family, 0) && family_answered(&family, 2)
+       && family_answered(&family, 3) && family_answered(&family, 4),
        "and is told where it is now");
 
     /* a single one has no array if it has a single number, nor a gap */
@@ -983,11 +983,11 @@ test_take_replies(void)
         is_number(calls_answer(reader, "*1\r\n:5\r\n", &eval),
                   NGX_RL_PROTOCOL, "an array is none");
 
-        claim.state[0] = UNTOLD;
+        claim.state[0] = UNKNOWN;
         eval.calls[0] = NULL;
         is_number(calls_answer(reader, ":5\r\n", &eval),
                   NGX_RL_OK, "one that is gone");
-        ok(claim.state[0] == UNTOLD, "is not told");
+        ok(claim.state[0] == UNKNOWN, "is not told");
     }
 
     ngx_rl_reader_free(reader);
@@ -1052,11 +1052,11 @@ test_take_errors(void)
 
         for (call = 0; call < CALLS; call++) {
             wrong += (call == family_call(i))
-                     ? !family_untold(&family, call)
+                     ? !family_unanswered(&family, call)
                        || family.calls[call].passed != 0
                        || family.calls[call].failure
                           != NGX_RL_WRONGTYPE
-                     : !family_told(&family, call);
+                     : !family_answered(&family, call);
         }
     }
 
@@ -1081,16 +1081,17 @@ test_take_errors(void)
     is_number(calls_answer(reader, wire, &eval), NGX_RL_OK,
               "two calls may fail");
     ok(family.calls[1].failure == NGX_RL_CLOCK
-       && family.calls[1].passed == 0 && family_untold(&family, 1)
+       && family.calls[1].passed == 0 && family_unanswered(&family, 1)
        && family.calls[2].failure == NGX_RL_WRONGTYPE
-       && family.calls[2].passed == 0 && family_untold(&family, 2),
+       && family.calls[2].passed == 0 && family_unanswered(&family, 2),
        "each in its way");
-    ok(family_told(&family, 0) && family_told(&family, 3)
-       && family_told(&family, 4), "while the others are fine");
+    ok(family_answered(&family, 0) && family_answered(&family, 3)
+       && family_answered(&family, 4), "while the others are fine");
 
     is_number(calls_answer(reader, family_wire(0, NULL), &eval),
               NGX_RL_OK, "the next reply is without errors");
-    ok(family_told(&family, 1) && family_told(&family, 2), "and they are over");
+    ok(family_answered(&family, 1) && family_answered(&family, 2),
+       "and they are over");
 
     /* other kinds of elements, even beside an error */
 
@@ -1180,7 +1181,7 @@ test_take_errors(void)
                 != replies[i].failure;
 
         for (call = 0; call < CALLS; call++) {
-            wrong += !family_untold(&family, call);
+            wrong += !family_unanswered(&family, call);
         }
 
         ok(wrong == 0, "\"%.*s\" fails for all: %s",
