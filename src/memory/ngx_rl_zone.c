@@ -1,16 +1,17 @@
 
 /*
- * Two parts.  Records are allocated by the slab allocator.  What a
- * configuration asks for while it is loaded stays, unless memory is short.
- * Workers may borrow further ones, from a part of the memory that is left for
- * records: when that is used up, one that nobody uses any more is given to the
- * next.  All the rest of the memory are cells, for what is kept about keys.
+ * The memory has two parts.  Records are allocated by the slab allocator.  A
+ * record that a configuration asks for while it is loaded stays, unless memory
+ * is short.  Workers may borrow further ones, from a part of the memory that is
+ * left for records: when that is used up, a record that nobody uses any more is
+ * given to the next.  All the rest of the memory is cells, for what is kept
+ * about keys.
  *
  * The only lock is that of the slab pool, which the master releases when a
- * worker dies with it.  Such a worker may have left cells half linked: as long
- * as they are worked on, "changing" is set, and who takes the lock and finds it
- * set throws all keys away.  That is an empty array again, nothing has to be
- * repaired, and no cell can get lost.
+ * worker dies with it.  Such a worker may have left cells half linked.  So
+ * "changing" is set while cells are worked on, and a process that takes the
+ * lock and finds it set throws all keys away.  Then the array is empty again:
+ * nothing has to be repaired, and no cell can get lost.
  *
  * A reload keeps the memory if its layout is the same; old and new workers use
  * it together.  Nothing in it points to the memory of a process.
@@ -34,8 +35,7 @@
 
 /* followed by the layout */
 #define NGX_RL_ZONE_NAME      "ngx_http_ratelimit_"
-#define NGX_RL_ZONE_NAME_LEN                                                  \
-    (sizeof(NGX_RL_ZONE_NAME) - 1)
+#define NGX_RL_ZONE_NAME_LEN  (sizeof(NGX_RL_ZONE_NAME) - 1)
 
 /* a part of the pages, and at least so many, is left for later records */
 #define NGX_RL_ZONE_RESERVE  16
@@ -50,7 +50,7 @@
 #define NGX_RL_ZONE_CELLS                                                     \
     (1 + 16 * (2 + NGX_RL_ENTRIES / NGX_RL_CHUNK))
 
-/* so many configurations ago nobody is left who uses it, as a rule */
+/* after so many configurations, as a rule, nobody uses a record any more */
 #define NGX_RL_ZONE_UNUSED   2
 
 
@@ -422,12 +422,10 @@ ngx_rl_zone_create_cells(ngx_rl_zone_t *zone)
 
     /* the rest is for what later configurations ask for */
 
-    zone->sh->lendable = spare * ngx_pagesize
-                         * NGX_RL_ZONE_LENT / 100;
+    zone->sh->lendable = spare * ngx_pagesize * NGX_RL_ZONE_LENT / 100;
 
     size = ngx_min((zone->shpool->pfree - spare) * ngx_pagesize,
-                   ngx_rl_cells_size((size_t)
-                                     NGX_MAX_INT32_VALUE));
+                   ngx_rl_cells_size((size_t) NGX_MAX_INT32_VALUE));
 
     if (size < ngx_rl_cells_size(NGX_RL_ZONE_CELLS)) {
         return NGX_ERROR;
@@ -486,8 +484,7 @@ ngx_rl_zone_lend(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
         return record->data;
     }
 
-    size = ngx_rl_zone_size(sizeof(ngx_rl_zone_record_t)
-                            + ask->name->len)
+    size = ngx_rl_zone_size(sizeof(ngx_rl_zone_record_t) + ask->name->len)
            + ngx_rl_zone_size(ask->size);
 
     if (zone->sh->lendable >= size

@@ -93,13 +93,13 @@ ngx_rl_zone_t *ngx_rl_zone_add(ngx_conf_t *cf,
  * A record: the one of this kind and name that there is already, or a new one
  * of zeroes; if there is no memory, in the place of one that nobody uses and
  * that the last two configurations did not ask for.  NULL: there is none.  For
- * "attach" alone, while it holds the zone.
+ * "attach" alone, while it has locked the zone.
  */
 void *ngx_rl_zone_record(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);
 
 /*
- * The same for those who can do without, at any time, while they hold the zone.
- * It is theirs as long as "unused" does not say otherwise.  Memory that
+ * The same for a worker that can do without, at any time, while it has locked
+ * the zone.  The record is its own until "unused" says otherwise.  Memory that
  * configurations may ask for later is left alone.
  */
 void *ngx_rl_zone_lend(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);
@@ -117,15 +117,15 @@ void ngx_rl_zone_key(ngx_rl_zone_t *zone,
     ngx_rl_cell_key_t *key);
 
 /*
- * Whether anything may be known about what shards have: a look without a lock.
- * Who learns something says until when, us, while he has the lock.
+ * Whether anything may be known of Redis: a look without a lock.  Whoever
+ * learns something says until when, us, while the cells are locked.
  */
 ngx_uint_t ngx_rl_zone_knows(ngx_rl_zone_t *zone, uint64_t now);
 void ngx_rl_zone_learned(ngx_rl_zone_t *zone, uint64_t until);
 
 /*
- * All that is done with the cells is done between these two.  Between them
- * nothing is logged, evaluated or allocated.
+ * Cells are used between these two only.  Between them nothing is logged,
+ * evaluated or allocated.
  */
 void ngx_rl_cells_lock(ngx_rl_zone_t *zone);
 void ngx_rl_cells_unlock(ngx_rl_zone_t *zone);
