@@ -168,6 +168,7 @@ ngx_rl_command_reply(void *data, const ngx_rl_answer_t *answer)
 {
     ngx_rl_command_t  *command = data;
 
+    ngx_rl_reply_t   *reply;
     ngx_rl_answer_t   failed;
     ngx_rl_failure_e  failure;
 
@@ -175,7 +176,14 @@ ngx_rl_command_reply(void *data, const ngx_rl_answer_t *answer)
     failure = answer->failure;
 
     if (failure == NGX_RL_OK) {
-        failure = command->kind->reply(command, answer->reply);
+        reply = answer->reply;
+
+        if (reply->type == REDIS_REPLY_ERROR) {
+            failure = ngx_rl_failure(reply->str, reply->len);
+
+        } else if (command->kind->reply) {
+            failure = command->kind->reply(command, reply);
+        }
     }
 
     if (failure == NGX_RL_NOSCRIPT && !command->with_text) {

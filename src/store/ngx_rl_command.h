@@ -29,7 +29,7 @@ struct ngx_rl_entry_s {
 
     /* set by the caller */
 
-    ngx_rl_call_t      call;     /* its id: room for one */
+    ngx_rl_call_t      call;
     ngx_rl_entry_pt    handler;
     ngx_msec_t         start;
     ngx_msec_t         timeout;  /* since then */
@@ -49,7 +49,7 @@ struct ngx_rl_entry_s {
 };
 
 
-/* what all commands of a kind have in common */
+/* what calls and refunds do differently */
 
 typedef struct {
 
@@ -60,18 +60,21 @@ typedef struct {
     /* as ngx_rl_eval_format(); a timeout of 0: it is too late to send it */
     void              (*format)(ngx_rl_command_t *command, ngx_rl_resp_t *resp);
 
+    /* a reply that is no error; NULL: its content does not matter */
     ngx_rl_failure_e  (*reply)(ngx_rl_command_t *command,
                                ngx_rl_reply_t   *reply);
 
-    /* it has ended without having been sent, or as the server was told: both
-       release it */
+    /*
+     * It has ended: it could not be sent, or it was answered, or there is no
+     * answer, of which the server has been told.  Both release it.
+     */
     void              (*unsent)(ngx_rl_command_t *command,
                                 ngx_rl_failure_e failure);
     void              (*done)(ngx_rl_command_t *command,
                               ngx_rl_failure_e failure);
 
-    unsigned  background:1;  /* does not hold up the end of the
-                                process */
+    unsigned          background:1;  /* does not hold up the end of the
+                                        process */
 } ngx_rl_command_kind_t;
 
 

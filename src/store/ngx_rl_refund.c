@@ -56,8 +56,6 @@ static void ngx_rl_refund_flush(ngx_event_t *ev);
 static ngx_rl_command_t *ngx_rl_refunds_next(ngx_rl_server_t *server);
 static void ngx_rl_refunds_format(ngx_rl_command_t *command,
     ngx_rl_resp_t *resp);
-static ngx_rl_failure_e ngx_rl_refunds_reply(ngx_rl_command_t *command,
-    ngx_rl_reply_t *reply);
 static void ngx_rl_refunds_unsent(ngx_rl_command_t *command,
     ngx_rl_failure_e failure);
 static void ngx_rl_refunds_done(ngx_rl_command_t *command,
@@ -73,7 +71,7 @@ static void ngx_rl_refund_drain(void);
 static const ngx_rl_command_kind_t  ngx_rl_refunds_kind = {
     ngx_rl_refunds_next,
     ngx_rl_refunds_format,
-    ngx_rl_refunds_reply,
+    NULL,
     ngx_rl_refunds_unsent,
     ngx_rl_refunds_done,
     1
@@ -284,14 +282,6 @@ ngx_rl_refunds_format(ngx_rl_command_t *command, ngx_rl_resp_t *resp)
     }
 
     ngx_rl_eval_refund(list, n, resp, command->with_text);
-}
-
-
-static ngx_rl_failure_e
-ngx_rl_refunds_reply(ngx_rl_command_t *command, ngx_rl_reply_t *reply)
-{
-    return (reply->type == REDIS_REPLY_ERROR)
-           ? ngx_rl_failure(reply->str, reply->len) : NGX_RL_OK;
 }
 
 
