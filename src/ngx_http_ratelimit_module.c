@@ -18,6 +18,7 @@
 #define NGX_RL_ANYWHERE                                                       \
     (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF)
 
+#define ngx_rl_main_offset(field)  offsetof(ngx_rl_main_conf_t, field)
 #define ngx_rl_offset(field)  offsetof(ngx_rl_loc_conf_t, field)
 
 
@@ -157,9 +158,9 @@ static ngx_command_t  ngx_rl_commands[] = {
 
     { ngx_string("ratelimit_limit"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_2MORE,
-      ngx_rl_directive_limit,
+      ngx_rl_limit_parse,
       NGX_HTTP_MAIN_CONF_OFFSET,
-      0,
+      ngx_rl_main_offset(limits),
       NULL },
 
     { ngx_string("ratelimit"),

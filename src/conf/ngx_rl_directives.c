@@ -20,6 +20,8 @@
 static char *ngx_cdecl ngx_rl_directive_invalid(ngx_conf_t *cf,
     ngx_str_t *word, const char *fmt, ...);
 static char *ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *names);
+static char *ngx_rl_directive_bits(ngx_conf_t *cf, ngx_conf_enum_t *e,
+    ngx_uint_t *bits, ngx_uint_t once);
 static char *ngx_rl_directive_choice(ngx_conf_t *cf,
     ngx_str_t *word, ngx_conf_enum_t *e, ngx_uint_t *np);
 
@@ -36,15 +38,6 @@ ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     rlcf->shards_conf = ngx_rl_shards_conf_parse(cf);
 
     return rlcf->shards_conf ? NGX_CONF_OK : NGX_CONF_ERROR;
-}
-
-
-char *
-ngx_rl_directive_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_rl_main_conf_t  *rmcf = conf;
-
-    return ngx_rl_limit_parse(cf, &rmcf->limits);
 }
 
 
@@ -247,36 +240,12 @@ ngx_rl_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 char *
 ngx_rl_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    char       *rv;
-    ngx_str_t  *value;
-    ngx_uint_t  i, bit, *np;
+    ngx_uint_t  *bits;
 
-    np = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
+    bits = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
 
-    if (*np) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    for (i = 1; i < cf->args->nelts; i++) {
-
-        rv = ngx_rl_directive_choice(cf, &value[i], cmd->post, &bit);
-        if (rv != NGX_CONF_OK) {
-            return rv;
-        }
-
-        if (*np & bit) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "duplicate value \"%V\" in \"%V\"",
-                               &value[i], &cmd->name);
-            return NGX_CONF_ERROR;
-        }
-
-        *np |= bit;
-    }
-
-    return NGX_CONF_OK;
+    return *bits ? "is duplicate"
+                 : ngx_rl_directive_bits(cf, cmd->post, bits, 1);
 }
 
 
@@ -287,20 +256,33 @@ ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_rl_loc_conf_t  *rlcf = conf;
 
-    char        *rv;
-    ngx_str_t   *value;
-    ngx_uint_t   i, bit;
+    return ngx_rl_directive_bits(cf, cmd->post, &rlcf->silence, 0);
+}
+
+
+static char *
+ngx_rl_directive_bits(ngx_conf_t *cf, ngx_conf_enum_t *e, ngx_uint_t *bits,
+    ngx_uint_t once)
+{
+    ngx_str_t  *value;
+    ngx_uint_t  i, bit;
 
     value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        rv = ngx_rl_directive_choice(cf, &value[i], cmd->post, &bit);
-        if (rv != NGX_CONF_OK) {
-            return rv;
+        if (ngx_rl_directive_choice(cf, &value[i], e, &bit) != NGX_CONF_OK) {
+            return NGX_CONF_ERROR;
         }
 
-        rlcf->silence |= bit;
+        if (once && (*bits & bit)) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "duplicate value \"%V\" in \"%V\"",
+                               &value[i], &value[0]);
+            return NGX_CONF_ERROR;
+        }
+
+        *bits |= bit;
     }
 
     return NGX_CONF_OK;

@@ -355,13 +355,15 @@ ngx_rl_limit_find(ngx_array_t *limits, ngx_str_t *name)
 
 
 char *
-ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits)
+ngx_rl_limit_parse(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_str_t       *value;
     ngx_uint_t       i;
+    ngx_array_t     *limits;
     ngx_rl_limit_t  *limit;
 
     value = cf->args->elts;
+    limits = (ngx_array_t *) ((u_char *) conf + cmd->offset);
 
     if (!ngx_rl_limit_name_valid(&value[1])) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,

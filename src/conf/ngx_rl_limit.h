@@ -142,8 +142,8 @@ ngx_rl_limit_t *ngx_rl_limit_add(ngx_conf_t *cf, ngx_array_t *limits,
 
 ngx_rl_limit_t *ngx_rl_limit_find(ngx_array_t *limits, ngx_str_t *name);
 
-/* the directive "ratelimit_limit"; adds to "limits" (pointers) */
-char *ngx_rl_limit_parse(ngx_conf_t *cf, ngx_array_t *limits);
+/* the directive "ratelimit_limit"; adds to an array of pointers in the conf */
+char *ngx_rl_limit_parse(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 
 #endif /* _NGX_RL_LIMIT_H_INCLUDED_ */

@@ -14,23 +14,20 @@ typedef ngx_uint_t (*ngx_rl_origin_pt)(
 typedef struct {
     ngx_rl_statement_t  *block;
     ngx_rl_origin_pt     handler;
-    ngx_uint_t           number;      /* no statement is looked at
-                                         twice */
-    unsigned             sources:1;   /* what a map chooses by counts
-                                         too */
-    unsigned             captures:1;  /* or what its regex took of
-                                          that */
+    unsigned             sources:1;   /* what a map chooses by counts too */
+    unsigned             captures:1;  /* or what its regex took of that */
     unsigned             set:1;       /* found: "set" was used */
 } ngx_rl_search_t;
 
 
+static ngx_uint_t ngx_rl_origin_search(ngx_rl_search_t *search,
+    ngx_str_t *text, ngx_str_t *name);
 static ngx_uint_t ngx_rl_origin_uses(
     ngx_rl_search_t *search, ngx_str_t *text, ngx_uint_t depth,
     ngx_str_t *found);
 static ngx_uint_t ngx_rl_origin_made(
     ngx_rl_search_t *search, ngx_str_t *name, ngx_uint_t depth);
-static ngx_uint_t ngx_rl_origin_first(ngx_rl_search_t *search,
-    ngx_rl_statement_t *statement);
+static ngx_uint_t ngx_rl_origin_first(ngx_rl_statement_t *statement);
 static ngx_uint_t ngx_rl_origin_located(
     ngx_rl_statement_t *block, ngx_str_t *text, ngx_str_t *found);
 static ngx_uint_t ngx_rl_origin_captured(ngx_str_t *regex,
@@ -51,37 +48,22 @@ ngx_uint_t
 ngx_rl_origin_auth(ngx_rl_statement_t *block,
     ngx_str_t *text, ngx_str_t *name, ngx_uint_t *set)
 {
-    ngx_rl_search_t  search;
+    ngx_uint_t       found;
+    ngx_rl_search_t  search = { block, ngx_rl_origin_authorized, 1, 0, 0 };
 
-    search.block = block;
-    search.handler = ngx_rl_origin_authorized;
-    search.number = ++ngx_rl_origin_searches;
-    search.sources = 1;
-    search.captures = 0;
-    search.set = 0;
-
-    if (!ngx_rl_origin_uses(&search, text, 0, name)) {
-        return 0;
-    }
-
+    found = ngx_rl_origin_search(&search, text, name);
     *set = search.set;
 
-    return 1;
+    return found;
 }
 
 
 ngx_uint_t
 ngx_rl_origin_map(ngx_rl_statement_t *block, ngx_str_t *text, ngx_str_t *name)
 {
-    ngx_rl_search_t  search;
+    ngx_rl_search_t  search = { block, ngx_rl_origin_partial, 0, 0, 0 };
 
-    search.block = block;
-    search.handler = ngx_rl_origin_partial;
-    search.number = ++ngx_rl_origin_searches;
-    search.sources = 0;
-    search.captures = 0;
-
-    return ngx_rl_origin_uses(&search, text, 0, name);
+    return ngx_rl_origin_search(&search, text, name);
 }
 
 
@@ -89,16 +71,21 @@ ngx_uint_t
 ngx_rl_origin_client(ngx_rl_statement_t *block,
     ngx_str_t *text, ngx_str_t *name)
 {
-    ngx_rl_search_t  search;
+    ngx_rl_search_t  search = { block, ngx_rl_origin_sent, 0, 1, 0 };
 
-    search.block = block;
-    search.handler = ngx_rl_origin_sent;
-    search.number = ++ngx_rl_origin_searches;
-    search.sources = 0;
-    search.captures = 1;
-
-    return ngx_rl_origin_uses(&search, text, 0, name)
+    return ngx_rl_origin_search(&search, text, name)
            || ngx_rl_origin_located(block, text, name);
+}
+
+
+/* no statement is looked at twice in one search */
+
+static ngx_uint_t
+ngx_rl_origin_search(ngx_rl_search_t *search, ngx_str_t *text, ngx_str_t *name)
+{
+    ngx_rl_origin_searches++;
+
+    return ngx_rl_origin_uses(search, text, 0, name);
 }
 
 
@@ -188,7 +175,7 @@ ngx_rl_origin_made(ngx_rl_search_t *search, ngx_str_t *name, ngx_uint_t depth)
 
             if (s->n == 3 && ngx_rl_statement_is(s, "set")
                 && ngx_rl_origin_is(&s->words[1], name)
-                && ngx_rl_origin_first(search, s)
+                && ngx_rl_origin_first(s)
                 && ngx_rl_origin_uses(search, &s->words[2], depth, NULL))
             {
                 search->set = 1;
@@ -201,7 +188,7 @@ ngx_rl_origin_made(ngx_rl_search_t *search, ngx_str_t *name, ngx_uint_t depth)
 
         if (s->n != 3
             || !ngx_rl_origin_is(&s->words[2], name)
-            || !ngx_rl_origin_first(search, s))
+            || !ngx_rl_origin_first(s))
         {
             continue;
         }
@@ -233,16 +220,16 @@ ngx_rl_origin_made(ngx_rl_search_t *search, ngx_str_t *name, ngx_uint_t depth)
 }
 
 
-/* one that was found before has not been what is looked for */
+/* one that this search found before has not been what is looked for */
 
 static ngx_uint_t
-ngx_rl_origin_first(ngx_rl_search_t *search, ngx_rl_statement_t *statement)
+ngx_rl_origin_first(ngx_rl_statement_t *statement)
 {
-    if (statement->search == search->number) {
+    if (statement->search == ngx_rl_origin_searches) {
         return 0;
     }
 
-    statement->search = search->number;
+    statement->search = ngx_rl_origin_searches;
 
     return 1;
 }
