@@ -5,7 +5,7 @@
 #include "topology/ngx_rl_sentinel.h"
 
 
-/* of a peer, one or the other */
+/* of a server of the configuration, one or the other */
 
 typedef struct {
     ngx_rl_server_t     *server;
@@ -37,7 +37,7 @@ static const ngx_rl_events_t  ngx_rl_route_events = {
 };
 
 
-/* this process's, by the index of the peer */
+/* of this process, by the index of the configuration */
 static ngx_rl_route_t  *ngx_rl_routes;
 static ngx_uint_t                 ngx_rl_nroutes;
 

@@ -1,7 +1,7 @@
 
 /*
- * Which connection leads to a key, whatever the servers are: named by the
- * configuration, found by sentinels, or nodes of a cluster.
+ * Which server has a key, whatever the servers are: named by the configuration,
+ * found by sentinels, or nodes of a cluster.
  */
 
 
@@ -15,14 +15,14 @@
 #include "topology/ngx_rl_server.h"
 
 
-/* makes the links of this process */
+/* makes the servers of this process */
 ngx_int_t ngx_rl_route_init(ngx_cycle_t *cycle,
     ngx_array_t *confs, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 void ngx_rl_route_exit(void);
 
 /*
- * Keys that have the same link and the same part can be asked for by one
- * command.  The link lives as long as the process, but a key may have another
+ * Keys that have the same server and the same part can be asked for by one
+ * command.  The server lives as long as the process, but a key may have another
  * one in a moment.
  */
 ngx_rl_server_t *ngx_rl_route_find(

@@ -151,7 +151,7 @@ ngx_rl_server_conf_same(ngx_rl_server_conf_t *conf, ngx_rl_server_conf_t *other)
 }
 
 
-/* certificates of a system are many: they are loaded once for all peers */
+/* a system has many certificates: they are loaded once for all servers */
 
 static ngx_int_t
 ngx_rl_server_conf_tls(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
@@ -181,7 +181,7 @@ ngx_rl_server_conf_tls(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
 
 
 /*
- * What all of them have in common.  The greeting asks where the masters are,
+ * What all sentinels have in common.  The handshake asks where the masters are,
  * and then to be told when one is elsewhere; it is one piece of output, so
  * nothing happens in between.
  */
@@ -272,9 +272,9 @@ ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
 
 
 /*
- * What peers are called in metrics and in the log, and by which they find their
- * breaker: those that differ in nothing but timeouts share one, those with
- * different passwords, or with and without TLS, must not
+ * A label is what a server is called in metrics and in the log, and by which it
+ * finds its breaker.  Servers that differ in nothing but timeouts share one;
+ * those with different passwords, or with and without TLS, must not.
  */
 
 static ngx_int_t
@@ -327,8 +327,8 @@ ngx_rl_server_conf_label(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
 
 
 /*
- * Whether limits can be kept there.  It ends the greeting, and is asked again
- * and again while the breaker is open.
+ * Whether limits can be kept there.  The probe ends the handshake, and is asked
+ * again and again while the breaker is open.
  */
 
 static ngx_int_t
@@ -450,7 +450,7 @@ ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
 
         conf[i]->record->place.role = conf[i]->role;
 
-        /* what new workers find is told anew */
+        /* what new workers find is logged again */
 
         (void) ngx_rl_record_news(zone, conf[i]->record, 0);
 
@@ -477,7 +477,7 @@ ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
 }
 
 
-/* they have their place before any other node */
+/* the seeds have their records before any other node */
 
 static ngx_int_t
 ngx_rl_server_conf_seeds(ngx_rl_zone_t *zone,
@@ -487,7 +487,7 @@ ngx_rl_server_conf_seeds(ngx_rl_zone_t *zone,
     ngx_str_t         label;
     ngx_uint_t        i;
     ngx_rl_url_t     *seed;
-    ngx_rl_record_t  *shard;
+    ngx_rl_record_t  *record;
 
     seed = cluster->seeds->elts;
 
@@ -500,11 +500,11 @@ ngx_rl_server_conf_seeds(ngx_rl_zone_t *zone,
         }
 
         ngx_rl_server_conf_node(cluster, &seed[i].name, p, &label);
-        shard = ngx_rl_record(zone, stats, &label);
+        record = ngx_rl_record(zone, stats, &label);
 
         ngx_free(p);
 
-        if (shard == NULL) {
+        if (record == NULL) {
             return NGX_ERROR;
         }
     }

@@ -1,9 +1,9 @@
 
 /*
- * A peer is one server with its credentials; it exists once, however many
- * places of the configuration name it, so that a worker has one connection to
- * it.  What a sentinel calls a master is a peer that moves.  A cluster is one
- * peer, too: what its nodes have in common.
+ * The configuration of one server, with its credentials.  It exists once,
+ * however many places of the configuration name the server, so that a worker
+ * has one connection to it.  What a sentinel calls a master is a server that
+ * moves.  A cluster has one such configuration: what its nodes have in common.
  */
 
 
@@ -76,12 +76,12 @@ typedef struct {
 typedef struct ngx_rl_server_conf_s  ngx_rl_server_conf_t;
 
 
-/* those who know where some masters are */
+/* sentinels that know where some masters are */
 
 typedef struct {
-    ngx_str_t              name;       /* of all, to tell apart */
-    ngx_array_t           *addresses;  /* ..._shard_t */
-    ngx_array_t            masters;    /* ..._peer_t *, found here */
+    ngx_str_t              name;       /* made of all addresses */
+    ngx_array_t           *addresses;  /* ngx_rl_url_t */
+    ngx_array_t            masters;    /* ngx_rl_server_conf_t * */
     ngx_str_t              user;
     ngx_str_t              password;
     ngx_rl_server_conf_t  *conf;       /* the connection to them */
@@ -90,7 +90,7 @@ typedef struct {
 
 struct ngx_rl_server_conf_s {
     ngx_rl_connection_conf_t  redis;
-    ngx_uint_t                index;      /* among all peers */
+    ngx_uint_t                index;      /* among all servers */
     ngx_rl_topology_e         kind;
     ngx_rl_sentinels_conf_t  *sentinels;  /* of a master */
     ngx_array_t              *seeds;      /* of a cluster */
@@ -102,7 +102,7 @@ struct ngx_rl_server_conf_s {
     ngx_str_t                 user;
     ngx_str_t                 password;
     ngx_int_t                 database;
-    ngx_rl_tls_conf_t         tls;        /* what redis.tls is of */
+    ngx_rl_tls_conf_t         tls;        /* redis.tls is made of it */
     ngx_rl_breaker_conf_t     breaker;
     ngx_msec_t                timeout;    /* the shortest of calls */
     const char               *outage;     /* what that means for its
@@ -117,13 +117,14 @@ struct ngx_rl_server_conf_s {
 };
 
 
-/* the "outage" of a peer that no limits live on */
+/* the "outage" of a server that no limits live on */
 extern const char  ngx_rl_server_conf_unused[];
 
 
 /*
- * Finds or makes the peer of a shard, of a master (sentinels are given) or of a
- * cluster (seeds are).  NULL: an error was logged.
+ * Finds or makes the configuration of a shard, of a master (sentinels are
+ * given) or of a cluster (seeds are).  "confs" has all of them (pointers).
+ * NULL: an error was logged.
  */
 ngx_rl_server_conf_t *ngx_rl_server_conf_create(ngx_conf_t *cf,
     ngx_rl_url_t *url, ngx_rl_server_defaults_t *defaults,
@@ -153,7 +154,7 @@ ngx_uint_t ngx_rl_server_conf_filter(ngx_rl_server_conf_t *conf,
     ngx_log_t *log, const char *who, ngx_str_t *name, ngx_addr_t *addrs,
     ngx_uint_t n);
 
-/* finds or makes the peers' counters in the zone */
+/* finds or makes the records of the servers in the zone */
 ngx_int_t ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
     ngx_rl_stats_t *stats, ngx_array_t *confs);
 

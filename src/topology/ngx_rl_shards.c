@@ -168,7 +168,7 @@ ngx_rl_shards_sentinel(ngx_conf_t *cf,
     name = shards_conf->masters.elts;
     url = shards_conf->addresses.elts;
 
-    /* nobody is told in the clear what one of them is told by TLS */
+    /* what one of them is told by TLS, none is told in the clear */
 
     for (i = 0; i < shards_conf->addresses.nelts; i++) {
         master.tls |= url[i].tls;
@@ -184,7 +184,7 @@ ngx_rl_shards_sentinel(ngx_conf_t *cf,
             return NGX_ERROR;
         }
 
-        /* another place may have asked for it, which will do for both */
+        /* or another set of shards has it: its sentinels do for both */
 
         if (conf->sentinels == sentinels) {
 

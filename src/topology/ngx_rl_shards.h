@@ -3,8 +3,9 @@
  * Where state lives: the servers that a configuration names, and which of
  * them a key belongs to.
  *
- * A set of shards is a list of peers and the rule to choose one.  A cluster is
- * a single peer: which of its nodes a key belongs to is only known at run time.
+ * A set of shards is a list of servers and the rule to choose one.  A cluster
+ * is a single one: which of its nodes a key belongs to is only known at run
+ * time.
  */
 
 
@@ -27,7 +28,7 @@
 typedef struct {
     ngx_rl_topology_e  kind;
     ngx_array_t        masters;    /* ngx_str_t */
-    ngx_array_t        addresses;  /* ..._shard_t */
+    ngx_array_t        addresses;  /* ngx_rl_url_t */
     ngx_uint_t         hash;
 } ngx_rl_shards_conf_t;
 
@@ -42,8 +43,8 @@ typedef struct {
 
 
 /*
- * Makes a set; "confs" is the array of all peers (pointers) of the
- * configuration.  NULL: an error was logged.
+ * Makes a set; "confs" has the servers (pointers) of the whole configuration.
+ * NULL: an error was logged.
  */
 ngx_rl_shards_t *ngx_rl_shards_create(ngx_conf_t *cf,
     ngx_rl_shards_conf_t *shards_conf, ngx_rl_server_defaults_t *defaults,
