@@ -256,12 +256,12 @@ ngx_rl_cluster_redirect(void *owner, ngx_rl_pending_t *pending,
         return NGX_DECLINED;
 
     case NGX_RL_REDIRECT_TRYAGAIN:
-        ngx_rl_server_event(server, NGX_RL_EVENT_TRYAGAIN);
+        ngx_rl_count(server->record->counters.events[NGX_RL_EVENT_TRYAGAIN]);
         ngx_rl_cluster_park(cluster, server, pending);
         return NGX_OK;
 
     case NGX_RL_REDIRECT_CLUSTERDOWN:
-        ngx_rl_server_event(server, NGX_RL_EVENT_CLUSTERDOWN);
+        ngx_rl_count(server->record->counters.events[NGX_RL_EVENT_CLUSTERDOWN]);
         ngx_rl_cluster_want(cluster);
         ngx_rl_cluster_park(cluster, server, pending);
         return NGX_OK;
@@ -285,7 +285,7 @@ ngx_rl_cluster_redirect(void *owner, ngx_rl_pending_t *pending,
     }
 
     if (there.kind == NGX_RL_REDIRECT_MOVED) {
-        ngx_rl_server_event(server, NGX_RL_EVENT_MOVED);
+        ngx_rl_count(server->record->counters.events[NGX_RL_EVENT_MOVED]);
 
         if (cluster->slots[there.slot] == NGX_RL_NODES_NONE) {
             cluster->served++;
@@ -295,7 +295,7 @@ ngx_rl_cluster_redirect(void *owner, ngx_rl_pending_t *pending,
         ngx_rl_node_map(node, 1);
 
     } else {
-        ngx_rl_server_event(server, NGX_RL_EVENT_ASK);
+        ngx_rl_count(server->record->counters.events[NGX_RL_EVENT_ASK]);
         node->asked = ngx_current_msec;
     }
 
@@ -388,7 +388,7 @@ ngx_rl_cluster_learn(ngx_rl_cluster_t *cluster,
         return NGX_ERROR;
     }
 
-    ngx_rl_server_event(from, NGX_RL_EVENT_MAP_REFRESH);
+    ngx_rl_count(from->record->counters.events[NGX_RL_EVENT_MAP_REFRESH]);
 
     /* a node that has left its cluster knows of nobody */
 

@@ -846,12 +846,12 @@ ngx_rl_sentinel_tell(ngx_rl_sentinels_t *sentinels,
 
     name = &master->address.text;
 
-    if (!ngx_rl_server_found(master->server, name)) {
+    if (!ngx_rl_record_found(sentinels->zone, master->conf.record, name)) {
         return;
     }
 
     if (switched) {
-        ngx_rl_server_event(master->server, NGX_RL_EVENT_FAILOVER);
+        ngx_rl_count(master->server->record->counters.events[NGX_RL_EVENT_FAILOVER]);
 
         ngx_log_error(NGX_LOG_NOTICE, sentinels->log, 0,
                       "ratelimit shard %V: the master is %V now, and was %V, "

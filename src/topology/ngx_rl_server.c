@@ -1,10 +1,10 @@
 
 /*
- * Whether a peer can be asked.
+ * Whether a server can be asked.
  *
  * The breaker says so for all workers: its state is in shared memory, read
  * without a lock by every call and changed under the lock of the zone.  While
- * it is open no call is sent.  What tries the peer then is
+ * it is open no call is sent.  Then the server is tried by
  *
  *   - a new connection, if there is none: the greeting ends with a call of a
  *     script that writes, so a server that is still loading, read-only or out
@@ -17,13 +17,13 @@
  *
  * As long as the breaker is closed each worker connects again by itself, after
  * pauses of the same kind.  Only what was sent, or a connection that no worker
- * has, counts as a failure of the peer.
+ * has, counts as a failure of the server.
  *
- * The log: one line a change of state, up to ten a minute; of each class of
- * failure one line a minute; one line a minute that it is still open.  All
- * these count for all workers together.  An outage lasts while the breaker is
- * open: its beginning and its end are errors, as that is the level which people
- * read, and have their ten lines apart from what others see of it.
+ * The log has a line for each change of state, up to ten a minute; a line a
+ * minute for each class of failure; a line a minute while the breaker is open.
+ * All workers count together.  An outage lasts while the breaker is open: its
+ * beginning and its end are errors, which is the level that people read, and
+ * have ten lines a minute apart from those of other changes.
  */
 
 
@@ -45,9 +45,9 @@
 
 static ngx_rl_connection_t *ngx_rl_server_connection(
     ngx_rl_server_t *server, ngx_rl_record_t *record);
-static void ngx_rl_server_tell(ngx_rl_server_t *server,
+static void ngx_rl_server_log(ngx_rl_server_t *server,
     ngx_rl_failure_e failure, ngx_rl_reply_t *reply);
-static ngx_uint_t ngx_rl_server_moved_ok(ngx_rl_server_t *server);
+static ngx_uint_t ngx_rl_server_others(ngx_rl_server_t *server);
 static void ngx_rl_server_failure(ngx_rl_server_t *server,
     ngx_rl_failure_e failure, ngx_uint_t counts, ngx_uint_t probe);
 static void ngx_rl_server_success(ngx_rl_server_t *server, ngx_uint_t probe);
@@ -56,13 +56,7 @@ static void ngx_rl_server_probe_handler(ngx_event_t *ev);
 static ngx_int_t ngx_rl_server_probed(void *data,
     const ngx_rl_answer_t *answer);
 static void ngx_rl_server_changed(ngx_rl_server_t *server,
-    ngx_rl_breaker_e state, ngx_rl_failure_e failure);
-static void ngx_rl_server_opened(ngx_rl_server_t *server,
-    ngx_rl_failure_e failure);
-static void ngx_rl_server_reclosed(ngx_rl_server_t *server);
-static ngx_uint_t ngx_rl_server_news(ngx_rl_server_t *server,
-    ngx_rl_breaker_e state, ngx_rl_throttle_t *throttle, u_char *more);
-static void ngx_rl_server_forget(ngx_rl_server_t *server);
+    ngx_rl_breaker_e was, ngx_rl_breaker_e state, ngx_rl_failure_e failure);
 static void ngx_rl_server_settled(ngx_rl_server_t *server);
 static void ngx_rl_server_still_open(ngx_rl_server_t *server);
 
@@ -161,7 +155,7 @@ ngx_rl_server_move(ngx_rl_server_t *server,
 
     if (rc != NGX_DECLINED) {
 
-        /* one that was dropped has not told: it may be on its way again */
+        /* a dropped connection calls nobody, and may be on its way again */
 
         if (!ngx_rl_connection_ready(server->connection)) {
             server->up = 0;
@@ -184,7 +178,7 @@ ngx_rl_server_move(ngx_rl_server_t *server,
         return NGX_ERROR;
     }
 
-    /* which of the two an event is about, callbacks of the old one can't say */
+    /* events of the old one must not be taken for those of the new one */
 
     ngx_rl_connection_retire(server->connection, connection);
 
@@ -197,38 +191,24 @@ ngx_rl_server_move(ngx_rl_server_t *server,
 
 
 ngx_uint_t
-ngx_rl_server_found(ngx_rl_server_t *server, ngx_str_t *address)
-{
-    return ngx_rl_record_found(server->zone, server->record, address);
-}
-
-
-ngx_uint_t
 ngx_rl_server_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
     ngx_rl_server_t  *server = data;
 
     if (n == 0) {
-        ngx_rl_server_event(server, NGX_RL_EVENT_RESOLVE_FAILED);
+        ngx_rl_count(server->record->counters.events[NGX_RL_EVENT_RESOLVE_FAILED]);
 
         return ngx_rl_server_may_log(server, NGX_RL_CONFIG);
     }
 
-    ngx_rl_server_event(server, NGX_RL_EVENT_RESOLVED);
+    ngx_rl_count(server->record->counters.events[NGX_RL_EVENT_RESOLVED]);
 
-    /* calls under way are answered by where they went */
+    /* calls under way are answered by the server that they were sent to */
 
     (void) ngx_rl_server_move(server, addrs, n, 0);
 
     return ngx_rl_record_news(server->zone, server->record,
                              ngx_rl_address_hash(addrs, n));
-}
-
-
-void
-ngx_rl_server_event(ngx_rl_server_t *server, ngx_rl_event_e event)
-{
-    ngx_rl_count(server->record->counters.events[event]);
 }
 
 
@@ -338,7 +318,7 @@ ngx_rl_server_failed(void *owner, const ngx_rl_answer_t *answer)
 
     ngx_uint_t  counts;
 
-    ngx_rl_server_tell(server, answer->failure, answer->reply);
+    ngx_rl_server_log(server, answer->failure, answer->reply);
 
     /* a reply that is none ends the connection: that is the failure */
 
@@ -356,15 +336,15 @@ ngx_rl_server_unsent(ngx_rl_server_t *server, ngx_rl_failure_e failure)
         return;
     }
 
-    ngx_rl_server_tell(server, failure, NULL);
+    ngx_rl_server_log(server, failure, NULL);
     ngx_rl_server_failure(server, failure, 0, 0);
 }
 
 
-/* lost connections have been logged by the client */
+/* a lost connection has logged that itself */
 
 static void
-ngx_rl_server_tell(ngx_rl_server_t *server,
+ngx_rl_server_log(ngx_rl_server_t *server,
     ngx_rl_failure_e failure, ngx_rl_reply_t *reply)
 {
     size_t  len;
@@ -416,7 +396,7 @@ ngx_rl_server_may_connect(void *owner)
 
     /* workers that have a connection come first */
 
-    if (!server->up && ngx_rl_server_moved_ok(server)) {
+    if (!server->up && ngx_rl_server_others(server)) {
         now -= NGX_RL_SERVER_LATER;
     }
 
@@ -444,10 +424,10 @@ ngx_rl_server_ready(void *owner)
     server->connected = 1;
     server->up = 1;
 
-    /* where a master is, sentinels say */
+    /* sentinels say where a master is */
 
     if (server->conf->kind != NGX_RL_SENTINEL) {
-        (void) ngx_rl_server_found(server,
+        (void) ngx_rl_record_found(server->zone, server->record,
                          &ngx_rl_connection_addr(server->connection)->name);
     }
 
@@ -475,12 +455,12 @@ ngx_rl_server_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
 
     /*
      * a connection that can't be made while other workers have theirs, as with
-     * too many clients, is this worker's trouble
+     * too many clients, says nothing about the server
      */
 
     if (failure != NGX_RL_OK) {
         ngx_rl_server_failure(server, failure,
-                              server->up || !ngx_rl_server_moved_ok(server), 1);
+                              server->up || !ngx_rl_server_others(server), 1);
     }
 
     server->up = 0;
@@ -493,7 +473,7 @@ ngx_rl_server_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
         return ngx_max(wait, 1);
     }
 
-    /* not at all if it worked until now: the server may be back already */
+    /* without a pause if it worked until now: it may be back already */
 
     if (stable && (failure == NGX_RL_OK || failure == NGX_RL_CLOSED)) {
         return 0;
@@ -505,9 +485,9 @@ ngx_rl_server_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
 
 
 /*
- * "counts": it says something about the peer, as it was asked; "probe": it may
- * be the end of one.  A command is one failure, however many calls it carried,
- * and so is a lost connection.
+ * "counts": the failure says something about the server; "probe": it may be the
+ * end of a probe.  A command is one failure, however many calls it carried, and
+ * so is a lost connection.
  */
 
 static void
@@ -516,7 +496,7 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
 {
     uint32_t           luck;
     ngx_uint_t         breaks, changed;
-    ngx_rl_breaker_e   state;
+    ngx_rl_breaker_e   was, state;
     ngx_rl_breaker_t  *breaker;
 
     ngx_rl_count(server->record->counters.failures[failure]);
@@ -525,22 +505,22 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
         server->events->failed(server, failure);
     }
 
-    /* an error of any other kind is of one key, but not if a probe gets it */
+    /* an error of any other kind is about a key, but not if a probe gets it */
 
     breaks = counts
              && (ngx_rl_failure_breaks(failure)
                  || (probe && failure == NGX_RL_ERROR));
 
-    /* what waits for a connection has not been sent, see link_closed() */
+    /* what waits for a connection was not sent, see ngx_rl_server_closed() */
 
     if (failure == NGX_RL_TIMEOUT && !probe
         && !ngx_rl_connection_ready(server->connection)
-        && ngx_rl_server_moved_ok(server))
+        && ngx_rl_server_others(server))
     {
         breaks = 0;
     }
 
-    /* a node that has not got a slot, or nobody has, is well for all that */
+    /* a node is well even if the slot is another one's, or nobody's */
 
     if (failure == NGX_RL_MOVED && server->conf->node && !probe) {
         breaks = 0;
@@ -555,6 +535,8 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
     changed = 0;
 
     ngx_rl_zone_lock(server->zone);
+
+    was = breaker->state;
 
     if (breaks) {
         changed = ngx_rl_breaker_failure(breaker, &server->conf->breaker,
@@ -574,11 +556,8 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
         server->record->failure = failure;
     }
 
-    if (changed && state == NGX_RL_CIRCUIT_OPEN) {
-        ngx_rl_server_opened(server, failure);
-
-    } else if (changed) {
-        ngx_rl_server_changed(server, state, failure);
+    if (changed) {
+        ngx_rl_server_changed(server, was, state, failure);
     }
 
     if (state == NGX_RL_CIRCUIT_OPEN) {
@@ -592,14 +571,15 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
 static void
 ngx_rl_server_success(ngx_rl_server_t *server, ngx_uint_t probe)
 {
-    ngx_uint_t         changed, open;
+    ngx_uint_t         changed;
+    ngx_rl_breaker_e   was;
     ngx_rl_breaker_t  *breaker;
 
     breaker = &server->record->breaker;
 
     ngx_rl_zone_lock(server->zone);
 
-    open = (breaker->state == NGX_RL_CIRCUIT_OPEN);
+    was = breaker->state;
 
     changed = probe
               ? ngx_rl_breaker_close(breaker, ngx_current_msec)
@@ -607,11 +587,8 @@ ngx_rl_server_success(ngx_rl_server_t *server, ngx_uint_t probe)
 
     ngx_rl_zone_unlock(server->zone);
 
-    if (changed && open) {
-        ngx_rl_server_reclosed(server);
-
-    } else if (changed) {
-        ngx_rl_server_changed(server, NGX_RL_DISTRIBUTED, NGX_RL_OK);
+    if (changed) {
+        ngx_rl_server_changed(server, was, NGX_RL_DISTRIBUTED, NGX_RL_OK);
     }
 }
 
@@ -663,7 +640,7 @@ ngx_rl_server_probe_handler(ngx_event_t *ev)
         return;
     }
 
-    /* as long as a call may take: who is slower is of no use */
+    /* as long as a call may take: a slower server is of no use */
 
     failure = ngx_rl_connection_send(server->connection, &server->conf->probe,
                                      server->conf->timeout,
@@ -674,7 +651,7 @@ ngx_rl_server_probe_handler(ngx_event_t *ev)
         ngx_rl_pending_no_redirect(pending);
 
     } else {
-        ngx_rl_server_tell(server, failure, NULL);
+        ngx_rl_server_log(server, failure, NULL);
         ngx_rl_server_failure(server, failure, 1, 1);
     }
 }
@@ -701,7 +678,7 @@ ngx_rl_server_probed(void *data, const ngx_rl_answer_t *answer)
         server->closed = server->record->breaker.closed;
 
     } else {
-        ngx_rl_server_tell(server, failure, answer->reply);
+        ngx_rl_server_log(server, failure, answer->reply);
         ngx_rl_server_failure(server, failure, !answer->counted,
                               !answer->counted);
     }
@@ -710,10 +687,10 @@ ngx_rl_server_probed(void *data, const ngx_rl_answer_t *answer)
 }
 
 
-/* whether another worker has a connection, as this one has none */
+/* this worker has no connection: whether another one has */
 
 static ngx_uint_t
-ngx_rl_server_moved_ok(ngx_rl_server_t *server)
+ngx_rl_server_others(ngx_rl_server_t *server)
 {
     ngx_rl_gauges_t  sum;
 
@@ -732,97 +709,35 @@ ngx_rl_server_may_log(void *owner, ngx_rl_failure_e failure)
 }
 
 
-/* between distributed and fallback */
-
-static void
-ngx_rl_server_changed(ngx_rl_server_t *server,
-    ngx_rl_breaker_e state, ngx_rl_failure_e failure)
-{
-    u_char  more[NGX_RL_SERVER_MORE];
-
-    if (!ngx_rl_server_news(server, state, &server->record->log.changes, more))
-    {
-        return;
-    }
-
-    if (state == NGX_RL_DISTRIBUTED) {
-        ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
-                      "ratelimit shard %V is distributed again%s",
-                      &server->conf->label, more);
-
-        ngx_rl_server_forget(server);
-        return;
-    }
-
-    ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
-                  "ratelimit shard %V is in state %s, failure: %s%s",
-                  &server->conf->label, ngx_rl_breaker_name(state),
-                  ngx_rl_failure_name(failure), more);
-}
-
-
-static void
-ngx_rl_server_opened(ngx_rl_server_t *server, ngx_rl_failure_e failure)
-{
-    u_char  more[NGX_RL_SERVER_MORE];
-
-    if (!ngx_rl_server_news(server, NGX_RL_CIRCUIT_OPEN,
-                            &server->record->log.outages, more))
-    {
-        return;
-    }
-
-    ngx_log_error(NGX_LOG_ERR, server->log, 0,
-                  "ratelimit: redis %V is unavailable (%s), %s until it "
-                  "answers%s", &server->conf->label,
-                  ngx_rl_failure_name(failure), server->conf->outage, more);
-}
-
-
-static void
-ngx_rl_server_reclosed(ngx_rl_server_t *server)
-{
-    u_char             more[NGX_RL_SERVER_MORE];
-    ngx_atomic_uint_t  opened;
-
-    opened = server->record->changed;
-
-    if (!ngx_rl_server_news(server, NGX_RL_DISTRIBUTED,
-                            &server->record->log.outages, more))
-    {
-        return;
-    }
-
-    ngx_log_error(NGX_LOG_ERR, server->log, 0,
-                  "ratelimit: redis %V is available again after %uA s%s",
-                  &server->conf->label,
-                  ngx_max(server->record->changed - opened, 1), more);
-
-    ngx_rl_server_forget(server);
-}
-
-
 /*
- * A change is counted.  Returns whether it is to be logged, and then what to
- * add about those before it that were not.
+ * The breaker has changed.  An outage, which is an open breaker, has its own
+ * lines in the log; a line says how many were left out before it.
  */
 
-static ngx_uint_t
-ngx_rl_server_news(ngx_rl_server_t *server,
-    ngx_rl_breaker_e state, ngx_rl_throttle_t *throttle, u_char *more)
+static void
+ngx_rl_server_changed(ngx_rl_server_t *server, ngx_rl_breaker_e was,
+    ngx_rl_breaker_e state, ngx_rl_failure_e failure)
 {
+    u_char             more[NGX_RL_SERVER_MORE];
+    ngx_str_t         *label;
+    ngx_uint_t         i, outage;
     ngx_rl_record_t   *record;
-    ngx_atomic_uint_t  dropped;
+    ngx_atomic_uint_t  dropped, before;
 
     record = server->record;
+    label = &server->conf->label;
+    before = record->changed;
+    outage = (was == NGX_RL_CIRCUIT_OPEN || state == NGX_RL_CIRCUIT_OPEN);
 
     ngx_rl_count(record->counters.transitions[state]);
 
     record->changed = ngx_current_msec / 1000;
     ngx_rl_throttle_start(&record->log.open);
 
-    if (!ngx_rl_throttle(throttle, NGX_RL_RECORD_CHANGES, &dropped)) {
-        return 0;
+    if (!ngx_rl_throttle(outage ? &record->log.outages : &record->log.changes,
+                         NGX_RL_RECORD_CHANGES, &dropped))
+    {
+        return;
     }
 
     *more = '\0';
@@ -831,24 +746,37 @@ ngx_rl_server_news(ngx_rl_server_t *server,
         ngx_sprintf(more, ", unlogged changes before this one: %uA%Z", dropped);
     }
 
-    return 1;
-}
+    if (state == NGX_RL_CIRCUIT_OPEN) {
+        ngx_log_error(NGX_LOG_ERR, server->log, 0,
+                      "ratelimit: redis %V is unavailable (%s), %s until it "
+                      "answers%s", label, ngx_rl_failure_name(failure),
+                      server->conf->outage, more);
 
+    } else if (state != NGX_RL_DISTRIBUTED) {
+        ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
+                      "ratelimit shard %V is in state %s, failure: %s%s",
+                      label, ngx_rl_breaker_name(state),
+                      ngx_rl_failure_name(failure), more);
 
-/* the server is well: what fails from now on is told anew */
+    } else if (outage) {
+        ngx_log_error(NGX_LOG_ERR, server->log, 0,
+                      "ratelimit: redis %V is available again after %uA s%s",
+                      label, ngx_max(record->changed - before, 1), more);
 
-static void
-ngx_rl_server_forget(ngx_rl_server_t *server)
-{
-    ngx_uint_t  i;
+    } else {
+        ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
+                      "ratelimit shard %V is distributed again%s", label, more);
+    }
 
-    for (i = 0; i < NGX_RL_FAILURES; i++) {
-        ngx_rl_throttle_reset(&server->record->log.failure[i]);
+    /* the server is well: each class of failure is logged again */
+
+    for (i = 0; state == NGX_RL_DISTRIBUTED && i < NGX_RL_FAILURES; i++) {
+        ngx_rl_throttle_reset(&record->log.failure[i]);
     }
 }
 
 
-/* changes were left out of the log, and now it is quiet: it shall say so */
+/* the last changes were left out of the log: say how it ended */
 
 static void
 ngx_rl_server_settled(ngx_rl_server_t *server)
@@ -882,7 +810,7 @@ ngx_rl_server_settled(ngx_rl_server_t *server)
 }
 
 
-/* an outage is told at its beginning and then once a minute */
+/* an outage is logged at its beginning and then once a minute */
 
 static void
 ngx_rl_server_still_open(ngx_rl_server_t *server)

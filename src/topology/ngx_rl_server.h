@@ -1,7 +1,7 @@
 
 /*
- * A worker's link to one peer: its connection, the peer's circuit breaker,
- * which all workers share, and the peer's counters.
+ * A worker's view of one Redis server: its connection, and what all workers
+ * share about it: circuit breaker and counters.
  */
 
 
@@ -78,13 +78,13 @@ void ngx_rl_server_failed(void *owner, const ngx_rl_answer_t *answer);
 void ngx_rl_server_close_idle(ngx_rl_server_t *server);
 
 /*
- * The peer of an unused link is another server now, with its own counters.
- * NGX_ERROR: no memory, all is as before but for the peer
+ * The configuration of an unused server is that of another one now, with a
+ * record of its own.  NGX_ERROR: no memory, all is as before
  */
 ngx_int_t ngx_rl_server_reuse(ngx_rl_server_t *server);
 
 /*
- * The peer has other addresses.  Calls under way end as failures if "drop" is
+ * The server has other addresses.  Calls under way end as failures if "drop" is
  * set: nothing more shall get to where it was.  No addresses (n is 0, with
  * "drop"): calls wait until they are known.  NGX_ERROR: no memory, it is where
  * it was.
@@ -92,18 +92,12 @@ ngx_int_t ngx_rl_server_reuse(ngx_rl_server_t *server);
 ngx_int_t ngx_rl_server_move(ngx_rl_server_t *server,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop);
 
-/* keeps where the peer is; returns whether other workers don't know that yet */
-ngx_uint_t ngx_rl_server_found(ngx_rl_server_t *server, ngx_str_t *address);
-
 /*
  * The handler of a name, see ngx_rl_resolve_pt: the server, which is the data,
  * has other addresses, or the lookup has failed (n is 0) and the old ones stay.
  * Returns whether it is to be logged.
  */
 ngx_uint_t ngx_rl_server_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n);
-
-/* counts what becomes of the topology */
-void ngx_rl_server_event(ngx_rl_server_t *server, ngx_rl_event_e event);
 
 /*
  * Whether a call could be sent now: the breaker is closed, and there is, or
