@@ -46,8 +46,7 @@ struct ngx_rl_cluster_s {
     ngx_event_t            again;
     ngx_queue_t            parked;               /* pendings */
 
-    ngx_rl_server_t       *asking;               /* for the map */
-    unsigned               asked:1;              /* a refresh is under way */
+    ngx_rl_server_t       *asking;               /* NULL: no refresh */
     unsigned               ending:1;
 };
 
@@ -68,6 +67,8 @@ static ngx_rl_failure_e ngx_rl_cluster_step(
 static ngx_int_t ngx_rl_cluster_redirect(void *owner,
     ngx_rl_pending_t *pending, ngx_rl_reply_t *reply,
     ngx_rl_failure_e *failure);
+static ngx_int_t ngx_rl_cluster_forward(ngx_rl_server_t *server,
+    ngx_rl_pending_t *pending, ngx_uint_t asking, ngx_rl_failure_e *failure);
 static void ngx_rl_cluster_park(ngx_rl_cluster_t *cluster,
     ngx_rl_server_t *server, ngx_rl_pending_t *pending);
 static void ngx_rl_cluster_failed(void *owner, ngx_rl_failure_e failure);
@@ -299,12 +300,20 @@ ngx_rl_cluster_redirect(void *owner, ngx_rl_pending_t *pending,
         node->asked = ngx_current_msec;
     }
 
+    return ngx_rl_cluster_forward(node->server, pending,
+                                  there.kind == NGX_RL_REDIRECT_ASK, failure);
+}
+
+
+static ngx_int_t
+ngx_rl_cluster_forward(ngx_rl_server_t *server, ngx_rl_pending_t *pending,
+    ngx_uint_t asking, ngx_rl_failure_e *failure)
+{
     if (ngx_rl_pending_hops(pending) >= NGX_RL_CLUSTER_HOPS) {
         return NGX_DECLINED;
     }
 
-    *failure = ngx_rl_server_forward(node->server, pending,
-                                     there.kind == NGX_RL_REDIRECT_ASK);
+    *failure = ngx_rl_server_forward(server, pending, asking);
 
     if (*failure == NGX_RL_OK) {
         return NGX_OK;
@@ -312,7 +321,7 @@ ngx_rl_cluster_redirect(void *owner, ngx_rl_pending_t *pending,
 
     /* the failure is the other node's, not that of the one that redirects */
 
-    ngx_rl_server_unsent(node->server, *failure);
+    ngx_rl_server_unsent(server, *failure);
 
     if (*failure != NGX_RL_CIRCUIT) {
         *failure = NGX_RL_MOVED;
@@ -506,7 +515,7 @@ ngx_rl_cluster_want(ngx_rl_cluster_t *cluster)
 {
     ngx_msec_t  age, delay;
 
-    if (cluster->asked || cluster->refresh.timer_set || cluster->ending
+    if (cluster->asking || cluster->refresh.timer_set || cluster->ending
         || ngx_exiting)
     {
         return;
@@ -554,7 +563,6 @@ ngx_rl_cluster_refresh(ngx_event_t *ev)
         ngx_rl_pending_background(pending);
         ngx_rl_pending_large(pending);
 
-        cluster->asked = 1;
         cluster->asking = server;
         return;
     }
@@ -571,15 +579,18 @@ ngx_rl_cluster_refreshed(void *data, const ngx_rl_answer_t *answer)
 {
     ngx_rl_cluster_t  *cluster = data;
 
-    ngx_int_t  rc;
+    ngx_int_t         rc;
+    ngx_rl_server_t  *server;
 
-    cluster->asked = 0;
+    server = cluster->asking;
+    cluster->asking = NULL;
+
     rc = NGX_OK;
 
     if (answer->failure == NGX_RL_OK
         && answer->reply->type != REDIS_REPLY_ERROR)
     {
-        rc = ngx_rl_cluster_learn(cluster, cluster->asking, answer->reply);
+        rc = ngx_rl_cluster_learn(cluster, server, answer->reply);
     }
 
     if (ngx_rl_cluster_ill(cluster)) {
