@@ -3,8 +3,8 @@
  * A new connection to a sentinel asks where all masters are, subscribes to
  * +switch-master, and then only listens.  If the sentinel can't be reached,
  * does not know a master, or is silent, the next one is tried.  When a master
- * is in trouble, or is none any more, the connection is made anew, so that it
- * asks again, at most once a second.
+ * fails, or is none any more, a new connection is made, to ask again, at most
+ * once a second.
  *
  * What a switch says is believed at once: the connection to the old master is
  * closed, with the calls that wait for it, and nothing goes there any more,
@@ -89,17 +89,15 @@ struct ngx_rl_sentinels_s {
 };
 
 
-static ngx_int_t ngx_rl_sentinel_master(
-    ngx_rl_sentinels_t *sentinels, ngx_cycle_t *cycle,
-    ngx_rl_master_t *master, ngx_rl_stats_t *stats);
-static ngx_int_t ngx_rl_sentinel_add(
-    ngx_rl_sentinels_t *sentinels, ngx_cycle_t *cycle,
-    ngx_rl_sentinel_t *sentinel, ngx_rl_url_t *url);
+static ngx_int_t ngx_rl_master_create(ngx_rl_master_t *master,
+    ngx_cycle_t *cycle, ngx_rl_stats_t *stats);
+static ngx_int_t ngx_rl_sentinel_create(ngx_rl_sentinel_t *sentinel,
+    ngx_cycle_t *cycle, ngx_rl_url_t *url);
 static ngx_uint_t ngx_rl_sentinel_renamed(void *data,
     ngx_addr_t *addrs, ngx_uint_t n);
-static void ngx_rl_sentinel_turn(
+static void ngx_rl_sentinels_turn(
     ngx_rl_sentinels_t *sentinels, ngx_msec_t delay);
-static void ngx_rl_sentinel_next(ngx_event_t *ev);
+static void ngx_rl_sentinels_next(ngx_event_t *ev);
 static ngx_msec_t ngx_rl_sentinel_may_connect(void *owner);
 static void ngx_rl_sentinel_ready(void *owner);
 static ngx_msec_t ngx_rl_sentinel_closed(void *owner,
@@ -109,28 +107,27 @@ static ngx_uint_t ngx_rl_sentinel_may_log(void *owner,
 static ngx_rl_failure_e ngx_rl_sentinel_step(
     void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply);
 static void ngx_rl_sentinel_push(void *owner, ngx_rl_reply_t *reply);
-static void ngx_rl_sentinel_switch(
+static void ngx_rl_sentinels_switch(
     ngx_rl_sentinels_t *sentinels, ngx_str_t *word);
-static ngx_int_t ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
-    ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
-    ngx_uint_t switched);
-static ngx_int_t ngx_rl_sentinel_place(
-    ngx_rl_master_t *master, ngx_rl_master_address_t *place,
+static ngx_int_t ngx_rl_master_learn(ngx_rl_master_t *master,
+    ngx_str_t *host, ngx_str_t *port, ngx_uint_t switched);
+static ngx_int_t ngx_rl_master_address(
+    ngx_rl_master_t *master, ngx_rl_master_address_t *there,
     ngx_str_t *host, ngx_int_t port, ngx_rl_address_t *address);
-static ngx_int_t ngx_rl_sentinel_move(
-    ngx_rl_master_t *master, ngx_rl_master_address_t *place, ngx_addr_t *addr);
-static void ngx_rl_sentinel_copy(ngx_rl_master_address_t *to,
+static ngx_int_t ngx_rl_master_move(
+    ngx_rl_master_t *master, ngx_rl_master_address_t *there, ngx_addr_t *addr);
+static void ngx_rl_master_address_copy(ngx_rl_master_address_t *to,
     ngx_rl_master_address_t *from);
-static ngx_uint_t ngx_rl_sentinel_found(void *data,
+static ngx_uint_t ngx_rl_master_renamed(void *data,
     ngx_addr_t *addrs, ngx_uint_t n);
-static void ngx_rl_sentinel_again(ngx_rl_sentinels_t *sentinels);
-static void ngx_rl_sentinel_tell(ngx_rl_sentinels_t *sentinels,
-    ngx_rl_master_t *master, ngx_uint_t switched, ngx_addr_t *from);
-static ngx_rl_failure_e ngx_rl_sentinel_role(
+static void ngx_rl_sentinels_again(ngx_rl_sentinels_t *sentinels);
+static void ngx_rl_master_log(ngx_rl_master_t *master, ngx_uint_t switched,
+    ngx_addr_t *from);
+static ngx_rl_failure_e ngx_rl_master_role(
     void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply);
-static void ngx_rl_sentinels_failed(void *owner, ngx_rl_failure_e failure);
-static void ngx_rl_sentinel_ask(ngx_event_t *ev);
-static void ngx_rl_sentinel_ping(ngx_event_t *ev);
+static void ngx_rl_master_failed(void *owner, ngx_rl_failure_e failure);
+static void ngx_rl_sentinels_ask(ngx_event_t *ev);
+static void ngx_rl_sentinels_ping(ngx_event_t *ev);
 
 
 static const ngx_rl_events_t  ngx_rl_sentinel_events = {
@@ -145,16 +142,16 @@ static const ngx_rl_events_t  ngx_rl_sentinel_events = {
     NULL                                   /* failed */
 };
 
-static const ngx_rl_events_t  ngx_rl_sentinel_master_events = {
+static const ngx_rl_events_t  ngx_rl_master_events = {
     ngx_rl_server_may_connect,             /* may_connect */
     ngx_rl_server_ready,                   /* ready */
     ngx_rl_server_closed,                  /* closed */
     ngx_rl_server_may_log,                 /* may_log */
-    ngx_rl_sentinel_role,                  /* step */
+    ngx_rl_master_role,                  /* step */
     NULL,                                  /* redirect */
     NULL,                                  /* forward_failed */
     NULL,                                  /* push */
-    ngx_rl_sentinels_failed                /* failed */
+    ngx_rl_master_failed                /* failed */
 };
 
 
@@ -177,15 +174,15 @@ ngx_rl_sentinels_create(ngx_cycle_t *cycle,
     sentinels->log = cycle->log;
 
     ngx_rl_event_init(&sentinels->next, ngx_rl_sentinels_t,
-                      ngx_rl_sentinel_next, sentinels, cycle->log);
+                      ngx_rl_sentinels_next, sentinels, cycle->log);
     sentinels->next.cancelable = 1;
 
     ngx_rl_event_init(&sentinels->ask, ngx_rl_sentinels_t,
-                      ngx_rl_sentinel_ask, sentinels, cycle->log);
+                      ngx_rl_sentinels_ask, sentinels, cycle->log);
     sentinels->ask.cancelable = 1;
 
     ngx_rl_event_init(&sentinels->ping, ngx_rl_sentinels_t,
-                      ngx_rl_sentinel_ping, sentinels, cycle->log);
+                      ngx_rl_sentinels_ping, sentinels, cycle->log);
     sentinels->ping.cancelable = 1;
 
     sentinels->nmasters = conf->masters.nelts;
@@ -201,8 +198,7 @@ ngx_rl_sentinels_create(ngx_cycle_t *cycle,
         sentinels->masters[i].sentinels = sentinels;
         sentinels->masters[i].conf = *master[i];
 
-        if (ngx_rl_sentinel_master(sentinels, cycle,
-                                   &sentinels->masters[i], stats)
+        if (ngx_rl_master_create(&sentinels->masters[i], cycle, stats)
             != NGX_OK)
         {
             return NULL;
@@ -219,14 +215,16 @@ ngx_rl_sentinels_create(ngx_cycle_t *cycle,
     url = conf->addresses->elts;
 
     for (i = 0; i < sentinels->n; i++) {
-        if (ngx_rl_sentinel_add(sentinels, cycle, &sentinels->list[i], &url[i])
+        sentinels->list[i].sentinels = sentinels;
+
+        if (ngx_rl_sentinel_create(&sentinels->list[i], cycle, &url[i])
             != NGX_OK)
         {
             return NULL;
         }
     }
 
-    /* workers spread over them */
+    /* workers are spread over all sentinels */
 
     sentinels->current = &sentinels->list[ngx_random() % sentinels->n];
 
@@ -237,14 +235,12 @@ ngx_rl_sentinels_create(ngx_cycle_t *cycle,
 
 
 static ngx_int_t
-ngx_rl_sentinel_add(ngx_rl_sentinels_t *sentinels,
-    ngx_cycle_t *cycle, ngx_rl_sentinel_t *sentinel, ngx_rl_url_t *url)
+ngx_rl_sentinel_create(ngx_rl_sentinel_t *sentinel, ngx_cycle_t *cycle,
+    ngx_rl_url_t *url)
 {
     ngx_rl_server_conf_t  *conf;
 
-    conf = sentinels->conf;
-
-    sentinel->sentinels = sentinels;
+    conf = sentinel->sentinels->conf;
 
     sentinel->conf = conf->redis;
     sentinel->conf.addrs = url->addrs;
@@ -275,7 +271,7 @@ ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
         return ngx_rl_sentinel_may_log(sentinel, NGX_RL_CONFIG);
     }
 
-    /* nobody waits for an answer: to leave the old address costs nothing */
+    /* no call waits for an answer: leaving the old address costs nothing */
 
     (void) ngx_rl_connection_move(sentinel->connection, addrs, n, 1);
 
@@ -289,11 +285,11 @@ ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 }
 
 
-/* where it was last may be true still */
+/* the address that was known last may still be right */
 
 static ngx_int_t
-ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
-    ngx_cycle_t *cycle, ngx_rl_master_t *master, ngx_rl_stats_t *stats)
+ngx_rl_master_create(ngx_rl_master_t *master, ngx_cycle_t *cycle,
+    ngx_rl_stats_t *stats)
 {
     u_char                   text[NGX_SOCKADDR_STRLEN];
     uint64_t                 hash;
@@ -301,12 +297,14 @@ ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
     ngx_str_t                host, port;
     ngx_rl_record_t         *known;
     ngx_rl_address_t         address;
-    ngx_rl_master_address_t  place;
+    ngx_rl_sentinels_t      *sentinels;
+    ngx_rl_master_address_t  there;
+
+    sentinels = master->sentinels;
 
     master->server = ngx_rl_server_create(cycle->pool, cycle->log,
                                           &master->conf, sentinels->zone, stats,
-                                          &ngx_rl_sentinel_master_events,
-                                          sentinels);
+                                          &ngx_rl_master_events, sentinels);
     if (master->server == NULL) {
         return NGX_ERROR;
     }
@@ -319,7 +317,7 @@ ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
     ngx_rl_zone_lock(sentinels->zone);
 
     if (known->place.set != hash) {
-        /* a name that other sentinels had given to another one */
+        /* other sentinels gave that name to another master */
         known->place.set = hash;
         known->place.len = 0;
     }
@@ -331,7 +329,7 @@ ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
 
     host.data = text;
 
-    /* the port is behind the last colon; an IPv6 address is in brackets */
+    /* the port is after the last colon; an IPv6 address is in brackets */
 
     for (port.data = text + host.len;
          port.data > text && port.data[-1] != ':';
@@ -340,7 +338,7 @@ ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
         /* void */
     }
 
-    /* nor one that was too long to be kept */
+    /* no address is known, or it was too long to be kept */
 
     if (port.data == text || host.len == NGX_SOCKADDR_STRLEN) {
         return NGX_OK;
@@ -354,15 +352,15 @@ ngx_rl_sentinel_master(ngx_rl_sentinels_t *sentinels,
         host.len -= 2;
     }
 
-    rc = ngx_rl_sentinel_place(master, &place, &host,
+    rc = ngx_rl_master_address(master, &there, &host,
                                ngx_atoi(port.data, port.len), &address);
 
     if (rc == NGX_DECLINED
         || (rc == NGX_OK
             && ngx_rl_server_conf_allows(&master->conf, &address.addr)))
     {
-        (void) ngx_rl_sentinel_move(master, &place, rc == NGX_OK ? &address.addr
-                                    : NULL);
+        (void) ngx_rl_master_move(master, &there, rc == NGX_OK ? &address.addr
+                                  : NULL);
     }
 
     return NGX_OK;
@@ -432,7 +430,7 @@ ngx_rl_sentinel_ready(void *owner)
 }
 
 
-/* the next one at once, and a pause when all have been tried */
+/* the next sentinel at once, or after a pause when all have been tried */
 
 static ngx_msec_t
 ngx_rl_sentinel_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
@@ -461,7 +459,7 @@ ngx_rl_sentinel_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
                                NGX_RL_SENTINEL_WAIT, (uint32_t) ngx_random());
     }
 
-    ngx_rl_sentinel_turn(sentinels, delay);
+    ngx_rl_sentinels_turn(sentinels, delay);
 
     return NGX_TIMER_INFINITE;
 }
@@ -470,7 +468,7 @@ ngx_rl_sentinel_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
 /* to the next sentinel, after a while */
 
 static void
-ngx_rl_sentinel_turn(ngx_rl_sentinels_t *sentinels, ngx_msec_t delay)
+ngx_rl_sentinels_turn(ngx_rl_sentinels_t *sentinels, ngx_msec_t delay)
 {
     if (sentinels->ping.timer_set) {
         ngx_del_timer(&sentinels->ping);
@@ -487,7 +485,7 @@ ngx_rl_sentinel_turn(ngx_rl_sentinels_t *sentinels, ngx_msec_t delay)
 
 
 static void
-ngx_rl_sentinel_next(ngx_event_t *ev)
+ngx_rl_sentinels_next(ngx_event_t *ev)
 {
     ngx_rl_sentinels_t  *sentinels;
 
@@ -555,8 +553,7 @@ ngx_rl_sentinel_step(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
     port.data = (u_char *) reply->element[1]->str;
     port.len = reply->element[1]->len;
 
-    return (ngx_rl_sentinel_learn(sentinels, master, &host, &port, 0)
-            == NGX_OK)
+    return (ngx_rl_master_learn(master, &host, &port, 0) == NGX_OK)
            ? NGX_RL_OK : NGX_RL_CONFIG;
 }
 
@@ -602,13 +599,13 @@ ngx_rl_sentinel_push(void *owner, ngx_rl_reply_t *reply)
     }
 
     if (n == 5) {
-        ngx_rl_sentinel_switch(sentinel->sentinels, word);
+        ngx_rl_sentinels_switch(sentinel->sentinels, word);
     }
 }
 
 
 static void
-ngx_rl_sentinel_switch(ngx_rl_sentinels_t *sentinels, ngx_str_t *word)
+ngx_rl_sentinels_switch(ngx_rl_sentinels_t *sentinels, ngx_str_t *word)
 {
     ngx_str_t  *name;
     ngx_uint_t  i;
@@ -617,8 +614,8 @@ ngx_rl_sentinel_switch(ngx_rl_sentinels_t *sentinels, ngx_str_t *word)
         name = &sentinels->masters[i].conf.redis.name;
 
         if (ngx_rl_str_equal(name, &word[0])) {
-            (void) ngx_rl_sentinel_learn(sentinels, &sentinels->masters[i],
-                                         &word[3], &word[4], 1);
+            (void) ngx_rl_master_learn(&sentinels->masters[i], &word[3],
+                                       &word[4], 1);
             return;
         }
     }
@@ -626,8 +623,7 @@ ngx_rl_sentinel_switch(ngx_rl_sentinels_t *sentinels, ngx_str_t *word)
 
 
 static ngx_int_t
-ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
-    ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
+ngx_rl_master_learn(ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
     ngx_uint_t switched)
 {
     size_t                   len;
@@ -636,11 +632,13 @@ ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
     ngx_addr_t              *from;
     ngx_uint_t               known;
     ngx_rl_address_t         address;
-    ngx_rl_master_address_t  place;
+    ngx_rl_sentinels_t      *sentinels;
+    ngx_rl_master_address_t  there;
 
+    sentinels = master->sentinels;
     from = ngx_rl_connection_addr(sentinels->current->connection);
 
-    rc = ngx_rl_sentinel_place(master, &place, host,
+    rc = ngx_rl_master_address(master, &there, host,
                                ngx_atoi(port->data, port->len), &address);
     if (rc == NGX_ERROR) {
 
@@ -660,21 +658,21 @@ ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
 
     known = (master->address.text.len != 0);
 
-    if (known && ngx_rl_str_equal(&master->address.text, &place.text)) {
+    if (known && ngx_rl_str_equal(&master->address.text, &there.text)) {
 
-        /* others may have heard of a switch already: nothing is written */
+        /* other workers may know of a switch already: nothing is written */
 
         return NGX_OK;
     }
 
-    /* one that has not heard of the switch: in a moment another one is asked */
+    /* a sentinel that does not know of the switch yet: another one is asked */
 
     if (!switched && master->old.text.len
         && ngx_current_msec - master->switched
         < NGX_RL_SENTINEL_STALE
-        && ngx_rl_str_equal(&master->old.text, &place.text))
+        && ngx_rl_str_equal(&master->old.text, &there.text))
     {
-        ngx_rl_sentinel_again(sentinels);
+        ngx_rl_sentinels_again(sentinels);
 
         return NGX_OK;
     }
@@ -686,32 +684,31 @@ ngx_rl_sentinel_learn(ngx_rl_sentinels_t *sentinels,
         return NGX_ERROR;
     }
 
-    if (ngx_rl_sentinel_move(master, &place,
-                             rc == NGX_OK ? &address.addr : NULL)
+    if (ngx_rl_master_move(master, &there, rc == NGX_OK ? &address.addr : NULL)
         != NGX_OK)
     {
         /* no memory: all is as before, until a sentinel says it again */
 
         ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                       "ratelimit shard %V: no memory to follow the master to "
-                      "%V", &master->conf.label, &place.text);
+                      "%V", &master->conf.label, &there.text);
 
-        ngx_rl_sentinel_again(sentinels);
+        ngx_rl_sentinels_again(sentinels);
 
         return NGX_ERROR;
     }
 
-    ngx_rl_sentinel_tell(sentinels, master, known, from);
+    ngx_rl_master_log(master, known, from);
 
     return NGX_OK;
 }
 
 
-/* NGX_OK: an address; NGX_DECLINED: a name; NGX_ERROR: neither of use */
+/* NGX_OK: an address; NGX_DECLINED: a name; NGX_ERROR: of no use */
 
 static ngx_int_t
-ngx_rl_sentinel_place(ngx_rl_master_t *master,
-    ngx_rl_master_address_t *place, ngx_str_t *host, ngx_int_t port,
+ngx_rl_master_address(ngx_rl_master_t *master,
+    ngx_rl_master_address_t *there, ngx_str_t *host, ngx_int_t port,
     ngx_rl_address_t *address)
 {
     u_char  *p;
@@ -720,14 +717,14 @@ ngx_rl_sentinel_place(ngx_rl_master_t *master,
         return NGX_ERROR;
     }
 
-    place->port = (in_port_t) port;
-    place->text.data = place->data;
-    place->host.data = place->data;
-    place->host.len = 0;
+    there->port = (in_port_t) port;
+    there->text.data = there->data;
+    there->host.data = there->data;
+    there->host.len = 0;
 
-    if (ngx_rl_address(address, host->data, host->len, place->port) == NGX_OK) {
-        place->text.len = address->addr.name.len;
-        ngx_memcpy(place->data, address->addr.name.data,
+    if (ngx_rl_address(address, host->data, host->len, there->port) == NGX_OK) {
+        there->text.len = address->addr.name.len;
+        ngx_memcpy(there->data, address->addr.name.data,
                    address->addr.name.len);
 
         return NGX_OK;
@@ -739,21 +736,21 @@ ngx_rl_sentinel_place(ngx_rl_master_t *master,
         return NGX_ERROR;
     }
 
-    ngx_strlow(place->data, host->data, host->len);
-    p = ngx_sprintf(place->data + host->len, ":%i", port);
+    ngx_strlow(there->data, host->data, host->len);
+    p = ngx_sprintf(there->data + host->len, ":%i", port);
 
-    place->host.len = host->len;
-    place->text.len = p - place->data;
+    there->host.len = host->len;
+    there->text.len = p - there->data;
 
     return NGX_DECLINED;
 }
 
 
-/* not one more call to the old one; NGX_ERROR: all is as it was */
+/* no more calls go to the old address; NGX_ERROR: all is as it was */
 
 static ngx_int_t
-ngx_rl_sentinel_move(ngx_rl_master_t *master,
-    ngx_rl_master_address_t *place, ngx_addr_t *addr)
+ngx_rl_master_move(ngx_rl_master_t *master,
+    ngx_rl_master_address_t *there, ngx_addr_t *addr)
 {
     ngx_str_t          host;
     ngx_rl_resolve_t  *resolve;
@@ -761,8 +758,8 @@ ngx_rl_sentinel_move(ngx_rl_master_t *master,
     /* of an address there is nothing to look up */
 
     if (ngx_rl_resolve_watch(&resolve, master->sentinels->log, &master->conf,
-                             &master->conf.label, &place->host, place->port,
-                             NULL, 0, ngx_rl_sentinel_found, master)
+                             &master->conf.label, &there->host, there->port,
+                             NULL, 0, ngx_rl_master_renamed, master)
         != NGX_OK)
     {
         return NGX_ERROR;
@@ -771,7 +768,7 @@ ngx_rl_sentinel_move(ngx_rl_master_t *master,
     /* a certificate is for the name, or else for the address */
 
     host = master->conf.redis.host;
-    master->conf.redis.host = place->host;
+    master->conf.redis.host = there->host;
 
     if (ngx_rl_server_move(master->server, addr, addr ? 1 : 0, 1) != NGX_OK) {
         master->conf.redis.host = host;
@@ -784,11 +781,11 @@ ngx_rl_sentinel_move(ngx_rl_master_t *master,
     master->resolve = resolve;
 
     if (master->address.text.len) {
-        ngx_rl_sentinel_copy(&master->old, &master->address);
+        ngx_rl_master_address_copy(&master->old, &master->address);
         master->switched = ngx_current_msec;
     }
 
-    ngx_rl_sentinel_copy(&master->address, place);
+    ngx_rl_master_address_copy(&master->address, there);
     master->conf.redis.host = master->address.host;
 
     return NGX_OK;
@@ -796,7 +793,8 @@ ngx_rl_sentinel_move(ngx_rl_master_t *master,
 
 
 static void
-ngx_rl_sentinel_copy(ngx_rl_master_address_t *to, ngx_rl_master_address_t *from)
+ngx_rl_master_address_copy(ngx_rl_master_address_t *to,
+    ngx_rl_master_address_t *from)
 {
     *to = *from;
 
@@ -805,10 +803,10 @@ ngx_rl_sentinel_copy(ngx_rl_master_address_t *to, ngx_rl_master_address_t *from)
 }
 
 
-/* where a master is that was announced by name */
+/* where a master is that was there by name */
 
 static ngx_uint_t
-ngx_rl_sentinel_found(void *data, ngx_addr_t *addrs, ngx_uint_t n)
+ngx_rl_master_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
     ngx_rl_master_t  *master = data;
 
@@ -828,7 +826,7 @@ ngx_rl_sentinel_found(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 /* in a moment another sentinel is asked */
 
 static void
-ngx_rl_sentinel_again(ngx_rl_sentinels_t *sentinels)
+ngx_rl_sentinels_again(ngx_rl_sentinels_t *sentinels)
 {
     if (!sentinels->ask.timer_set) {
         ngx_add_timer(&sentinels->ask, NGX_RL_SENTINEL_ASK);
@@ -836,14 +834,16 @@ ngx_rl_sentinel_again(ngx_rl_sentinels_t *sentinels)
 }
 
 
-/* once for all workers, by the first that finds it so */
+/* logged once for all workers, by the first that finds it so */
 
 static void
-ngx_rl_sentinel_tell(ngx_rl_sentinels_t *sentinels,
-    ngx_rl_master_t *master, ngx_uint_t switched, ngx_addr_t *from)
+ngx_rl_master_log(ngx_rl_master_t *master, ngx_uint_t switched,
+    ngx_addr_t *from)
 {
-    ngx_str_t  *name;
+    ngx_str_t           *name;
+    ngx_rl_sentinels_t  *sentinels;
 
+    sentinels = master->sentinels;
     name = &master->address.text;
 
     if (!ngx_rl_record_found(sentinels->zone, master->conf.record, name)) {
@@ -869,7 +869,7 @@ ngx_rl_sentinel_tell(ngx_rl_sentinels_t *sentinels,
 /* of a new connection to a master */
 
 static ngx_rl_failure_e
-ngx_rl_sentinel_role(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
+ngx_rl_master_role(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
 {
     ngx_rl_server_t  *server = owner;
 
@@ -892,7 +892,7 @@ ngx_rl_sentinel_role(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
 
 
 static void
-ngx_rl_sentinels_failed(void *owner, ngx_rl_failure_e failure)
+ngx_rl_master_failed(void *owner, ngx_rl_failure_e failure)
 {
     ngx_rl_server_t  *server = owner;
 
@@ -924,7 +924,7 @@ ngx_rl_sentinels_failed(void *owner, ngx_rl_failure_e failure)
 /* another sentinel each time: one of them may be cut off from the others */
 
 static void
-ngx_rl_sentinel_ask(ngx_event_t *ev)
+ngx_rl_sentinels_ask(ngx_event_t *ev)
 {
     ngx_rl_sentinels_t  *sentinels;
 
@@ -938,13 +938,13 @@ ngx_rl_sentinel_ask(ngx_event_t *ev)
 
     if (ngx_rl_connection_ready(sentinels->current->connection)) {
         ngx_rl_connection_close_idle(sentinels->current->connection);
-        ngx_rl_sentinel_turn(sentinels, 1);
+        ngx_rl_sentinels_turn(sentinels, 1);
     }
 }
 
 
 static void
-ngx_rl_sentinel_ping(ngx_event_t *ev)
+ngx_rl_sentinels_ping(ngx_event_t *ev)
 {
     ngx_rl_sentinels_t   *sentinels;
     ngx_rl_connection_t  *connection;
@@ -974,5 +974,5 @@ ngx_rl_sentinel_ping(ngx_event_t *ev)
     }
 
     ngx_rl_connection_close_idle(connection);
-    ngx_rl_sentinel_turn(sentinels, 1);
+    ngx_rl_sentinels_turn(sentinels, 1);
 }
