@@ -100,11 +100,6 @@ static void ngx_rl_resolve_call(ngx_rl_resolve_t *resolve, ngx_uint_t n,
 static void ngx_rl_resolve_log(ngx_rl_resolve_t *resolve);
 static void ngx_rl_resolve_add(ngx_rl_resolve_set_t *set,
     struct sockaddr *sockaddr, in_port_t port);
-static ngx_uint_t ngx_rl_resolve_same(ngx_rl_resolve_set_t *a,
-    ngx_rl_resolve_set_t *b);
-static ngx_int_t ngx_rl_resolve_compare(ngx_rl_resolve_addr_t *a,
-    ngx_rl_resolve_addr_t *b);
-static socklen_t ngx_rl_resolve_socklen(struct sockaddr *sockaddr);
 
 
 ngx_int_t
@@ -353,7 +348,11 @@ ngx_rl_resolve_resolved(ngx_resolver_ctx_t *ctx)
 
     ngx_rl_resolve_schedule(resolve, ngx_rl_resolve_delay(valid));
 
-    if (!ngx_rl_resolve_same(&resolve->set, &resolve->found)) {
+    if (resolve->set.n != resolve->found.n
+        || ngx_memcmp(resolve->set.addrs, resolve->found.addrs,
+                      resolve->set.n * sizeof(ngx_rl_resolve_addr_t))
+        != 0)
+    {
         resolve->set = resolve->found;
         ngx_rl_resolve_changed(resolve);
     }
@@ -429,7 +428,14 @@ ngx_rl_resolve_changed(ngx_rl_resolve_t *resolve)
         addr = &resolve->addrs[i];
 
         addr->sockaddr = &resolve->set.addrs[i].sockaddr;
-        addr->socklen = ngx_rl_resolve_socklen(addr->sockaddr);
+        addr->socklen = sizeof(struct sockaddr_in);
+
+#if (NGX_HAVE_INET6)
+        if (addr->sockaddr->sa_family == AF_INET6) {
+            addr->socklen = sizeof(struct sockaddr_in6);
+        }
+#endif
+
         addr->name.data = resolve->text[i];
         addr->name.len = ngx_sock_ntop(addr->sockaddr, addr->socklen,
                                        addr->name.data, NGX_RL_RESOLVE_STRLEN,
@@ -473,20 +479,18 @@ ngx_rl_resolve_call(ngx_rl_resolve_t *resolve, ngx_uint_t n, ngx_int_t state)
 static void
 ngx_rl_resolve_log(ngx_rl_resolve_t *resolve)
 {
-    u_char           *p, *last;
-    u_char            text[NGX_RL_RESOLVE_STRLEN], line[NGX_RL_RESOLVE_TEXT];
-    size_t            len;
-    ngx_uint_t        i;
-    struct sockaddr  *sockaddr;
+    u_char     *p, *last;
+    u_char      text[NGX_RL_RESOLVE_STRLEN], line[NGX_RL_RESOLVE_TEXT];
+    size_t      len;
+    ngx_uint_t  i;
 
     p = line;
     last = line + sizeof(line);
 
     for (i = 0; i < resolve->set.n; i++) {
-        sockaddr = &resolve->set.addrs[i].sockaddr;
-
-        len = ngx_sock_ntop(sockaddr, ngx_rl_resolve_socklen(sockaddr), text,
-                            sizeof(text), 0);
+        len = ngx_sock_ntop(&resolve->set.addrs[i].sockaddr,
+                            sizeof(ngx_rl_resolve_addr_t), text, sizeof(text),
+                            0);
 
         p = ngx_slprintf(p, last, "%s%*s", i ? ", " : "", len, text);
     }
@@ -497,39 +501,48 @@ ngx_rl_resolve_log(ngx_rl_resolve_t *resolve)
 }
 
 
-/* sorted, each address once */
+/* sorted, each address once; all that is not part of the address is zero */
 
 static void
-ngx_rl_resolve_add(ngx_rl_resolve_set_t *set,
-    struct sockaddr *sockaddr, in_port_t port)
+ngx_rl_resolve_add(ngx_rl_resolve_set_t *set, struct sockaddr *sockaddr,
+    in_port_t port)
 {
-    socklen_t              socklen;
     ngx_int_t              rc;
     ngx_uint_t             i;
     ngx_rl_resolve_addr_t  addr;
 
-    socklen = ngx_rl_resolve_socklen(sockaddr);
+    ngx_memzero(&addr, sizeof(ngx_rl_resolve_addr_t));
 
-    if (socklen == 0) {
+    addr.sockaddr.sa_family = sockaddr->sa_family;
+
+    switch (sockaddr->sa_family) {
+
+    case AF_INET:
+        addr.in.sin_addr = ((struct sockaddr_in *) sockaddr)->sin_addr;
+        break;
+
+#if (NGX_HAVE_INET6)
+    case AF_INET6:
+        addr.in6.sin6_addr = ((struct sockaddr_in6 *) sockaddr)->sin6_addr;
+        break;
+#endif
+
+    default:
         return;
     }
 
-    ngx_memzero(&addr, sizeof(ngx_rl_resolve_addr_t));
-    ngx_memcpy(&addr, sockaddr, socklen);
     ngx_inet_set_port(&addr.sockaddr, port);
 
-    rc = 1;
-
     for (i = 0; i < set->n; i++) {
-        rc = ngx_rl_resolve_compare(&set->addrs[i], &addr);
+        rc = ngx_memcmp(&set->addrs[i], &addr, sizeof(ngx_rl_resolve_addr_t));
 
-        if (rc >= 0) {
+        if (rc == 0) {
+            return;
+        }
+
+        if (rc > 0) {
             break;
         }
-    }
-
-    if (i < set->n && rc == 0) {
-        return;
     }
 
     if (set->n < NGX_RL_RESOLVE_ADDRS) {
@@ -543,64 +556,4 @@ ngx_rl_resolve_add(ngx_rl_resolve_set_t *set,
                 (set->n - i - 1) * sizeof(ngx_rl_resolve_addr_t));
 
     set->addrs[i] = addr;
-}
-
-
-static ngx_uint_t
-ngx_rl_resolve_same(ngx_rl_resolve_set_t *a, ngx_rl_resolve_set_t *b)
-{
-    ngx_uint_t  i;
-
-    if (a->n != b->n) {
-        return 0;
-    }
-
-    for (i = 0; i < a->n; i++) {
-
-        if (ngx_rl_resolve_compare(&a->addrs[i], &b->addrs[i])) {
-            return 0;
-        }
-    }
-
-    return 1;
-}
-
-
-/* ports are all the same, flow labels and scopes don't come from a resolver */
-
-static ngx_int_t
-ngx_rl_resolve_compare(ngx_rl_resolve_addr_t *a, ngx_rl_resolve_addr_t *b)
-{
-    if (a->sockaddr.sa_family != b->sockaddr.sa_family) {
-        return a->sockaddr.sa_family == AF_INET ? -1 : 1;
-    }
-
-#if (NGX_HAVE_INET6)
-    if (a->sockaddr.sa_family == AF_INET6) {
-        return ngx_memcmp(&a->in6.sin6_addr, &b->in6.sin6_addr, 16);
-    }
-#endif
-
-    return ngx_memcmp(&a->in.sin_addr, &b->in.sin_addr, 4);
-}
-
-
-/* 0: not of a family that a name can have */
-
-static socklen_t
-ngx_rl_resolve_socklen(struct sockaddr *sockaddr)
-{
-    switch (sockaddr->sa_family) {
-
-    case AF_INET:
-        return sizeof(struct sockaddr_in);
-
-#if (NGX_HAVE_INET6)
-    case AF_INET6:
-        return sizeof(struct sockaddr_in6);
-#endif
-
-    default:
-        return 0;
-    }
 }
