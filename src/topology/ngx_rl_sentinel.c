@@ -280,8 +280,8 @@ ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
     }
 
     return ngx_rl_record_news(sentinel->sentinels->zone,
-                             sentinel->sentinels->conf->record,
-                             ngx_rl_address_hash(addrs, n));
+                              sentinel->sentinels->conf->record,
+                              ngx_rl_address_hash(addrs, n));
 }
 
 
@@ -422,7 +422,7 @@ ngx_rl_sentinel_ready(void *owner)
     sentinels->heard = 1;
 
     ngx_rl_record_found(sentinels->zone, sentinels->conf->record,
-                       &ngx_rl_connection_addr(sentinel->connection)->name);
+                        &ngx_rl_connection_addr(sentinel->connection)->name);
 
     if (!sentinels->ping.timer_set) {
         ngx_add_timer(&sentinels->ping, NGX_RL_SENTINEL_PING);
@@ -851,7 +851,8 @@ ngx_rl_master_log(ngx_rl_master_t *master, ngx_uint_t switched,
     }
 
     if (switched) {
-        ngx_rl_count(master->server->record->counters.events[NGX_RL_EVENT_FAILOVER]);
+        ngx_rl_count(master->conf.record
+                     ->counters.events[NGX_RL_EVENT_FAILOVER]);
 
         ngx_log_error(NGX_LOG_NOTICE, sentinels->log, 0,
                       "ratelimit shard %V: the master is %V now, and was %V, "

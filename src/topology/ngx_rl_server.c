@@ -195,20 +195,24 @@ ngx_rl_server_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
     ngx_rl_server_t  *server = data;
 
+    ngx_rl_counters_t  *counters;
+
+    counters = &server->record->counters;
+
     if (n == 0) {
-        ngx_rl_count(server->record->counters.events[NGX_RL_EVENT_RESOLVE_FAILED]);
+        ngx_rl_count(counters->events[NGX_RL_EVENT_RESOLVE_FAILED]);
 
         return ngx_rl_server_may_log(server, NGX_RL_CONFIG);
     }
 
-    ngx_rl_count(server->record->counters.events[NGX_RL_EVENT_RESOLVED]);
+    ngx_rl_count(counters->events[NGX_RL_EVENT_RESOLVED]);
 
     /* calls under way are answered by the server that they were sent to */
 
     (void) ngx_rl_server_move(server, addrs, n, 0);
 
     return ngx_rl_record_news(server->zone, server->record,
-                             ngx_rl_address_hash(addrs, n));
+                              ngx_rl_address_hash(addrs, n));
 }
 
 

@@ -458,7 +458,7 @@ ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
 
         if (sentinels) {
             sentinels->conf->record = ngx_rl_record(zone, stats,
-                                                   &sentinels->conf->label);
+                                                    &sentinels->conf->label);
             if (sentinels->conf->record == NULL) {
                 return NGX_ERROR;
             }
