@@ -43,6 +43,15 @@ ngx_rl_event_set(ngx_event_t *ev, ngx_event_handler_pt handler, void *data,
 }
 
 
+static ngx_inline void
+ngx_rl_timer_end(ngx_event_t *ev)
+{
+    if (ev->timer_set) {
+        ngx_del_timer(ev);
+    }
+}
+
+
 static ngx_inline ngx_uint_t
 ngx_rl_str_equal(const ngx_str_t *a, const ngx_str_t *b)
 {

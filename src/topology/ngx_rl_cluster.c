@@ -160,13 +160,8 @@ ngx_rl_cluster_exit(ngx_rl_cluster_t *cluster)
 
     cluster->ending = 1;
 
-    if (cluster->refresh.timer_set) {
-        ngx_del_timer(&cluster->refresh);
-    }
-
-    if (cluster->again.timer_set) {
-        ngx_del_timer(&cluster->again);
-    }
+    ngx_rl_timer_end(&cluster->refresh);
+    ngx_rl_timer_end(&cluster->again);
 
     while (!ngx_queue_empty(&cluster->parked)) {
         pending = ngx_rl_pending_parked(&cluster->parked, &server);

@@ -165,9 +165,7 @@ ngx_rl_nodes_exit(ngx_rl_nodes_t *nodes)
         ngx_delete_posted_event(&nodes->tidy);
     }
 
-    if (nodes->tidy.timer_set) {
-        ngx_del_timer(&nodes->tidy);
-    }
+    ngx_rl_timer_end(&nodes->tidy);
 
     for (i = 0; i < nodes->n; i++) {
         node = nodes->list[i];
@@ -342,7 +340,7 @@ ngx_rl_nodes_called(ngx_rl_nodes_t *nodes, const ngx_rl_slot_range_t *there)
 }
 
 
-/* by address; one with a name may be elsewhere by now */
+/* by address; a node with a name may have another one by now */
 
 static ngx_rl_node_t *
 ngx_rl_nodes_at(ngx_rl_nodes_t *nodes, ngx_addr_t *addr)

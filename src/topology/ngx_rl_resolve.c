@@ -248,9 +248,7 @@ ngx_rl_resolve_end(ngx_rl_resolve_t *resolve)
         return;
     }
 
-    if (resolve->timer.timer_set) {
-        ngx_del_timer(&resolve->timer);
-    }
+    ngx_rl_timer_end(&resolve->timer);
 
     if (resolve->ctx) {
         ngx_resolve_name_done(resolve->ctx);
@@ -362,9 +360,7 @@ ngx_rl_resolve_resolved(ngx_resolver_ctx_t *ctx)
 static void
 ngx_rl_resolve_schedule(ngx_rl_resolve_t *resolve, ngx_msec_t delay)
 {
-    if (resolve->timer.timer_set) {
-        ngx_del_timer(&resolve->timer);
-    }
+    ngx_rl_timer_end(&resolve->timer);
 
     if (!ngx_exiting) {
         ngx_add_timer(&resolve->timer, delay);

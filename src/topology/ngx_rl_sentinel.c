@@ -379,17 +379,9 @@ ngx_rl_sentinels_exit(ngx_rl_sentinels_t *sentinels)
 {
     ngx_uint_t  i;
 
-    if (sentinels->next.timer_set) {
-        ngx_del_timer(&sentinels->next);
-    }
-
-    if (sentinels->ask.timer_set) {
-        ngx_del_timer(&sentinels->ask);
-    }
-
-    if (sentinels->ping.timer_set) {
-        ngx_del_timer(&sentinels->ping);
-    }
+    ngx_rl_timer_end(&sentinels->next);
+    ngx_rl_timer_end(&sentinels->ask);
+    ngx_rl_timer_end(&sentinels->ping);
 
     for (i = 0; i < sentinels->nmasters; i++) {
         ngx_rl_resolve_end(sentinels->masters[i].resolve);
@@ -470,9 +462,7 @@ ngx_rl_sentinel_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
 static void
 ngx_rl_sentinels_turn(ngx_rl_sentinels_t *sentinels, ngx_msec_t delay)
 {
-    if (sentinels->ping.timer_set) {
-        ngx_del_timer(&sentinels->ping);
-    }
+    ngx_rl_timer_end(&sentinels->ping);
 
     if (++sentinels->current == sentinels->list + sentinels->n) {
         sentinels->current = sentinels->list;

@@ -1,7 +1,7 @@
 
 /*
  * Sentinels, and the masters that they name: a worker has one connection to
- * one of the sentinels, and a link to each master.
+ * one of the sentinels, and a server for each master.
  */
 
 
@@ -23,11 +23,11 @@ ngx_rl_sentinels_t *ngx_rl_sentinels_create(
     ngx_cycle_t *cycle, ngx_rl_sentinels_conf_t *conf,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 
-/* to the master with this number */
+/* the master with this number */
 ngx_rl_server_t *ngx_rl_sentinels_server(
     ngx_rl_sentinels_t *sentinels, ngx_uint_t i);
 
-/* for the end of the process; links are their users' */
+/* for the end of the process; the servers are left to the caller */
 void ngx_rl_sentinels_exit(ngx_rl_sentinels_t *sentinels);
 
 

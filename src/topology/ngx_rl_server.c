@@ -6,7 +6,7 @@
  * without a lock by every call and changed under the lock of the zone.  While
  * it is open no call is sent.  Then the server is tried by
  *
- *   - a new connection, if there is none: the greeting ends with a call of a
+ *   - a new connection, if there is none: the handshake ends with a call of a
  *     script that writes, so a server that is still loading, read-only or out
  *     of memory fails it;
  *   - the same call as a probe, if there is one.
@@ -127,9 +127,7 @@ ngx_rl_server_reuse(ngx_rl_server_t *server)
         return NGX_ERROR;
     }
 
-    if (server->probe.timer_set) {
-        ngx_del_timer(&server->probe);
-    }
+    ngx_rl_timer_end(&server->probe);
 
     ngx_rl_connection_retire(server->connection, connection);
 
@@ -219,9 +217,7 @@ ngx_rl_server_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 void
 ngx_rl_server_exit(ngx_rl_server_t *server)
 {
-    if (server->probe.timer_set) {
-        ngx_del_timer(&server->probe);
-    }
+    ngx_rl_timer_end(&server->probe);
 
     ngx_rl_connection_exit(server->connection);
 }

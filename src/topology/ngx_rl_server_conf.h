@@ -22,7 +22,7 @@
 #include "memory/ngx_rl_zone.h"
 
 
-/* what a greeting tells whoever knows the topology */
+/* tags of the steps of a handshake, see ngx_rl_events_t */
 
 #define NGX_RL_TAG_ROLE   1
 #define NGX_RL_TAG_SLOTS  2
