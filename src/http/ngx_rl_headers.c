@@ -314,7 +314,7 @@ ngx_rl_headers_common(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
     if (d->failure != NGX_RL_OK
         && !(ctx->conf->headers & NGX_RL_HEADERS_HEALTHY))
     {
-        reason = ngx_rl_reason_name(ngx_rl_failure_reason(d->failure));
+        reason = ngx_rl_reason_names[ngx_rl_failure_reason(d->failure)];
 
         if (ngx_rl_header_set(r, NGX_RL_H_DEGRADED,
                               "true", sizeof("true") - 1)

@@ -52,10 +52,10 @@ typedef struct {
 /* a label whose values are the names of an enum */
 
 typedef struct {
-    const char   *name;  /* NULL: there is none */
-    const char *(*value)(ngx_uint_t i);
-    ngx_uint_t    from;
-    ngx_uint_t    to;
+    const char         *name;    /* NULL: there is none */
+    const char *const  *values;
+    ngx_uint_t          from;
+    ngx_uint_t          to;
 } ngx_rl_dimension_t;
 
 
@@ -109,27 +109,8 @@ static void ngx_rl_metrics_bound(ngx_str_t *value, u_char *le, ngx_uint_t k);
 static void ngx_rl_metrics_addresses(ngx_rl_metrics_t *m);
 
 
-/* the names of an enum, for the values of a label */
-
-#define ngx_rl_names(name)                                                    \
-                                                                              \
-    static const char *                                                       \
-    ngx_rl_metrics_##name(ngx_uint_t i)                                       \
-    {                                                                         \
-        return ngx_rl_##name##_name(i);                                       \
-    }
-
-    ngx_rl_names(decision)
-    ngx_rl_names(source)
-    ngx_rl_names(reason)
-    ngx_rl_names(failure)
-    ngx_rl_names(breaker)
-    ngx_rl_names(event)
-    ngx_rl_names(held)
-
-
 #define ngx_rl_label(name, values, from, to)                                  \
-    { name, ngx_rl_metrics_##values, from, to }
+    { name, ngx_rl_##values##_names, from, to }
 
 #define ngx_rl_no_label   { NULL, NULL, 0, 1 }
 #define ngx_rl_no_labels  { ngx_rl_no_label, ngx_rl_no_label }
@@ -569,12 +550,12 @@ ngx_rl_metrics_samples(ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
             last = n;
 
             if (row->name) {
-                ngx_rl_label_set(&labels[last++], row->name, row->value(i));
+                ngx_rl_label_set(&labels[last++], row->name, row->values[i]);
             }
 
             if (column->name) {
                 ngx_rl_label_set(&labels[last++], column->name,
-                                 column->value(k));
+                                 column->values[k]);
             }
 
             ngx_rl_exposition_sample(&m->x, family->name, "", labels, last,
@@ -804,7 +785,7 @@ ngx_rl_metrics_addresses(ngx_rl_metrics_t *m)
             labels[1].name = "node";
             labels[1].value.data = text;
             ngx_rl_label_set(&labels[2], "role",
-                             ngx_rl_role_name(record->place.role));
+                             ngx_rl_role_names[record->place.role]);
 
             ngx_rl_exposition_sample(&m->x, name, "", labels, 3, 1);
         }

@@ -117,7 +117,7 @@ ngx_rl_variable_text(ngx_http_request_t *r,
         switch (data) {
 
         case NGX_RL_VAR_STATUS:
-            name = ngx_rl_outcome_name(ctx->decision.outcome);
+            name = ngx_rl_outcome_names[ctx->decision.outcome];
             break;
 
         case NGX_RL_VAR_NAME:
@@ -126,7 +126,7 @@ ngx_rl_variable_text(ngx_http_request_t *r,
 
         case NGX_RL_VAR_SOURCE:
             if (ctx->decision.source != NGX_RL_SOURCE_NONE) {
-                name = ngx_rl_source_name(ctx->decision.source);
+                name = ngx_rl_source_names[ctx->decision.source];
             }
 
             break;

@@ -303,22 +303,22 @@ ngx_rl_verdict_log(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
         ngx_log_error(level, log, 0,
                       "ratelimit DEGRADED, limit: \"%V\"%*s, "
                       "source: %s, failure: %s", &hc->limit->name, len, key,
-                      ngx_rl_source_name(d->source),
-                      ngx_rl_failure_name(d->failure));
+                      ngx_rl_source_names[d->source],
+                      ngx_rl_failure_names[d->failure]);
         break;
 
     default:
         ngx_log_error(level, log, 0,
                       "ratelimit %s, limit: \"%V\"%*s, cost: %uL, "
                       "remaining: %uL of %uL, retry after: %L, source: %s%s%s",
-                      ngx_rl_outcome_name(d->outcome),
+                      ngx_rl_outcome_names[d->outcome],
                       &hc->limit->name, len, key,
                       hc->claim.bucket.cost, d->remaining, d->limit,
                       /* -1: never */
                       (int64_t) d->retry_after,
-                      ngx_rl_source_name(d->source),
+                      ngx_rl_source_names[d->source],
                       d->failure ? ", failure: " : "",
-                      d->failure ? ngx_rl_failure_name(d->failure) : "");
+                      d->failure ? ngx_rl_failure_names[d->failure] : "");
         break;
     }
 }

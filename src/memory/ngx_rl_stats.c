@@ -14,7 +14,7 @@ const uint32_t  ngx_rl_latency_bounds[NGX_RL_LATENCIES] = {
 };
 
 
-static const char  *ngx_rl_decision_names[] = {
+const char  *const ngx_rl_decision_names[] = {
     "passed",
     "rejected",
     "dry_run_rejected",
@@ -227,11 +227,4 @@ static ngx_uint_t
 ngx_rl_process_alive(ngx_atomic_uint_t pid)
 {
     return pid && (kill((ngx_pid_t) pid, 0) == 0 || ngx_errno != ESRCH);
-}
-
-
-const char *
-ngx_rl_decision_name(ngx_rl_decision_e d)
-{
-    return ngx_rl_decision_names[d];
 }

@@ -106,7 +106,7 @@ void ngx_rl_process_living(ngx_rl_stats_t *stats, ngx_rl_processes_t living);
 
 extern const uint32_t  ngx_rl_latency_bounds[NGX_RL_LATENCIES];  /* us */
 
-const char *ngx_rl_decision_name(ngx_rl_decision_e d);
+extern const char  *const ngx_rl_decision_names[];
 
 
 #define ngx_rl_count(counter)                                                 \

@@ -12,7 +12,7 @@
 #define NGX_RL_BREAKER_KEPT  3
 
 
-static const char  *ngx_rl_breaker_names[] = {
+const char  *const ngx_rl_breaker_names[] = {
     "distributed",
     "fallback",
     "circuit_open"
@@ -138,11 +138,4 @@ ngx_rl_breaker_probed(ngx_rl_breaker_t *b,
 
     b->prober = 0;
     b->until = now + ngx_rl_backoff(b->attempt++, conf->probe, random);
-}
-
-
-const char *
-ngx_rl_breaker_name(ngx_rl_breaker_e s)
-{
-    return ngx_rl_breaker_names[s];
 }

@@ -78,7 +78,7 @@ void ngx_rl_breaker_probed(ngx_rl_breaker_t *b,
     const ngx_rl_breaker_conf_t *conf, uint64_t now,
     uint32_t random, uint64_t prober);
 
-const char *ngx_rl_breaker_name(ngx_rl_breaker_e s);
+extern const char  *const ngx_rl_breaker_names[];
 
 
 #endif /* _NGX_RL_BREAKER_H_INCLUDED_ */

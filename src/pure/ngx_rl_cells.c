@@ -85,7 +85,7 @@ static void ngx_rl_cells_link(ngx_rl_cells_t *c, uint32_t q, uint32_t i);
 static void ngx_rl_cells_unlink(ngx_rl_cells_t *c, uint32_t i);
 
 
-static const char  *ngx_rl_held_names[] = {
+const char  *const ngx_rl_held_names[] = {
     "nothing",
     "known",
     "little",
@@ -351,13 +351,6 @@ ngx_rl_known_age(const ngx_rl_cell_t *cell, uint64_t now)
     /* calls may be answered in another order than they were sent in */
 
     return (age > UINT32_MAX - NGX_RL_CELLS_DISORDER) ? 0 : age;
-}
-
-
-const char *
-ngx_rl_held_name(ngx_rl_held_e held)
-{
-    return ngx_rl_held_names[held];
 }
 
 

@@ -239,7 +239,7 @@ void ngx_rl_known_learned(ngx_rl_cell_t *cell,
 /* ms since it was learned; 0 for a time, us, a little before that */
 uint32_t ngx_rl_known_age(const ngx_rl_cell_t *cell, uint64_t now);
 
-const char *ngx_rl_held_name(ngx_rl_held_e held);
+extern const char  *const ngx_rl_held_names[];
 
 
 #endif /* _NGX_RL_CELLS_H_INCLUDED_ */

@@ -8,7 +8,7 @@ static void ngx_rl_decide_window(ngx_rl_decision_t *d,
     const ngx_rl_bucket_t *bucket, uint64_t left, const int64_t *state);
 
 
-static const char  *ngx_rl_outcome_names[] = {
+const char  *const ngx_rl_outcome_names[] = {
     "SKIPPED",
     "PASSED",
     "REJECTED",
@@ -17,7 +17,7 @@ static const char  *ngx_rl_outcome_names[] = {
 };
 
 
-static const char  *ngx_rl_source_names[] = {
+const char  *const ngx_rl_source_names[] = {
     "none",
     "redis",
     "cache",
@@ -105,18 +105,4 @@ ngx_rl_tighter(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b)
     /* remaining and limit are below 2^30 */
 
     return a->remaining * b->limit < b->remaining * a->limit;
-}
-
-
-const char *
-ngx_rl_outcome_name(ngx_rl_outcome_e o)
-{
-    return ngx_rl_outcome_names[o];
-}
-
-
-const char *
-ngx_rl_source_name(ngx_rl_source_e s)
-{
-    return ngx_rl_source_names[s];
 }

@@ -60,8 +60,8 @@ void ngx_rl_decide(ngx_rl_decision_t *d,
 /* whether a has a smaller part of its limit left than b */
 int ngx_rl_tighter(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b);
 
-const char *ngx_rl_outcome_name(ngx_rl_outcome_e o);
-const char *ngx_rl_source_name(ngx_rl_source_e s);
+extern const char  *const ngx_rl_outcome_names[];
+extern const char  *const ngx_rl_source_names[];
 
 
 #endif /* _NGX_RL_DECISION_H_INCLUDED_ */

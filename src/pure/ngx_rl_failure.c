@@ -54,7 +54,7 @@ static const ngx_rl_failure_word_t
 };
 
 
-static const char  *ngx_rl_failure_names[] = {
+const char  *const ngx_rl_failure_names[] = {
     "ok",
     "timeout",
     "refused",
@@ -80,7 +80,7 @@ static const char  *ngx_rl_failure_names[] = {
 };
 
 
-static const char  *ngx_rl_reason_names[] = {
+const char  *const ngx_rl_reason_names[] = {
     "storage_unavailable",
     "timeout",
     "circuit_open",
@@ -168,13 +168,6 @@ ngx_rl_failure_match(const char *text, size_t len)
 }
 
 
-const char *
-ngx_rl_failure_name(ngx_rl_failure_e f)
-{
-    return ngx_rl_failure_names[f];
-}
-
-
 int
 ngx_rl_failure_breaks(ngx_rl_failure_e f)
 {
@@ -218,11 +211,4 @@ ngx_rl_failure_reason(ngx_rl_failure_e f)
     default:
         return NGX_RL_REASON_STORAGE;
     }
-}
-
-
-const char *
-ngx_rl_reason_name(ngx_rl_reason_e r)
-{
-    return ngx_rl_reason_names[r];
 }

@@ -61,7 +61,7 @@ typedef enum {
 ngx_rl_failure_e ngx_rl_failure(const char *text, size_t len);
 
 /* one word, for logs and labels */
-const char *ngx_rl_failure_name(ngx_rl_failure_e f);
+extern const char  *const ngx_rl_failure_names[];
 
 /*
  * Whether it says that the server, and not only this call, is in trouble: such
@@ -70,7 +70,7 @@ const char *ngx_rl_failure_name(ngx_rl_failure_e f);
 int ngx_rl_failure_breaks(ngx_rl_failure_e f);
 
 ngx_rl_reason_e ngx_rl_failure_reason(ngx_rl_failure_e f);
-const char *ngx_rl_reason_name(ngx_rl_reason_e r);
+extern const char  *const ngx_rl_reason_names[];
 
 
 #endif /* _NGX_RL_FAILURE_H_INCLUDED_ */

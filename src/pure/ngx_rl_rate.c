@@ -228,8 +228,7 @@ ngx_rl_rate_check(const ngx_rl_rate_t *rate, uint64_t capacity)
 {
     uint64_t  per_second;
 
-    per_second = rate->num / rate->den
-                 + ((rate->num % rate->den) ? 1 : 0);
+    per_second = rate->num / rate->den + ((rate->num % rate->den) ? 1 : 0);
 
     if (per_second > capacity * 1000) {
         return ngx_rl_rate_too_fast;

@@ -91,8 +91,7 @@ ngx_rl_slot_crc16(const void *data, size_t len)
     crc = 0;
 
     for (i = 0; i < len; i++) {
-        crc = (uint16_t) (crc << 8)
-              ^ ngx_rl_slot_table[(crc >> 8) ^ p[i]];
+        crc = (uint16_t) (crc << 8) ^ ngx_rl_slot_table[(crc >> 8) ^ p[i]];
     }
 
     return crc;
@@ -116,8 +115,7 @@ ngx_rl_slot(const char *key, size_t len)
         }
     }
 
-    return ngx_rl_slot_crc16(key, len)
-           & (NGX_RL_SLOTS - 1);
+    return ngx_rl_slot_crc16(key, len) & (NGX_RL_SLOTS - 1);
 }
 
 

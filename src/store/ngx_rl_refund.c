@@ -328,7 +328,7 @@ static void
 ngx_rl_refund_failed(ngx_rl_failure_e failure)
 {
     ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0, "a refund failed: %s",
-                  ngx_rl_failure_name(failure));
+                  ngx_rl_failure_names[failure]);
 }
 
 

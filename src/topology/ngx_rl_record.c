@@ -9,7 +9,7 @@ static void ngx_rl_record_mark(ngx_rl_record_t *record, ngx_uint_t used);
 static ngx_uint_t ngx_rl_record_unused(void *record, void *data);
 
 
-static const char  *ngx_rl_event_names[] = {
+const char  *const ngx_rl_event_names[] = {
     "map_refresh",
     "moved",
     "ask",
@@ -22,7 +22,7 @@ static const char  *ngx_rl_event_names[] = {
 };
 
 
-static const char  *ngx_rl_role_names[] = {
+const char  *const ngx_rl_role_names[] = {
     "shard",
     "master",
     "node",
@@ -354,18 +354,4 @@ ngx_rl_record_news(ngx_rl_zone_t *zone, ngx_rl_record_t *record, uint64_t hash)
     ngx_rl_zone_unlock(zone);
 
     return news;
-}
-
-
-const char *
-ngx_rl_event_name(ngx_rl_event_e e)
-{
-    return ngx_rl_event_names[e];
-}
-
-
-const char *
-ngx_rl_role_name(ngx_rl_role_e r)
-{
-    return ngx_rl_role_names[r];
 }

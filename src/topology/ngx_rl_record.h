@@ -156,8 +156,8 @@ ngx_uint_t ngx_rl_record_found(ngx_rl_zone_t *zone,
 ngx_uint_t ngx_rl_record_news(ngx_rl_zone_t *zone,
     ngx_rl_record_t *record, uint64_t hash);
 
-const char *ngx_rl_event_name(ngx_rl_event_e e);
-const char *ngx_rl_role_name(ngx_rl_role_e r);
+extern const char  *const ngx_rl_event_names[];
+extern const char  *const ngx_rl_role_names[];
 
 
 #endif /* _NGX_RL_RECORD_H_INCLUDED_ */

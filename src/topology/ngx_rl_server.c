@@ -374,7 +374,7 @@ ngx_rl_server_log(ngx_rl_server_t *server,
     }
 
     ngx_log_error(NGX_LOG_ERR, server->log, 0, "no answer from redis %V: %s",
-                  &server->conf->label, ngx_rl_failure_name(failure));
+                  &server->conf->label, ngx_rl_failure_names[failure]);
 }
 
 
@@ -749,14 +749,14 @@ ngx_rl_server_changed(ngx_rl_server_t *server, ngx_rl_breaker_e was,
     if (state == NGX_RL_CIRCUIT_OPEN) {
         ngx_log_error(NGX_LOG_ERR, server->log, 0,
                       "ratelimit: redis %V is unavailable (%s), %s until it "
-                      "answers%s", label, ngx_rl_failure_name(failure),
+                      "answers%s", label, ngx_rl_failure_names[failure],
                       server->conf->outage, more);
 
     } else if (state != NGX_RL_DISTRIBUTED) {
         ngx_log_error(NGX_LOG_NOTICE, server->log, 0,
                       "ratelimit shard %V is in state %s, failure: %s%s",
-                      label, ngx_rl_breaker_name(state),
-                      ngx_rl_failure_name(failure), more);
+                      label, ngx_rl_breaker_names[state],
+                      ngx_rl_failure_names[failure], more);
 
     } else if (outage) {
         ngx_log_error(NGX_LOG_ERR, server->log, 0,
@@ -827,5 +827,5 @@ ngx_rl_server_still_open(ngx_rl_server_t *server)
                   "ratelimit: redis %V is still unavailable after %uA s (%s)",
                   &server->conf->label,
                   ngx_current_msec / 1000 - record->changed,
-                  ngx_rl_failure_name((ngx_rl_failure_e) record->failure));
+                  ngx_rl_failure_names[(ngx_rl_failure_e) record->failure]);
 }

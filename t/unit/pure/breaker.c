@@ -22,8 +22,8 @@ static const ngx_rl_breaker_conf_t  defaults = { 5, 30000, 10000 };
 static void
 is_state(const ngx_rl_breaker_t *b, ngx_rl_breaker_e state, const char *name)
 {
-    if (!ok(b->state == state, "%s: %s", ngx_rl_breaker_name(state), name)) {
-        diag("got %s", ngx_rl_breaker_name(b->state));
+    if (!ok(b->state == state, "%s: %s", ngx_rl_breaker_names[state], name)) {
+        diag("got %s", ngx_rl_breaker_names[b->state]);
     }
 }
 
@@ -115,9 +115,9 @@ test_transitions(void)
     (void) ngx_rl_breaker_close(&b, START + 1);
     is_number(b.closed, 2, "it was closed twice");
 
-    is_text(ngx_rl_breaker_name(DISTRIBUTED), "distributed", "distributed");
-    is_text(ngx_rl_breaker_name(FALLBACK), "fallback", "fallback");
-    is_text(ngx_rl_breaker_name(OPEN), "circuit_open", "circuit_open");
+    is_text(ngx_rl_breaker_names[DISTRIBUTED], "distributed", "distributed");
+    is_text(ngx_rl_breaker_names[FALLBACK], "fallback", "fallback");
+    is_text(ngx_rl_breaker_names[OPEN], "circuit_open", "circuit_open");
 }
 
 

@@ -49,7 +49,7 @@ is_decision(const ngx_rl_decision_t *d, int passed,
     {
         diag("%s, limit %" PRIu64 ", remaining %" PRIu64 ", reset %"
              PRIu64 ", retry after %" PRIu64,
-             ngx_rl_outcome_name(d->outcome), d->limit,
+             ngx_rl_outcome_names[d->outcome], d->limit,
              d->remaining, d->reset, d->retry_after);
     }
 }
@@ -471,19 +471,19 @@ test_retry_steps(void)
 static void
 test_names(void)
 {
-    is_text(ngx_rl_outcome_name(NGX_RL_SKIPPED), "SKIPPED", "SKIPPED");
-    is_text(ngx_rl_outcome_name(NGX_RL_PASSED), "PASSED", "PASSED");
-    is_text(ngx_rl_outcome_name(NGX_RL_REJECTED), "REJECTED", "REJECTED");
-    is_text(ngx_rl_outcome_name(NGX_RL_REJECTED_DRY_RUN),
+    is_text(ngx_rl_outcome_names[NGX_RL_SKIPPED], "SKIPPED", "SKIPPED");
+    is_text(ngx_rl_outcome_names[NGX_RL_PASSED], "PASSED", "PASSED");
+    is_text(ngx_rl_outcome_names[NGX_RL_REJECTED], "REJECTED", "REJECTED");
+    is_text(ngx_rl_outcome_names[NGX_RL_REJECTED_DRY_RUN],
             "REJECTED_DRY_RUN", "REJECTED_DRY_RUN");
-    is_text(ngx_rl_outcome_name(NGX_RL_DEGRADED), "DEGRADED", "DEGRADED");
+    is_text(ngx_rl_outcome_names[NGX_RL_DEGRADED], "DEGRADED", "DEGRADED");
 
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_NONE), "none", "none");
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_CACHE), "cache", "cache");
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_REDIS), "redis", "redis");
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_LOCAL), "local", "local");
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_OPEN), "open", "open");
-    is_text(ngx_rl_source_name(NGX_RL_SOURCE_CLOSED), "closed", "closed");
+    is_text(ngx_rl_source_names[NGX_RL_SOURCE_NONE], "none", "none");
+    is_text(ngx_rl_source_names[NGX_RL_SOURCE_CACHE], "cache", "cache");
+    is_text(ngx_rl_source_names[NGX_RL_SOURCE_REDIS], "redis", "redis");
+    is_text(ngx_rl_source_names[NGX_RL_SOURCE_LOCAL], "local", "local");
+    is_text(ngx_rl_source_names[NGX_RL_SOURCE_OPEN], "open", "open");
+    is_text(ngx_rl_source_names[NGX_RL_SOURCE_CLOSED], "closed", "closed");
 }
 
 

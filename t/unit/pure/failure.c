@@ -172,7 +172,7 @@ static const struct {
 static const char *
 reason_of(ngx_rl_failure_e f)
 {
-    return ngx_rl_reason_name(ngx_rl_failure_reason(f));
+    return ngx_rl_reason_names[ngx_rl_failure_reason(f)];
 }
 
 
@@ -202,7 +202,7 @@ test_breaks(void)
         }
 
         ok((ngx_rl_failure_breaks(f) == 0) == harmless,
-           "%s %s the breaker", ngx_rl_failure_name(f),
+           "%s %s the breaker", ngx_rl_failure_names[f],
            harmless ? "does not count for" : "counts for");
     }
 }
@@ -228,9 +228,9 @@ main(void)
         got = ngx_rl_failure(copy, len);
 
         if (!ok(got == errors[i].failure, "%s: \"%s\"",
-                ngx_rl_failure_name(errors[i].failure), errors[i].text))
+                ngx_rl_failure_names[errors[i].failure], errors[i].text))
         {
-            diag("got %s", ngx_rl_failure_name(got));
+            diag("got %s", ngx_rl_failure_names[got]);
         }
 
         free(copy);
@@ -252,26 +252,26 @@ main(void)
     /* names are labels, reasons are headers */
 
     for (f = 0; f < NGX_RL_FAILURES; f++) {
-        len = strlen(ngx_rl_failure_name(f));
-        ok(len > 0 && strspn(ngx_rl_failure_name(f),
+        len = strlen(ngx_rl_failure_names[f]);
+        ok(len > 0 && strspn(ngx_rl_failure_names[f],
                              "abcdefghijklmnopqrstuvwxyz_") == len,
-           "%s is one word", ngx_rl_failure_name(f));
+           "%s is one word", ngx_rl_failure_names[f]);
 
         for (g = 0; g < f; g++) {
-            if (strcmp(ngx_rl_failure_name(f), ngx_rl_failure_name(g)) == 0) {
-                ok(0, "%s is the name of one failure", ngx_rl_failure_name(f));
+            if (strcmp(ngx_rl_failure_names[f], ngx_rl_failure_names[g]) == 0) {
+                ok(0, "%s is the name of one failure", ngx_rl_failure_names[f]);
             }
         }
     }
 
-    is_text(ngx_rl_failure_name(NGX_RL_CONFIG),
+    is_text(ngx_rl_failure_names[NGX_RL_CONFIG],
             "config", "the last name belongs to the last failure");
-    is_text(ngx_rl_failure_name(NGX_RL_CIRCUIT),
+    is_text(ngx_rl_failure_names[NGX_RL_CIRCUIT],
             "circuit_open", "the last but one to its own");
-    is_text(ngx_rl_failure_name(NGX_RL_ERROR),
+    is_text(ngx_rl_failure_names[NGX_RL_ERROR],
             "error", "and the one before that, too");
 
-    is_text(ngx_rl_failure_name(NGX_RL_TLS),
+    is_text(ngx_rl_failure_names[NGX_RL_TLS],
             "tls", "a failed handshake has one, too");
 
     is_text(reason_of(NGX_RL_TLS), "storage_unavailable",

@@ -112,7 +112,7 @@ test_replies(void)
 
         ok(failure == replies[i].failure, "\"%.*s\" is no decision: %s",
            (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
-           ngx_rl_failure_name(failure));
+           ngx_rl_failure_names[failure]);
     }
 
     ngx_rl_reader_free(reader);
@@ -546,7 +546,7 @@ test_alike_replies(void)
            == replies[i].failure,
            "\"%.*s\" fails for all: %s",
            (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
-           ngx_rl_failure_name(replies[i].failure));
+           ngx_rl_failure_names[replies[i].failure]);
     }
 
     claims_of(claims, 3, gcra_of(10, "1r/s", 1));
@@ -1186,7 +1186,7 @@ test_take_errors(void)
 
         ok(wrong == 0, "\"%.*s\" fails for all: %s",
            (int) strcspn(replies[i].wire, "\r"), replies[i].wire,
-           ngx_rl_failure_name(replies[i].failure));
+           ngx_rl_failure_names[replies[i].failure]);
     }
 
     ngx_rl_reader_free(reader);
