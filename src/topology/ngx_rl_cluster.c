@@ -82,7 +82,7 @@ static void ngx_rl_cluster_want(ngx_rl_cluster_t *cluster);
 static void ngx_rl_cluster_refresh(ngx_event_t *ev);
 static ngx_int_t ngx_rl_cluster_refreshed(void *data,
     const ngx_rl_answer_t *answer);
-static ngx_uint_t ngx_rl_cluster_ill(ngx_rl_cluster_t *cluster);
+static ngx_uint_t ngx_rl_cluster_failing(ngx_rl_cluster_t *cluster);
 static void ngx_rl_cluster_wake(ngx_rl_cluster_t *cluster);
 static void ngx_rl_cluster_again(ngx_event_t *ev);
 
@@ -425,7 +425,7 @@ ngx_rl_cluster_range(void *data, const ngx_rl_slot_range_t *range)
     node->seen = 1;
 
     if (range->ip_len && node->resolve == NULL) {
-        ngx_rl_node_call(node, range);
+        ngx_rl_node_name(node, range);
     }
 
     for (i = range->first; i <= range->last; i++) {
@@ -588,7 +588,7 @@ ngx_rl_cluster_refreshed(void *data, const ngx_rl_answer_t *answer)
         rc = ngx_rl_cluster_learn(cluster, server, answer->reply);
     }
 
-    if (ngx_rl_cluster_ill(cluster)) {
+    if (ngx_rl_cluster_failing(cluster)) {
         ngx_rl_cluster_want(cluster);
     }
 
@@ -599,7 +599,7 @@ ngx_rl_cluster_refreshed(void *data, const ngx_rl_answer_t *answer)
 /* some slots have no node, or a node of the map does not answer */
 
 static ngx_uint_t
-ngx_rl_cluster_ill(ngx_rl_cluster_t *cluster)
+ngx_rl_cluster_failing(ngx_rl_cluster_t *cluster)
 {
     ngx_uint_t      i;
     ngx_rl_node_t  *node;

@@ -30,7 +30,7 @@ static ngx_rl_node_t *ngx_rl_nodes_by_name(ngx_rl_nodes_t *nodes,
     ngx_rl_server_t *from, const ngx_rl_slot_range_t *there);
 static ngx_rl_node_t *ngx_rl_nodes_by_addr(ngx_rl_nodes_t *nodes,
     ngx_rl_server_t *from, ngx_rl_address_t *address, in_port_t port);
-static ngx_rl_node_t *ngx_rl_nodes_called(ngx_rl_nodes_t *nodes,
+static ngx_rl_node_t *ngx_rl_nodes_named(ngx_rl_nodes_t *nodes,
     const ngx_rl_slot_range_t *there);
 static ngx_rl_node_t *ngx_rl_nodes_at(ngx_rl_nodes_t *nodes, ngx_addr_t *addr);
 static ngx_rl_node_t *ngx_rl_nodes_add(ngx_rl_nodes_t *nodes,
@@ -232,7 +232,7 @@ ngx_rl_nodes_by_name(ngx_rl_nodes_t *nodes, ngx_rl_server_t *from,
             && ngx_rl_address(&where, there->ip, there->ip_len, there->port)
                == NGX_OK;
 
-    node = ngx_rl_nodes_called(nodes, there);
+    node = ngx_rl_nodes_named(nodes, there);
 
     if (node && (node->resolve || !known)) {
 
@@ -302,7 +302,7 @@ ngx_rl_nodes_by_addr(ngx_rl_nodes_t *nodes, ngx_rl_server_t *from,
 /* by name, which may be that of a seed, or have come with an address before */
 
 static ngx_rl_node_t *
-ngx_rl_nodes_called(ngx_rl_nodes_t *nodes, const ngx_rl_slot_range_t *there)
+ngx_rl_nodes_named(ngx_rl_nodes_t *nodes, const ngx_rl_slot_range_t *there)
 {
     ngx_uint_t      i, scan;
     ngx_rl_node_t  *node;
@@ -763,7 +763,7 @@ ngx_rl_nodes_chain(const void *text, size_t len, in_port_t port)
 /* redirects have the name alone, and certificates are for it */
 
 void
-ngx_rl_node_call(ngx_rl_node_t *node, const ngx_rl_slot_range_t *range)
+ngx_rl_node_name(ngx_rl_node_t *node, const ngx_rl_slot_range_t *range)
 {
     node->port = range->port;
 

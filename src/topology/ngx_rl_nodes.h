@@ -94,7 +94,7 @@ ngx_rl_node_t *ngx_rl_nodes_find(ngx_rl_nodes_t *nodes, ngx_rl_server_t *from,
     const ngx_rl_slot_range_t *there);
 
 /* keeps what the cluster calls a node that is found by its address */
-void ngx_rl_node_call(ngx_rl_node_t *node, const ngx_rl_slot_range_t *range);
+void ngx_rl_node_name(ngx_rl_node_t *node, const ngx_rl_slot_range_t *range);
 
 /* whether it serves slots; others are left in peace, and leave in the end */
 void ngx_rl_node_map(ngx_rl_node_t *node, ngx_uint_t mapped);

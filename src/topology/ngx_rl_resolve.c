@@ -59,32 +59,32 @@ typedef struct {
 
 struct ngx_rl_resolve_s {
     ngx_resolver_t       *resolver;
-    ngx_resolver_ctx_t   *ctx;        /* of a lookup under way */
+    ngx_resolver_ctx_t   *ctx;          /* of a lookup under way */
     ngx_log_t            *log;
-    ngx_socket_t          ident;      /* see ngx_rl_event_init() */
+    ngx_socket_t          ident;        /* see ngx_rl_event_init() */
 
     ngx_event_t           timer;
     ngx_msec_t            timeout;
-    ngx_msec_t            looked;     /* when, the last time */
-    ngx_rl_throttle_t     warnings;   /* of failures */
-    uint32_t              failures;   /* since the last success */
+    ngx_msec_t            looked;       /* when, the last time */
+    ngx_rl_throttle_t     warnings;     /* of failures */
+    uint32_t              failures;     /* since the last success */
     in_port_t             port;
 
     ngx_rl_resolve_pt     handler;
     void                 *data;
 
-    ngx_rl_resolve_set_t  set;        /* the last addresses */
-    ngx_rl_resolve_set_t  found;      /* by the lookup that ends */
+    ngx_rl_resolve_set_t  set;          /* the last addresses */
+    ngx_rl_resolve_set_t  found;        /* by the lookup that ends */
 
     /* of the handler */
     ngx_addr_t            addrs[NGX_RL_RESOLVE_ADDRS];
     u_char                text[NGX_RL_RESOLVE_ADDRS][NGX_RL_RESOLVE_STRLEN];
 
-    unsigned              calling:1;  /* the handler runs */
+    unsigned              reporting:1;  /* the handler runs */
     unsigned              ended:1;
 
     ngx_str_t             label;
-    ngx_str_t             host;       /* the resolver's case */
+    ngx_str_t             host;         /* the resolver's case */
 };
 
 
@@ -95,7 +95,7 @@ static void ngx_rl_resolve_schedule(ngx_rl_resolve_t *resolve,
 static ngx_msec_t ngx_rl_resolve_delay(time_t valid);
 static void ngx_rl_resolve_failed(ngx_rl_resolve_t *resolve, ngx_int_t state);
 static void ngx_rl_resolve_changed(ngx_rl_resolve_t *resolve);
-static void ngx_rl_resolve_call(ngx_rl_resolve_t *resolve, ngx_uint_t n,
+static void ngx_rl_resolve_report(ngx_rl_resolve_t *resolve, ngx_uint_t n,
     ngx_int_t state);
 static void ngx_rl_resolve_log(ngx_rl_resolve_t *resolve);
 static void ngx_rl_resolve_add(ngx_rl_resolve_set_t *set,
@@ -255,7 +255,7 @@ ngx_rl_resolve_end(ngx_rl_resolve_t *resolve)
         resolve->ctx = NULL;
     }
 
-    if (resolve->calling) {
+    if (resolve->reporting) {
         resolve->ended = 1;
         return;
     }
@@ -410,7 +410,7 @@ ngx_rl_resolve_failed(ngx_rl_resolve_t *resolve, ngx_int_t state)
 
     ngx_rl_resolve_schedule(resolve, ngx_max(delay, NGX_RL_RESOLVE_MIN));
 
-    ngx_rl_resolve_call(resolve, 0, state);
+    ngx_rl_resolve_report(resolve, 0, state);
 }
 
 
@@ -438,18 +438,18 @@ ngx_rl_resolve_changed(ngx_rl_resolve_t *resolve)
                                        1);
     }
 
-    ngx_rl_resolve_call(resolve, resolve->set.n, NGX_OK);
+    ngx_rl_resolve_report(resolve, resolve->set.n, NGX_OK);
 }
 
 
 /* a name that its handler ends lives until that was logged */
 
 static void
-ngx_rl_resolve_call(ngx_rl_resolve_t *resolve, ngx_uint_t n, ngx_int_t state)
+ngx_rl_resolve_report(ngx_rl_resolve_t *resolve, ngx_uint_t n, ngx_int_t state)
 {
     ngx_uint_t  may_log;
 
-    resolve->calling = 1;
+    resolve->reporting = 1;
 
     may_log = resolve->handler(resolve->data, resolve->addrs, n);
 
@@ -464,7 +464,7 @@ ngx_rl_resolve_call(ngx_rl_resolve_t *resolve, ngx_uint_t n, ngx_int_t state)
                       ngx_resolver_strerror(state));
     }
 
-    resolve->calling = 0;
+    resolve->reporting = 0;
 
     if (resolve->ended) {
         ngx_free(resolve);
