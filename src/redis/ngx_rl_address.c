@@ -5,6 +5,8 @@
 
 static void ngx_rl_address_set(ngx_rl_address_t *address,
     socklen_t socklen, in_port_t port);
+static ngx_addr_t *ngx_rl_addresses_copy(ngx_addr_t *addrs, ngx_uint_t n,
+    ngx_log_t *log);
 
 
 ngx_int_t
@@ -131,4 +133,87 @@ ngx_rl_address_unmap(ngx_cidr_t *cidr)
     cidr->u.in.addr = addr4;
     cidr->u.in.mask = mask4;
 #endif
+}
+
+
+ngx_addr_t *
+ngx_rl_addresses_current(ngx_rl_addresses_t *addresses)
+{
+    return addresses->n ? &addresses->addrs[addresses->next % addresses->n]
+                        : NULL;
+}
+
+
+ngx_int_t
+ngx_rl_addresses_replace(ngx_rl_addresses_t *addresses,
+    ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t current, ngx_log_t *log)
+{
+    ngx_addr_t  *copy;
+
+    copy = NULL;
+
+    if (n) {
+        copy = ngx_rl_addresses_copy(addrs, n, log);
+        if (copy == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    ngx_rl_addresses_free(addresses);
+
+    addresses->addrs = copy;
+    addresses->n = n;
+    addresses->next = current;
+    addresses->copied = (n != 0);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_rl_addresses_free(ngx_rl_addresses_t *addresses)
+{
+    if (addresses->copied) {
+        ngx_free(addresses->addrs);
+    }
+}
+
+
+/* in one piece of memory */
+
+static ngx_addr_t *
+ngx_rl_addresses_copy(ngx_addr_t *addrs, ngx_uint_t n, ngx_log_t *log)
+{
+    u_char      *p;
+    size_t       size;
+    ngx_uint_t   i;
+    ngx_addr_t  *copy;
+
+    size = n * sizeof(ngx_addr_t);
+
+    for (i = 0; i < n; i++) {
+        size += ngx_align(addrs[i].socklen, NGX_ALIGNMENT)
+                + ngx_align(addrs[i].name.len, NGX_ALIGNMENT);
+    }
+
+    copy = ngx_alloc(size, log);
+    if (copy == NULL) {
+        return NULL;
+    }
+
+    p = (u_char *) &copy[n];
+
+    for (i = 0; i < n; i++) {
+        copy[i].socklen = addrs[i].socklen;
+        copy[i].sockaddr = (struct sockaddr *) p;
+        ngx_memcpy(p, addrs[i].sockaddr, addrs[i].socklen);
+        p += ngx_align(addrs[i].socklen, NGX_ALIGNMENT);
+
+        copy[i].name.len = addrs[i].name.len;
+        copy[i].name.data = p;
+        ngx_memcpy(p, addrs[i].name.data, addrs[i].name.len);
+        p += ngx_align(addrs[i].name.len, NGX_ALIGNMENT);
+    }
+
+    return copy;
 }

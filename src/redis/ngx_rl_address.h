@@ -1,6 +1,7 @@
 
 /*
- * An address that was learned at run time, in memory of its own.
+ * An address that was learned at run time, in memory of its own; and the
+ * addresses of a server, which are tried in turn.
  */
 
 
@@ -17,6 +18,14 @@ typedef struct {
     ngx_sockaddr_t  sockaddr;
     u_char          text[NGX_SOCKADDR_STRLEN];
 } ngx_rl_address_t;
+
+
+typedef struct {
+    ngx_addr_t  *addrs;
+    ngx_uint_t   n;         /* 0: not known yet */
+    ngx_uint_t   next;      /* modulo n */
+    unsigned     copied:1;  /* addrs are malloc()ed */
+} ngx_rl_addresses_t;
 
 
 /* NGX_DECLINED: the text, which has no port, is no IPv4 or IPv6 address */
@@ -36,6 +45,15 @@ uint64_t ngx_rl_address_hash(ngx_addr_t *addrs, ngx_uint_t n);
 void ngx_rl_address_unmap(ngx_cidr_t *cidr);
 
 ngx_uint_t ngx_rl_address_equal(ngx_addr_t *a, ngx_addr_t *b);
+
+/* the one to try, or in use; NULL: not known */
+ngx_addr_t *ngx_rl_addresses_current(ngx_rl_addresses_t *addresses);
+
+/* others, which are copied; the current one is addrs[current] */
+ngx_int_t ngx_rl_addresses_replace(ngx_rl_addresses_t *addresses,
+    ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t current, ngx_log_t *log);
+
+void ngx_rl_addresses_free(ngx_rl_addresses_t *addresses);
 
 
 #endif /* _NGX_RL_ADDRESS_H_INCLUDED_ */

@@ -2,18 +2,21 @@
 /*
  * One connection per worker and server carries everything.
  *
- *                            HANDSHAKE
- *                            ^       |  with TLS
+ *                               TLS
+ *                            ^       |  if it is configured
  *                            |       v
- *     IDLE ----> CONNECTING -+--> GREETING ----> READY
+ *     IDLE ----> CONNECTING -+--> HANDSHAKE ---> READY
  *      ^             |               |             |
  *      |             +-------+-------+             | lost: at once, if it
  *      | nginx               v                     | had lived for a second
  *      | is exiting       WAITING <----------------+
  *      +---------------------+ as long as the owner says, then CONNECTING
  *
- * What it carries while READY is the business of its pipe, and how it gets from
- * CONNECTING to there that of its greeting: each has a file.
+ * While it is READY its pipeline has the commands; how it gets from CONNECTING
+ * to there its handshake knows.  Each has a file.  Both tell the connection
+ * what has failed: only the connection closes, in connection_close().
+ *
+ * While WAITING a command fails at once; before that it waits.
  *
  * A server that gets other addresses gets another connection.  The old one
  * retires: it is read until its last reply is there.
@@ -22,28 +25,75 @@
 
 #include "redis/ngx_rl_connection.h"
 #include "core/ngx_rl_core.h"
-#include "redis/ngx_rl_pipeline.h"
-#include "redis/ngx_rl_connection_internal.h"
+#include "redis/ngx_rl_address.h"
+#include "redis/ngx_rl_handshake.h"
 
-#include <poll.h>
+#include <ngx_event_connect.h>
 
 
 #define NGX_RL_CONNECTION_STABLE  1000           /* ms */
 
 
+typedef enum {
+    NGX_RL_CONNECTION_IDLE = 0,
+    NGX_RL_CONNECTION_CONNECTING,
+    NGX_RL_CONNECTION_TLS,
+    NGX_RL_CONNECTION_HANDSHAKE,
+    NGX_RL_CONNECTION_READY,
+    NGX_RL_CONNECTION_WAITING
+} ngx_rl_connection_state_e;
+
+
+struct ngx_rl_connection_s {
+    ngx_rl_connection_conf_t  *conf;
+    const ngx_rl_events_t     *events;
+    void                      *owner;
+    ngx_socket_t               ident;      /* see ngx_rl_event_init() */
+
+    ngx_rl_pipeline_t          pipeline;
+    ngx_rl_handshake_t         handshake;
+    ngx_rl_addresses_t         addresses;
+    ngx_rl_connection_state_e  state;
+    ngx_rl_failure_e           failure;    /* of the last connection */
+    ngx_uint_t                 generation;
+    ngx_msec_t                 ready;      /* since when */
+    ngx_msec_t                 created;
+    ngx_msec_t                 grace;      /* ms, of this attempt */
+    ngx_uint_t                 holds;      /* so often */
+
+    ngx_event_t                timer;      /* connect, back-off */
+    ngx_event_t                end;        /* posted, when it has retired */
+
+    ngx_log_t                  log;        /* of the connection */
+    ngx_log_t                 *cycle_log;
+    unsigned                   retired:1;
+};
+
+
 static void ngx_rl_connection_connect(ngx_rl_connection_t *connection);
 static void ngx_rl_connection_timer_handler(ngx_event_t *ev);
-static ngx_addr_t *ngx_rl_connection_copy(ngx_addr_t *addrs,
-    ngx_uint_t n, ngx_log_t *log);
+static void ngx_rl_connection_stall_handler(ngx_event_t *ev);
+static ngx_uint_t ngx_rl_connection_look(ngx_event_t *ev);
+static void ngx_rl_connection_flush_handler(ngx_event_t *ev);
+static void ngx_rl_connection_write_handler(ngx_event_t *wev);
+static ngx_int_t ngx_rl_connection_connected(ngx_rl_connection_t *connection);
+static void ngx_rl_connection_tls_handler(ngx_connection_t *c);
+static ngx_int_t ngx_rl_connection_secured(ngx_rl_connection_t *connection,
+    ngx_int_t rc, ngx_rl_failure_e failure);
+static void ngx_rl_connection_read_handler(ngx_event_t *rev);
+static void ngx_rl_connection_reply(ngx_rl_connection_t *connection,
+    ngx_rl_reply_t *reply);
+static void ngx_rl_connection_begin(ngx_rl_connection_t *connection);
+static void ngx_rl_connection_lost(ngx_rl_connection_t *connection,
+    ngx_err_t err);
+static void ngx_rl_connection_fail(ngx_rl_connection_t *connection,
+    ngx_rl_failure_e failure, ngx_err_t err, const char *fmt, ...);
+static void ngx_rl_connection_close(ngx_rl_connection_t *connection,
+    ngx_rl_failure_e failure);
 static void ngx_rl_connection_disconnect(ngx_rl_connection_t *connection);
-static void ngx_rl_connection_destroy(ngx_event_t *ev);
+static void ngx_rl_connection_end_handler(ngx_event_t *ev);
 static u_char *ngx_rl_connection_log_error(ngx_log_t *log, u_char *buf,
     size_t len);
-
-
-static ngx_queue_t  ngx_rl_connection_all = {
-    &ngx_rl_connection_all, &ngx_rl_connection_all
-};
 
 
 ngx_rl_connection_t *
@@ -51,6 +101,7 @@ ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
     const ngx_rl_events_t *events, void *owner,
     ngx_rl_traffic_t *traffic, ngx_rl_gauges_t *gauges)
 {
+    ngx_rl_pipeline_t    *pipeline;
     ngx_rl_connection_t  *connection;
 
     connection = ngx_calloc(sizeof(ngx_rl_connection_t), log);
@@ -59,12 +110,10 @@ ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
     }
 
     connection->conf = conf;
-    connection->owner = owner;
     connection->events = events;
-    connection->traffic = traffic;
-    connection->gauges = gauges;
-    connection->addrs = conf->addrs;
-    connection->naddrs = conf->naddrs;
+    connection->owner = owner;
+    connection->addresses.addrs = conf->addrs;
+    connection->addresses.n = conf->naddrs;
     connection->cycle_log = log;
     connection->failure = NGX_RL_REFUSED;
     connection->created = ngx_current_msec;
@@ -75,19 +124,37 @@ ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
     connection->log.handler = ngx_rl_connection_log_error;
     connection->log.data = connection;
 
-    ngx_queue_init(&connection->waiting);
-    ngx_queue_init(&connection->sent);
+    pipeline = &connection->pipeline;
 
-    ngx_rl_event_init(&connection->flush, ngx_rl_connection_t,
-                      ngx_rl_pipeline_flush_handler, connection,
+    pipeline->events = events;
+    pipeline->owner = owner;
+    pipeline->log = &connection->log;
+    pipeline->traffic = traffic;
+    pipeline->gauges = gauges;
+
+    ngx_rl_pipeline_init(pipeline);
+
+    connection->handshake.conf = conf;
+    connection->handshake.pipeline = pipeline;
+    connection->handshake.addresses = &connection->addresses;
+
+    ngx_rl_event_init(&pipeline->flush, ngx_rl_connection_t,
+                      ngx_rl_connection_flush_handler, connection,
                       &connection->log);
+
+    ngx_rl_event_init(&pipeline->stall, ngx_rl_connection_t,
+                      ngx_rl_connection_stall_handler, connection,
+                      &connection->log);
+    pipeline->stall.cancelable = 1;
 
     ngx_rl_event_init(&connection->timer, ngx_rl_connection_t,
                       ngx_rl_connection_timer_handler, connection,
                       &connection->log);
     connection->timer.cancelable = 1;
 
-    ngx_queue_insert_tail(&ngx_rl_connection_all, &connection->queue);
+    ngx_rl_event_init(&connection->end, ngx_rl_connection_t,
+                      ngx_rl_connection_end_handler, connection,
+                      &connection->log);
 
     return connection;
 }
@@ -96,17 +163,19 @@ ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
 ngx_rl_failure_e
 ngx_rl_connection_check(ngx_rl_connection_t *connection)
 {
-    if (connection->state == NGX_RL_CONNECTION_IDLE && connection->naddrs) {
+    if (connection->state == NGX_RL_CONNECTION_IDLE
+        && connection->addresses.n)
+    {
         ngx_rl_connection_connect(connection);
     }
 
-    if (connection->c) {
+    if (connection->pipeline.c) {
         return NGX_RL_OK;
     }
 
     /* nobody knows where it is yet, but soon somebody may */
 
-    if (connection->naddrs == 0
+    if (connection->addresses.n == 0
         && ngx_current_msec - connection->created
            < connection->conf->connect_timeout)
     {
@@ -114,6 +183,35 @@ ngx_rl_connection_check(ngx_rl_connection_t *connection)
     }
 
     return connection->failure;
+}
+
+
+ngx_rl_failure_e
+ngx_rl_connection_send(ngx_rl_connection_t *connection,
+    ngx_str_t *command, ngx_msec_t timeout, ngx_rl_pending_pt handler,
+    void *data, ngx_rl_pending_t **pending)
+{
+    ngx_rl_failure_e  failure;
+
+    failure = ngx_rl_connection_check(connection);
+
+    if (failure != NGX_RL_OK) {
+        return failure;
+    }
+
+    *pending = ngx_rl_pipeline_send(&connection->pipeline, command, timeout,
+                                    handler, data);
+
+    return *pending ? NGX_RL_OK : NGX_RL_OVERLOAD;
+}
+
+
+void
+ngx_rl_connection_ping(ngx_rl_connection_t *connection, ngx_str_t *command)
+{
+    if (connection->state == NGX_RL_CONNECTION_READY) {
+        (void) ngx_rl_pipeline_append(&connection->pipeline, command);
+    }
 }
 
 
@@ -126,13 +224,11 @@ ngx_rl_connection_wake(ngx_rl_connection_t *connection)
         return;
     }
 
-    if (connection->naddrs == 0) {
+    if (connection->addresses.n == 0) {
         return;
     }
 
-    if (connection->timer.timer_set) {
-        ngx_del_timer(&connection->timer);
-    }
+    ngx_rl_timer_end(&connection->timer);
 
     ngx_rl_connection_connect(connection);
 }
@@ -141,7 +237,7 @@ ngx_rl_connection_wake(ngx_rl_connection_t *connection)
 void
 ngx_rl_connection_schedule(ngx_rl_connection_t *connection)
 {
-    if (connection->state == NGX_RL_CONNECTION_IDLE && connection->naddrs
+    if (connection->state == NGX_RL_CONNECTION_IDLE && connection->addresses.n
         && !ngx_exiting)
     {
         connection->state = NGX_RL_CONNECTION_WAITING;
@@ -157,6 +253,20 @@ ngx_rl_connection_ready(ngx_rl_connection_t *connection)
 }
 
 
+ngx_addr_t *
+ngx_rl_connection_addr(ngx_rl_connection_t *connection)
+{
+    return ngx_rl_addresses_current(&connection->addresses);
+}
+
+
+ngx_rl_pipeline_t *
+ngx_rl_connection_pipeline(ngx_rl_connection_t *connection)
+{
+    return &connection->pipeline;
+}
+
+
 static void
 ngx_rl_connection_connect(ngx_rl_connection_t *connection)
 {
@@ -164,15 +274,13 @@ ngx_rl_connection_connect(ngx_rl_connection_t *connection)
     ngx_int_t              rc;
     ngx_addr_t            *addr;
     ngx_connection_t      *c;
-    ngx_rl_failure_e       failure;
     ngx_peer_connection_t  pc;
 
     connection->state = NGX_RL_CONNECTION_CONNECTING;
     connection->generation++;
-    connection->steps = 0;
     connection->grace = connection->conf->connect_timeout;
 
-    addr = &connection->addrs[connection->address % connection->naddrs];
+    addr = ngx_rl_addresses_current(&connection->addresses);
 
     ngx_memzero(&pc, sizeof(ngx_peer_connection_t));
 
@@ -184,8 +292,8 @@ ngx_rl_connection_connect(ngx_rl_connection_t *connection)
     pc.log_error = NGX_ERROR_INFO;
     pc.so_keepalive = (addr->sockaddr->sa_family != AF_UNIX);
 
-    connection->reader = ngx_rl_reader_create();
-    if (connection->reader == NULL) {
+    connection->pipeline.reader = ngx_rl_reader_create();
+    if (connection->pipeline.reader == NULL) {
         ngx_rl_connection_close(connection, NGX_RL_OVERLOAD);
         return;
     }
@@ -209,79 +317,49 @@ ngx_rl_connection_connect(ngx_rl_connection_t *connection)
 
         /* no server, or no socket */
 
-        failure = (rc == NGX_DECLINED) ? NGX_RL_REFUSED
-                                       : NGX_RL_OVERLOAD;
-
-        if (ngx_rl_connection_may_log(connection, failure)) {
-            ngx_log_error(NGX_LOG_ERR, &connection->log, err,
-                          "connect() to %V failed", &addr->name);
-        }
-
-        ngx_rl_connection_close(connection, failure);
+        ngx_rl_connection_fail(connection, rc == NGX_DECLINED
+                               ? NGX_RL_REFUSED : NGX_RL_OVERLOAD, err,
+                               "connect() to %V failed", &addr->name);
         return;
     }
 
     c = pc.connection;
     c->data = connection;
-    c->read->handler = ngx_rl_pipeline_read_handler;
-    c->write->handler = ngx_rl_pipeline_write_handler;
+    c->read->handler = ngx_rl_connection_read_handler;
+    c->write->handler = ngx_rl_connection_write_handler;
 
-    connection->c = c;
+    connection->pipeline.c = c;
 
     ngx_add_timer(&connection->timer, connection->conf->connect_timeout);
 
     if (rc == NGX_OK) {
-        ngx_rl_pipeline_write_handler(c->write);
+        ngx_rl_connection_write_handler(c->write);
     }
 }
 
 
-ngx_addr_t *
-ngx_rl_connection_addr(ngx_rl_connection_t *connection)
-{
-    if (connection->naddrs == 0) {
-        return NULL;
-    }
-
-    return &connection->addrs[connection->address % connection->naddrs];
-}
-
-
-ngx_uint_t
-ngx_rl_connection_may_log(ngx_rl_connection_t *connection,
-    ngx_rl_failure_e failure)
-{
-    return connection->events->may_log(connection->owner, failure);
-}
-
+/* a pause is over, or the time that a new connection has */
 
 static void
 ngx_rl_connection_timer_handler(ngx_event_t *ev)
 {
-    ngx_msec_t            age, delay, late;
-    ngx_uint_t            generation;
-    ngx_queue_t          *q;
-    ngx_rl_pending_t     *pending;
-    ngx_rl_connection_t  *connection;
+    ngx_msec_t                 delay, late;
+    ngx_rl_connection_t       *connection;
+    ngx_rl_connection_state_e  state;
 
     connection = ev->data;
-    late = ngx_rl_connection_late(ev);
+    late = ngx_rl_pipeline_late(ev);
 
-    /* what has arrived meanwhile is in time, see the pipe */
-
-    if (connection->c) {
-        generation = connection->generation;
-
-        ngx_rl_pipeline_look(connection);
-
-        if (connection->generation != generation || connection->c == NULL
-            || ev->timer_set)
-        {
-            return;
-        }
+    if (ngx_rl_connection_look(ev)) {
+        return;
     }
 
-    switch (connection->state) {
+    state = connection->state;
+
+    switch (state) {
+
+    case NGX_RL_CONNECTION_READY:
+        return;
 
     case NGX_RL_CONNECTION_WAITING:
 
@@ -300,58 +378,28 @@ ngx_rl_connection_timer_handler(ngx_event_t *ev)
         ngx_rl_connection_connect(connection);
         return;
 
-    case NGX_RL_CONNECTION_READY:
-
-        if (ngx_queue_empty(&connection->sent)) {
-            return;
-        }
-
-        q = ngx_queue_head(&connection->sent);
-        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
-
-        if (pending->timer.timer_set) {
-            /* not even late; if it will be, this timer is set again */
-            return;
-        }
-
-        age = ngx_current_msec - pending->expired;
-
-        if (age < NGX_RL_CONNECTION_STALL) {
-            ngx_add_timer(ev, NGX_RL_CONNECTION_STALL - age);
-            return;
-        }
-
-        break;
-
-    default: /* connecting, handshake, greeting */
-
-        late = ngx_min(late, connection->grace);
-
-        if (late > NGX_RL_CONNECTION_HELD) {
-            connection->grace -= late;
-            ngx_add_timer(ev, late);
-            return;
-        }
-
+    default: /* connecting, TLS, handshake */
         break;
     }
 
-    /* not by the class of the late calls, or this would never be told */
+    late = ngx_min(late, connection->grace);
 
-    if (ngx_rl_connection_may_log(connection,
-                                  connection->state == NGX_RL_CONNECTION_READY
-                                  ? NGX_RL_CLOSED
-                                  : connection->state
-                                  == NGX_RL_CONNECTION_TLS
-                                  ? NGX_RL_TLS
-                                  : NGX_RL_REFUSED))
+    if (late > NGX_RL_PIPELINE_HELD) {
+        connection->grace -= late;
+        ngx_add_timer(ev, late);
+        return;
+    }
+
+    /* not by the class of late commands, or this would never be logged */
+
+    if (connection->events->may_log(connection->owner,
+                                    state == NGX_RL_CONNECTION_TLS
+                                    ? NGX_RL_TLS : NGX_RL_REFUSED))
     {
         ngx_log_error(NGX_LOG_ERR, &connection->log, NGX_ETIMEDOUT, "redis %s",
-                      connection->state == NGX_RL_CONNECTION_READY
-                      ? "does not answer any more, connection closed"
-                      : connection->state == NGX_RL_CONNECTION_HANDSHAKE
+                      state == NGX_RL_CONNECTION_HANDSHAKE
                       ? "does not answer a new connection"
-                      : connection->state == NGX_RL_CONNECTION_TLS
+                      : state == NGX_RL_CONNECTION_TLS
                       ? "does not answer a TLS handshake: does it expect one?"
                       : "connect() timed out");
     }
@@ -360,229 +408,403 @@ ngx_rl_connection_timer_handler(ngx_event_t *ev)
 }
 
 
-void
-ngx_rl_connection_hold(ngx_rl_connection_t *connection)
+/* a reply is overdue */
+
+static void
+ngx_rl_connection_stall_handler(ngx_event_t *ev)
 {
-    connection->holds++;
+    ngx_msec_t            delay;
+    ngx_rl_connection_t  *connection;
 
-    if (connection->c) {
-        connection->c->idle = 0;
-    }
-}
+    connection = ev->data;
 
-
-void
-ngx_rl_connection_release(ngx_rl_connection_t *connection)
-{
-    /* the next reply makes the connection idle */
-
-    connection->holds--;
-}
-
-
-void
-ngx_rl_connection_close_idle(ngx_rl_connection_t *connection)
-{
-    if (connection->pendings) {
+    if (ngx_rl_connection_look(ev)) {
         return;
     }
 
-    if (connection->timer.timer_set) {
-        ngx_del_timer(&connection->timer);
+    delay = ngx_rl_pipeline_stalled(&connection->pipeline);
+
+    if (delay == NGX_TIMER_INFINITE) {
+        return;
     }
 
-    ngx_rl_connection_disconnect(connection);
+    if (delay) {
+        ngx_add_timer(ev, delay);
+        return;
+    }
 
-    connection->state = NGX_RL_CONNECTION_IDLE;
+    /* as above */
+
+    if (connection->events->may_log(connection->owner, NGX_RL_CLOSED)) {
+        ngx_log_error(NGX_LOG_ERR, &connection->log, NGX_ETIMEDOUT,
+                      "redis does not answer any more, connection closed");
+    }
+
+    ngx_rl_connection_close(connection, NGX_RL_TIMEOUT);
 }
 
 
-ngx_uint_t
-ngx_rl_connection_unused(ngx_rl_connection_t *connection)
-{
-    ngx_queue_t          *q;
-    ngx_rl_connection_t  *other;
+/*
+ * What has arrived meanwhile is in time, see the pipeline.  Returns whether
+ * that has changed everything for the timer.
+ */
 
-    if (connection->pendings || connection->c || connection->timer.timer_set) {
+static ngx_uint_t
+ngx_rl_connection_look(ngx_event_t *ev)
+{
+    ngx_uint_t            generation;
+    ngx_rl_connection_t  *connection;
+
+    connection = ev->data;
+
+    if (connection->pipeline.c == NULL) {
         return 0;
     }
 
-    for (q = ngx_queue_head(&ngx_rl_connection_all);
-         q != ngx_queue_sentinel(&ngx_rl_connection_all);
-         q = ngx_queue_next(q))
-    {
-        other = ngx_queue_data(q, ngx_rl_connection_t, queue);
+    generation = connection->generation;
 
-        if (other != connection && other->owner == connection->owner) {
-            return 0;
-        }
-    }
+    ngx_rl_pipeline_look(&connection->pipeline);
 
-    return 1;
+    return connection->generation != generation
+           || connection->pipeline.c == NULL
+           || ev->timer_set;
 }
 
 
-ngx_int_t
-ngx_rl_connection_move(ngx_rl_connection_t *connection,
-    ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop)
+static void
+ngx_rl_connection_flush_handler(ngx_event_t *ev)
 {
-    ngx_uint_t   i, stays;
-    ngx_addr_t  *copy, *addr;
-    ngx_queue_t  failed;
+    ngx_rl_connection_t  *connection;
 
-    stays = 0;
-    addr = connection->c ? ngx_rl_connection_addr(connection) : NULL;
+    connection = ev->data;
 
-    for (i = 0; addr && i < n; i++) {
-        if (ngx_cmp_sockaddr(addr->sockaddr, addr->socklen, addrs[i].sockaddr,
-                             addrs[i].socklen, 1)
-            == NGX_OK)
-        {
-            stays = 1;
-            break;
-        }
+    ngx_rl_connection_write_handler(connection->pipeline.c->write);
+}
+
+
+static void
+ngx_rl_connection_write_handler(ngx_event_t *wev)
+{
+    ngx_connection_t     *c;
+    ngx_rl_connection_t  *connection;
+
+    c = wev->data;
+    connection = c->data;
+
+    if (connection->state == NGX_RL_CONNECTION_CONNECTING
+        && ngx_rl_connection_connected(connection) != NGX_OK)
+    {
+        return;
     }
 
-    if (addr && !stays && !drop) {
-        return NGX_DECLINED;
+    if (ngx_rl_pipeline_write(&connection->pipeline) != NGX_OK) {
+        ngx_rl_connection_fail(connection, NGX_RL_CLOSED, ngx_socket_errno,
+                               "redis connection lost while sending");
+        return;
     }
 
-    copy = n ? ngx_rl_connection_copy(addrs, n, connection->cycle_log) : NULL;
-    if (copy == NULL && n) {
+    if (ngx_handle_write_event(wev, 0) != NGX_OK) {
+        ngx_rl_connection_close(connection, NGX_RL_CLOSED);
+    }
+}
+
+
+/* NGX_OK: there is something to write; else not yet, or it was closed */
+
+static ngx_int_t
+ngx_rl_connection_connected(ngx_rl_connection_t *connection)
+{
+    int                err;
+    socklen_t          len;
+    ngx_int_t          rc;
+    ngx_addr_t        *addr;
+    ngx_connection_t  *c;
+    ngx_rl_failure_e   failure;
+
+    c = connection->pipeline.c;
+    addr = ngx_rl_addresses_current(&connection->addresses);
+
+    err = 0;
+    len = sizeof(int);
+
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1) {
+        err = ngx_socket_errno;
+    }
+
+    if (err) {
+        ngx_rl_connection_fail(connection, NGX_RL_REFUSED, err,
+                               "connect() to %V failed", &addr->name);
         return NGX_ERROR;
     }
 
-    if (connection->moved) {
-        ngx_free(connection->addrs);
+    if (addr->sockaddr->sa_family != AF_UNIX && ngx_tcp_nodelay(c) != NGX_OK) {
+        ngx_rl_connection_close(connection, NGX_RL_REFUSED);
+        return NGX_ERROR;
     }
 
-    connection->addrs = copy;
-    connection->naddrs = n;
-    connection->moved = (n != 0);
-    connection->address = stays ? i : 0;
+    connection->state = NGX_RL_CONNECTION_TLS;
 
-    if (stays) {
-        return NGX_OK;
-    }
+    rc = ngx_rl_handshake_start(&connection->handshake,
+                                ngx_rl_connection_tls_handler, &failure);
 
-    ngx_queue_init(&failed);
-
-    if (addr) {
-        ngx_rl_connection_disconnect(connection);
-
-        if (!ngx_queue_empty(&connection->sent)) {
-            ngx_queue_add(&failed, &connection->sent);
-            ngx_queue_init(&connection->sent);
-        }
-
-        connection->state = NGX_RL_CONNECTION_IDLE;
-    }
-
-    if (n == 0) {
-
-        if (connection->timer.timer_set) {
-            ngx_del_timer(&connection->timer);
-        }
-
-        connection->state = NGX_RL_CONNECTION_IDLE;
-        connection->created = ngx_current_msec;
-    }
-
-    /* what waits for a connection has one in a moment */
-
-    ngx_rl_connection_wake(connection);
-    ngx_rl_pipeline_fail(&failed, NGX_RL_CLOSED);
-
-    return NGX_OK;
+    return ngx_rl_connection_secured(connection, rc, failure);
 }
 
 
-/* in one piece of memory */
-
-static ngx_addr_t *
-ngx_rl_connection_copy(ngx_addr_t *addrs, ngx_uint_t n, ngx_log_t *log)
+static void
+ngx_rl_connection_tls_handler(ngx_connection_t *c)
 {
-    u_char      *p;
-    size_t       size;
-    ngx_uint_t   i;
-    ngx_addr_t  *copy;
+    ngx_int_t             rc;
+    ngx_rl_failure_e      failure;
+    ngx_rl_connection_t  *connection;
 
-    size = n * sizeof(ngx_addr_t);
+    connection = c->data;
 
-    for (i = 0; i < n; i++) {
-        size += ngx_align(addrs[i].socklen, NGX_ALIGNMENT)
-                + ngx_align(addrs[i].name.len, NGX_ALIGNMENT);
+    c->read->handler = ngx_rl_connection_read_handler;
+    c->write->handler = ngx_rl_connection_write_handler;
+
+    rc = ngx_rl_handshake_secured(&connection->handshake, &failure);
+
+    if (ngx_rl_connection_secured(connection, rc, failure) == NGX_OK) {
+        ngx_rl_connection_write_handler(c->write);
     }
-
-    copy = ngx_alloc(size, log);
-    if (copy == NULL) {
-        return NULL;
-    }
-
-    p = (u_char *) &copy[n];
-
-    for (i = 0; i < n; i++) {
-        copy[i].socklen = addrs[i].socklen;
-        copy[i].sockaddr = (struct sockaddr *) p;
-        ngx_memcpy(p, addrs[i].sockaddr, addrs[i].socklen);
-        p += ngx_align(addrs[i].socklen, NGX_ALIGNMENT);
-
-        copy[i].name.len = addrs[i].name.len;
-        copy[i].name.data = p;
-        ngx_memcpy(p, addrs[i].name.data, addrs[i].name.len);
-        p += ngx_align(addrs[i].name.len, NGX_ALIGNMENT);
-    }
-
-    return copy;
 }
 
 
-void
+/* TLS is over, or is not needed, unless rc is NGX_AGAIN */
+
+static ngx_int_t
+ngx_rl_connection_secured(ngx_rl_connection_t *connection,
+    ngx_int_t rc, ngx_rl_failure_e failure)
+{
+    if (rc == NGX_OK) {
+        connection->state = NGX_RL_CONNECTION_HANDSHAKE;
+
+    } else if (rc == NGX_ERROR) {
+        ngx_rl_connection_close(connection, failure);
+    }
+
+    return rc;
+}
+
+
+static void
+ngx_rl_connection_read_handler(ngx_event_t *rev)
+{
+    ngx_err_t             err;
+    ngx_int_t             rc;
+    ngx_uint_t            generation;
+    ngx_rl_reply_t       *reply;
+    ngx_connection_t     *c;
+    ngx_rl_pipeline_t    *pipeline;
+    ngx_rl_connection_t  *connection;
+
+    c = rev->data;
+    connection = c->data;
+    pipeline = &connection->pipeline;
+    generation = connection->generation;
+
+    if (c->close) {
+        ngx_rl_connection_close(connection,
+                                pipeline->n ? NGX_RL_CLOSED : NGX_RL_OK);
+        return;
+    }
+
+    /* an error of connect() may be reported as a read event first */
+
+    if (connection->state == NGX_RL_CONNECTION_CONNECTING) {
+        ngx_rl_connection_write_handler(c->write);
+
+        if (connection->generation != generation || pipeline->c != c
+            || connection->state == NGX_RL_CONNECTION_TLS)
+        {
+            return;
+        }
+    }
+
+    for ( ;; ) {
+        rc = ngx_rl_pipeline_read(pipeline, &reply, &err);
+
+        if (rc != NGX_OK) {
+            break;
+        }
+
+        ngx_rl_connection_reply(connection, reply);
+
+        /* a handler may have ended the connection, or made another one */
+
+        if (connection->generation != generation || pipeline->c != c) {
+            return;
+        }
+    }
+
+    if (rc == NGX_DONE) {
+        ngx_rl_connection_lost(connection, err);
+        return;
+    }
+
+    if (rc == NGX_ERROR) {
+        ngx_rl_connection_fail(connection, NGX_RL_PROTOCOL, 0,
+                               "redis sent what is no reply, or a reply that "
+                               "is too large%s", pipeline->alert
+                               ? ngx_rl_handshake_cure(&connection->handshake)
+                               : "");
+        return;
+    }
+
+    c->idle = ngx_queue_empty(&pipeline->sent)
+              && connection->holds == 0
+              && connection->state == NGX_RL_CONNECTION_READY;
+
+    if (ngx_handle_read_event(rev, 0) != NGX_OK) {
+        ngx_rl_connection_close(connection, NGX_RL_CLOSED);
+    }
+}
+
+
+static void
+ngx_rl_connection_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
+{
+    ngx_int_t         rc;
+    ngx_rl_failure_e  failure;
+
+    if (connection->state == NGX_RL_CONNECTION_HANDSHAKE) {
+
+        rc = ngx_rl_handshake_reply(&connection->handshake, reply, &failure);
+
+        if (rc == NGX_OK) {
+            ngx_rl_connection_begin(connection);
+
+        } else if (rc == NGX_ERROR) {
+            ngx_rl_connection_close(connection, failure);
+        }
+
+        return;
+    }
+
+    if (connection->events->push) {
+        connection->events->push(connection->owner, reply);
+        return;
+    }
+
+    rc = ngx_rl_pipeline_deliver(&connection->pipeline, reply);
+
+    if (rc == NGX_DECLINED) {
+        ngx_rl_connection_fail(connection, NGX_RL_PROTOCOL, 0,
+                               "redis sent a reply that nobody asked for");
+
+    } else if (rc == NGX_ERROR) {
+        ngx_rl_connection_close(connection, NGX_RL_PROTOCOL);
+    }
+}
+
+
+/* it is ready */
+
+static void
+ngx_rl_connection_begin(ngx_rl_connection_t *connection)
+{
+    /* it may be the timer that has looked */
+
+    ngx_rl_timer_end(&connection->timer);
+
+    connection->state = NGX_RL_CONNECTION_READY;
+    connection->ready = ngx_current_msec;
+    connection->pipeline.ready = 1;
+    connection->pipeline.gauges->connections++;
+
+    connection->events->ready(connection->owner);
+
+    if (ngx_rl_pipeline_send_waiting(&connection->pipeline) != NGX_OK) {
+        ngx_rl_connection_close(connection, NGX_RL_OVERLOAD);
+    }
+}
+
+
+/* there is nothing more to read, or it can't be read */
+
+static void
+ngx_rl_connection_lost(ngx_rl_connection_t *connection, ngx_err_t err)
+{
+    const char  *why;
+
+    /* a server may close an idle connection; that is no failure */
+
+    if (connection->state == NGX_RL_CONNECTION_READY
+        && connection->pipeline.n == 0)
+    {
+        ngx_rl_connection_close(connection, NGX_RL_OK);
+        return;
+    }
+
+    why = connection->conf->tls
+          ? ngx_rl_tls_error(&connection->handshake.session) : NULL;
+
+    /* with TLS 1.3 a server may refuse a certificate as late as now */
+
+    if (why && connection->state == NGX_RL_CONNECTION_HANDSHAKE) {
+        ngx_rl_handshake_insecure(&connection->handshake, why);
+        ngx_rl_connection_close(connection, NGX_RL_TLS);
+        return;
+    }
+
+    ngx_rl_connection_fail(connection, NGX_RL_CLOSED, why ? 0 : err,
+                           "redis closed the connection, calls lost: %ui%s%s",
+                           connection->pipeline.n, why ? ": " : "",
+                           why ? why
+                           : ngx_rl_handshake_cure(&connection->handshake));
+}
+
+
+static void
+ngx_rl_connection_fail(ngx_rl_connection_t *connection,
+    ngx_rl_failure_e failure, ngx_err_t err, const char *fmt, ...)
+{
+    u_char   text[NGX_MAX_ERROR_STR], *last;
+    va_list  args;
+
+    if (connection->events->may_log(connection->owner, failure)) {
+
+        va_start(args, fmt);
+        last = ngx_vslprintf(text, text + NGX_MAX_ERROR_STR, fmt, args);
+        va_end(args);
+
+        ngx_log_error(NGX_LOG_ERR, &connection->log, err, "%*s",
+                      last - text, text);
+    }
+
+    ngx_rl_connection_close(connection, failure);
+}
+
+
+/* the way out of a connection: all pendings fail, the next attempt is set */
+
+static void
 ngx_rl_connection_close(ngx_rl_connection_t *connection,
     ngx_rl_failure_e failure)
 {
     ngx_msec_t   delay;
     ngx_uint_t   stable;
-    ngx_queue_t  failed;
+    ngx_queue_t  pendings;
 
     stable = connection->state == NGX_RL_CONNECTION_READY
              && ngx_current_msec - connection->ready
                 >= NGX_RL_CONNECTION_STABLE;
 
     if (connection->state != NGX_RL_CONNECTION_READY) {
-        connection->address++;
-    }
-
-    if (connection->timer.timer_set) {
-        ngx_del_timer(&connection->timer);
+        connection->addresses.next++;
     }
 
     ngx_rl_connection_disconnect(connection);
+    ngx_rl_pipeline_detach(&connection->pipeline, &pendings, 1);
 
-    ngx_queue_init(&failed);
+    /* a command that comes before the next connection fails for this reason */
 
-    if (!ngx_queue_empty(&connection->sent)) {
-        ngx_queue_add(&failed, &connection->sent);
-        ngx_queue_init(&connection->sent);
-    }
-
-    if (!ngx_queue_empty(&connection->waiting)) {
-        ngx_queue_add(&failed, &connection->waiting);
-        ngx_queue_init(&connection->waiting);
-    }
-
-    /* who asks before there is a connection again is told why there is none */
-
-    connection->failure = (failure == NGX_RL_OK)
-                     ? NGX_RL_CLOSED : failure;
+    connection->failure = (failure == NGX_RL_OK) ? NGX_RL_CLOSED : failure;
     connection->state = NGX_RL_CONNECTION_WAITING;
 
     if (connection->retired) {
-        ngx_rl_pipeline_fail(&failed, failure);
-
-        /* its end may have been posted before, and was forgotten above */
-
-        ngx_rl_connection_end(connection);
+        ngx_rl_pipeline_fail(&pendings, failure);
         return;
     }
 
@@ -599,84 +821,177 @@ ngx_rl_connection_close(ngx_rl_connection_t *connection,
         ngx_rl_connection_connect(connection);
     }
 
-    ngx_rl_pipeline_fail(&failed, failure);
+    ngx_rl_pipeline_fail(&pendings, failure);
 }
 
+
+/* the socket, what was read and is to be written, and timers */
 
 static void
 ngx_rl_connection_disconnect(ngx_rl_connection_t *connection)
 {
-    if (connection->c) {
+    ngx_connection_t  *c;
 
-        if (connection->flush.posted) {
-            ngx_delete_posted_event(&connection->flush);
+    ngx_rl_timer_end(&connection->timer);
+
+    ngx_rl_pipeline_close(&connection->pipeline);
+
+    c = connection->pipeline.c;
+
+    if (c) {
+        ngx_rl_tls_close(c);
+        ngx_close_connection(c);
+        connection->pipeline.c = NULL;
+    }
+}
+
+
+void
+ngx_rl_connection_hold(ngx_rl_connection_t *connection)
+{
+    connection->holds++;
+
+    if (connection->pipeline.c) {
+        connection->pipeline.c->idle = 0;
+    }
+}
+
+
+void
+ngx_rl_connection_release(ngx_rl_connection_t *connection)
+{
+    /* the next reply makes the connection idle */
+
+    connection->holds--;
+}
+
+
+void
+ngx_rl_connection_close_idle(ngx_rl_connection_t *connection)
+{
+    if (connection->pipeline.n) {
+        return;
+    }
+
+    ngx_rl_connection_disconnect(connection);
+
+    connection->state = NGX_RL_CONNECTION_IDLE;
+}
+
+
+ngx_uint_t
+ngx_rl_connection_unused(ngx_rl_connection_t *connection)
+{
+    ngx_queue_t        *q;
+    ngx_rl_pipeline_t  *other;
+
+    if (connection->pipeline.n || connection->pipeline.c
+        || connection->timer.timer_set)
+    {
+        return 0;
+    }
+
+    for (q = ngx_queue_head(&ngx_rl_pipelines);
+         q != ngx_queue_sentinel(&ngx_rl_pipelines);
+         q = ngx_queue_next(q))
+    {
+        other = ngx_queue_data(q, ngx_rl_pipeline_t, queue);
+
+        if (other != &connection->pipeline && other->owner == connection->owner)
+        {
+            return 0;
         }
-
-        ngx_rl_tls_close(connection->c);
-        ngx_close_connection(connection->c);
-        connection->c = NULL;
     }
 
-    if (connection->state == NGX_RL_CONNECTION_READY) {
-        connection->gauges->connections--;
+    return 1;
+}
+
+
+ngx_int_t
+ngx_rl_connection_move(ngx_rl_connection_t *connection,
+    ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop)
+{
+    ngx_uint_t   i, stays;
+    ngx_addr_t  *addr;
+    ngx_queue_t  pendings;
+
+    addr = connection->pipeline.c
+           ? ngx_rl_addresses_current(&connection->addresses) : NULL;
+
+    for (i = 0; addr && i < n; i++) {
+        if (ngx_rl_address_equal(addr, &addrs[i])) {
+            break;
+        }
     }
 
-    if (connection->reader) {
-        ngx_rl_reader_free(connection->reader);
-        connection->reader = NULL;
+    stays = addr && i < n;
+
+    if (addr && !stays && !drop) {
+        return NGX_DECLINED;
     }
 
-    connection->out_pos = connection->out;
-    connection->out_last = connection->out;
+    if (ngx_rl_addresses_replace(&connection->addresses, addrs, n,
+                                 stays ? i : 0, connection->cycle_log)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (stays) {
+        return NGX_OK;
+    }
+
+    ngx_queue_init(&pendings);
+
+    if (addr || n == 0) {
+        ngx_rl_connection_disconnect(connection);
+        ngx_rl_pipeline_detach(&connection->pipeline, &pendings, 0);
+
+        connection->state = NGX_RL_CONNECTION_IDLE;
+    }
+
+    if (n == 0) {
+        connection->created = ngx_current_msec;
+    }
+
+    /* what waits for a connection has one in a moment */
+
+    ngx_rl_connection_wake(connection);
+    ngx_rl_pipeline_fail(&pendings, NGX_RL_CLOSED);
+
+    return NGX_OK;
 }
 
 
 void
 ngx_rl_connection_retire(ngx_rl_connection_t *connection,
-    ngx_rl_connection_t *heir)
+    ngx_rl_connection_t *successor)
 {
-    ngx_queue_t       *q;
-    ngx_rl_pending_t  *pending;
-
     connection->retired = 1;
+    connection->pipeline.drained = &connection->end;
 
-    while (!ngx_queue_empty(&connection->waiting)) {
-        q = ngx_queue_head(&connection->waiting);
-        ngx_queue_remove(q);
+    /* what waits goes on waiting until it is ready, or its time is over */
 
-        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
+    if (!ngx_queue_empty(&connection->pipeline.waiting)) {
+        (void) ngx_rl_connection_check(successor);
 
-        if (ngx_rl_pending_forward(pending, heir, pending->asking) == NGX_RL_OK)
-        {
-            pending->hops--;
-
-        } else {
-            /* until there is a connection, or its time is over */
-
-            ngx_rl_pipeline_give(pending, heir);
-            ngx_queue_insert_tail(&heir->waiting, q);
-        }
+        ngx_rl_pipeline_take_waiting(&successor->pipeline,
+                                     &connection->pipeline);
     }
 
-    heir->holds += connection->holds;
+    successor->holds += connection->holds;
     connection->holds = 0;
 
-    ngx_rl_connection_end(connection);
-}
-
-
-void
-ngx_rl_connection_end(ngx_rl_connection_t *connection)
-{
-    if (connection->retired && connection->pendings == 0) {
-        ngx_post_event(&connection->flush, &ngx_posted_events);
-        connection->flush.handler = ngx_rl_connection_destroy;
+    if (connection->pipeline.n == 0) {
+        ngx_post_event(&connection->end, &ngx_posted_events);
     }
 }
 
 
+/* those who were using it have returned, and nothing is parked elsewhere */
+
 static void
-ngx_rl_connection_destroy(ngx_event_t *ev)
+ngx_rl_connection_end_handler(ngx_event_t *ev)
 {
     ngx_rl_connection_t  *connection;
 
@@ -686,22 +1001,11 @@ ngx_rl_connection_destroy(ngx_event_t *ev)
         ngx_delete_posted_event(ev);
     }
 
-    if (connection->timer.timer_set) {
-        ngx_del_timer(&connection->timer);
-    }
-
     ngx_rl_connection_disconnect(connection);
-    ngx_queue_remove(&connection->queue);
 
-    if (connection->moved) {
-        ngx_free(connection->addrs);
-    }
-
-    if (connection->out) {
-        ngx_free(connection->out);
-    }
-
-    ngx_rl_tls_forget(&connection->session);
+    ngx_rl_pipeline_free(&connection->pipeline);
+    ngx_rl_addresses_free(&connection->addresses);
+    ngx_rl_tls_forget(&connection->handshake.session);
 
     ngx_free(connection);
 }
@@ -710,130 +1014,27 @@ ngx_rl_connection_destroy(ngx_event_t *ev)
 void
 ngx_rl_connection_exit(ngx_rl_connection_t *connection)
 {
-    ngx_queue_t       *q;
-    ngx_rl_pending_t  *pending;
+    ngx_queue_t  pendings;
 
-    if (connection->timer.timer_set) {
-        ngx_del_timer(&connection->timer);
-    }
+    ngx_rl_pipeline_detach(&connection->pipeline, &pendings, 1);
+    ngx_rl_pipeline_fail(&pendings, NGX_RL_OK);
 
-    ngx_rl_connection_disconnect(connection);
-
-    connection->state = NGX_RL_CONNECTION_IDLE;
-
-    if (!ngx_queue_empty(&connection->waiting)) {
-        ngx_queue_add(&connection->sent, &connection->waiting);
-        ngx_queue_init(&connection->waiting);
-    }
-
-    while (!ngx_queue_empty(&connection->sent)) {
-        q = ngx_queue_head(&connection->sent);
-        ngx_queue_remove(q);
-
-        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
-        ngx_rl_pipeline_free(pending);
-    }
-
-    ngx_rl_connection_destroy(&connection->flush);
-}
-
-
-/*
- * Refunds that are sent when the process ends may be more than a socket takes
- * at once, and their replies have to be read.  All servers are waited for
- * together: those that don't answer cost no more time than one of them.
- */
-
-ngx_int_t
-ngx_rl_connection_turn(ngx_msec_t timeout)
-{
-    int                   rc;
-    ngx_uint_t            i, n;
-    ngx_queue_t          *q;
-    struct pollfd        *pfds;
-    ngx_connection_t     *c;
-    ngx_rl_connection_t  *connection, **all;
-
-    n = 0;
-
-    for (q = ngx_queue_head(&ngx_rl_connection_all);
-         q != ngx_queue_sentinel(&ngx_rl_connection_all);
-         q = ngx_queue_next(q))
-    {
-        n++;
-    }
-
-    all = ngx_alloc(n * (sizeof(ngx_rl_connection_t *)
-                         + sizeof(struct pollfd)), ngx_cycle->log);
-    if (all == NULL) {
-        return NGX_DECLINED;
-    }
-
-    pfds = (struct pollfd *) &all[n];
-    n = 0;
-
-    for (q = ngx_queue_head(&ngx_rl_connection_all);
-         q != ngx_queue_sentinel(&ngx_rl_connection_all);
-         q = ngx_queue_next(q))
-    {
-        connection = ngx_queue_data(q, ngx_rl_connection_t, queue);
-
-        if (connection->c == NULL || connection->pendings == 0) {
-            continue;
-        }
-
-        pfds[n].fd = connection->c->fd;
-        pfds[n].events = (connection->out_pos < connection->out_last
-                          || connection->state
-                          == NGX_RL_CONNECTION_CONNECTING)
-                         ? POLLIN|POLLOUT : POLLIN;
-        all[n++] = connection;
-    }
-
-    rc = n ? poll(pfds, n, (int) timeout) : 0;
-
-    if (rc == -1 && ngx_errno == NGX_EINTR) {
-        ngx_free(all);
-        return NGX_OK;
-    }
-
-    for (i = 0; rc > 0 && i < n; i++) {
-
-        /* what one of them is told may end the connection of another */
-
-        c = all[i]->c;
-
-        if (c && c->fd == pfds[i].fd && (pfds[i].revents & POLLOUT)) {
-            c->write->ready = 1;
-            c->write->handler(c->write);
-
-            c = all[i]->c;
-        }
-
-        if (c && c->fd == pfds[i].fd && (pfds[i].revents & ~POLLOUT)) {
-            c->read->ready = 1;
-            c->read->available = -1;
-            c->read->handler(c->read);
-        }
-    }
-
-    ngx_free(all);
-
-    return (rc > 0) ? NGX_OK : NGX_DECLINED;
+    ngx_rl_connection_end_handler(&connection->end);
 }
 
 
 void
 ngx_rl_connection_done(void)
 {
-    ngx_queue_t          *q;
-    ngx_rl_connection_t  *connection;
+    ngx_queue_t        *q;
+    ngx_rl_pipeline_t  *pipeline;
 
-    while (!ngx_queue_empty(&ngx_rl_connection_all)) {
-        q = ngx_queue_head(&ngx_rl_connection_all);
-        connection = ngx_queue_data(q, ngx_rl_connection_t, queue);
+    while (!ngx_queue_empty(&ngx_rl_pipelines)) {
+        q = ngx_queue_head(&ngx_rl_pipelines);
+        pipeline = ngx_queue_data(q, ngx_rl_pipeline_t, queue);
 
-        ngx_rl_connection_exit(connection);
+        ngx_rl_connection_exit(ngx_rl_container(pipeline, ngx_rl_connection_t,
+                                                pipeline));
     }
 
     ngx_rl_pipeline_done();

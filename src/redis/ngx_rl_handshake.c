@@ -11,84 +11,59 @@
 
 #include "redis/ngx_rl_handshake.h"
 #include "pure/ngx_rl_text.h"
-#include "redis/ngx_rl_pipeline.h"
-#include "redis/ngx_rl_connection_internal.h"
 
 
 #define NGX_RL_HANDSHAKE_TEXT  160              /* of an error */
 
 
-static void ngx_rl_handshake_host(ngx_rl_connection_t *connection,
+static void ngx_rl_handshake_host(ngx_rl_handshake_t *handshake,
     ngx_str_t *host);
-static void ngx_rl_handshake_tls_handler(ngx_connection_t *c);
-static ngx_int_t ngx_rl_handshake_secured(ngx_rl_connection_t *connection);
-static ngx_int_t ngx_rl_handshake_send(ngx_rl_connection_t *connection);
-static void ngx_rl_handshake_refused(ngx_rl_connection_t *connection,
+static ngx_int_t ngx_rl_handshake_send(ngx_rl_handshake_t *handshake,
+    ngx_rl_failure_e *failure);
+static void ngx_rl_handshake_expect(ngx_rl_handshake_t *handshake);
+static ngx_int_t ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
+    ngx_rl_handshake_step_t *step, ngx_rl_reply_t *reply,
+    ngx_rl_failure_e *failure);
+static ngx_uint_t ngx_rl_handshake_may_log(ngx_rl_handshake_t *handshake,
+    ngx_rl_failure_e failure);
+static void ngx_rl_handshake_refused(ngx_rl_handshake_t *handshake,
     ngx_rl_handshake_step_t *step, const char *reply, u_char *text, size_t len);
-static void ngx_rl_handshake_ready(ngx_rl_connection_t *connection);
 
 
 ngx_int_t
-ngx_rl_handshake_connected(ngx_rl_connection_t *connection)
+ngx_rl_handshake_start(ngx_rl_handshake_t *handshake,
+    void (*handler)(ngx_connection_t *c), ngx_rl_failure_e *failure)
 {
-    int                err;
-    socklen_t          len;
-    ngx_int_t          rc;
-    ngx_str_t          host;
-    ngx_addr_t        *addr;
-    ngx_connection_t  *c;
+    ngx_str_t  host;
 
-    c = connection->c;
-    addr = &connection->addrs[connection->address % connection->naddrs];
+    handshake->steps = 0;
 
-    err = 0;
-    len = sizeof(int);
-
-    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, (void *) &err, &len) == -1) {
-        err = ngx_socket_errno;
+    if (handshake->conf->tls == NULL) {
+        return ngx_rl_handshake_send(handshake, failure);
     }
 
-    if (err) {
+    ngx_rl_handshake_host(handshake, &host);
 
-        if (ngx_rl_connection_may_log(connection, NGX_RL_REFUSED)) {
-            ngx_log_error(NGX_LOG_ERR, &connection->log, err,
-                          "connect() to %V failed", &addr->name);
-        }
-
-        ngx_rl_connection_close(connection, NGX_RL_REFUSED);
-        return NGX_ERROR;
+    if (ngx_rl_tls_start(handshake->conf->tls, handshake->pipeline->c, &host,
+                         &handshake->session, handler)
+        == NGX_AGAIN)
+    {
+        return NGX_AGAIN;
     }
 
-    if (addr->sockaddr->sa_family != AF_UNIX && ngx_tcp_nodelay(c) != NGX_OK) {
-        ngx_rl_connection_close(connection, NGX_RL_REFUSED);
-        return NGX_ERROR;
-    }
-
-    if (connection->conf->tls == NULL) {
-        return ngx_rl_handshake_send(connection);
-    }
-
-    connection->state = NGX_RL_CONNECTION_TLS;
-
-    ngx_rl_handshake_host(connection, &host);
-
-    rc = ngx_rl_tls_start(connection->conf->tls, c, &host, &connection->session,
-                          ngx_rl_handshake_tls_handler);
-
-    return (rc == NGX_AGAIN) ? NGX_AGAIN
-                             : ngx_rl_handshake_secured(connection);
+    return ngx_rl_handshake_secured(handshake, failure);
 }
 
 
 static void
-ngx_rl_handshake_host(ngx_rl_connection_t *connection, ngx_str_t *host)
+ngx_rl_handshake_host(ngx_rl_handshake_t *handshake, ngx_str_t *host)
 {
-    if (connection->conf->host.len) {
-        *host = connection->conf->host;
+    if (handshake->conf->host.len) {
+        *host = handshake->conf->host;
         return;
     }
 
-    *host = connection->addrs[connection->address % connection->naddrs].name;
+    *host = ngx_rl_addresses_current(handshake->addresses)->name;
 
     while (host->len && host->data[--host->len] != ':') {
         /* void */
@@ -96,82 +71,123 @@ ngx_rl_handshake_host(ngx_rl_connection_t *connection, ngx_str_t *host)
 }
 
 
-static void
-ngx_rl_handshake_tls_handler(ngx_connection_t *c)
-{
-    ngx_rl_connection_t  *connection;
-
-    connection = c->data;
-
-    c->read->handler = ngx_rl_pipeline_read_handler;
-    c->write->handler = ngx_rl_pipeline_write_handler;
-
-    if (ngx_rl_handshake_secured(connection) == NGX_OK) {
-        ngx_rl_pipeline_write_handler(c->write);
-    }
-}
-
-
-/* the handshake is over, one way or the other */
-
-static ngx_int_t
-ngx_rl_handshake_secured(ngx_rl_connection_t *connection)
+ngx_int_t
+ngx_rl_handshake_secured(ngx_rl_handshake_t *handshake,
+    ngx_rl_failure_e *failure)
 {
     ngx_str_t    host;
     const char  *why;
 
-    ngx_rl_handshake_host(connection, &host);
+    ngx_rl_handshake_host(handshake, &host);
 
-    if (ngx_rl_tls_verified(connection->conf->tls, connection->c, &host, &why)
+    if (ngx_rl_tls_verified(handshake->conf->tls, handshake->pipeline->c,
+                            &host, &why)
         == NGX_OK)
     {
-        return ngx_rl_handshake_send(connection);
+        return ngx_rl_handshake_send(handshake, failure);
     }
 
-    ngx_rl_handshake_insecure(connection, why);
+    ngx_rl_handshake_insecure(handshake, why);
+    *failure = NGX_RL_TLS;
 
     return NGX_ERROR;
 }
 
 
 void
-ngx_rl_handshake_insecure(ngx_rl_connection_t *connection, const char *why)
+ngx_rl_handshake_insecure(ngx_rl_handshake_t *handshake, const char *why)
 {
-    ngx_addr_t  *addr;
-
-    addr = &connection->addrs[connection->address % connection->naddrs];
-
-    if (ngx_rl_connection_may_log(connection, NGX_RL_TLS)) {
-        ngx_log_error(NGX_LOG_ERR, &connection->log, 0,
+    if (ngx_rl_handshake_may_log(handshake, NGX_RL_TLS)) {
+        ngx_log_error(NGX_LOG_ERR, handshake->pipeline->log, 0,
                       "redis TLS handshake with %V failed: %s",
-                      &addr->name, why);
+                      &ngx_rl_addresses_current(handshake->addresses)->name,
+                      why);
     }
-
-    ngx_rl_connection_close(connection, NGX_RL_TLS);
 }
 
 
+/* up to the next step that is to be waited for */
+
 static ngx_int_t
-ngx_rl_handshake_send(ngx_rl_connection_t *connection)
+ngx_rl_handshake_send(ngx_rl_handshake_t *handshake, ngx_rl_failure_e *failure)
 {
     ngx_uint_t                i;
     ngx_rl_handshake_step_t  *step;
 
-    connection->state = NGX_RL_CONNECTION_HANDSHAKE;
+    step = handshake->conf->handshake.elts;
 
-    step = connection->conf->greeting.elts;
+    for (i = handshake->steps; i < handshake->conf->handshake.nelts; i++) {
 
-    for (i = connection->steps; i < connection->conf->greeting.nelts; i++) {
-
-        if (ngx_rl_pipeline_append(connection, &step[i].command) != NGX_OK) {
-            ngx_rl_connection_close(connection, NGX_RL_OVERLOAD);
+        if (ngx_rl_pipeline_append(handshake->pipeline, &step[i].command)
+            != NGX_OK)
+        {
+            *failure = NGX_RL_OVERLOAD;
             return NGX_ERROR;
         }
 
-        if (step[i].gate) {
+        if (step[i].wait) {
             break;
         }
     }
+
+    ngx_rl_handshake_expect(handshake);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_rl_handshake_expect(ngx_rl_handshake_t *handshake)
+{
+    ngx_rl_handshake_step_t  *step;
+
+    step = handshake->conf->handshake.elts;
+
+    handshake->pipeline->large =
+        handshake->steps < handshake->conf->handshake.nelts
+        && step[handshake->steps].large;
+}
+
+
+ngx_int_t
+ngx_rl_handshake_reply(ngx_rl_handshake_t *handshake,
+    ngx_rl_reply_t *reply, ngx_rl_failure_e *failure)
+{
+    ngx_rl_pipeline_t        *pipeline;
+    ngx_rl_handshake_step_t  *step;
+
+    pipeline = handshake->pipeline;
+
+    step = handshake->conf->handshake.elts;
+    step += handshake->steps++;
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+
+        if (ngx_rl_handshake_error(handshake, step, reply, failure) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+    } else if (step->tag) {
+
+        *failure = pipeline->events->step(pipeline->owner, step->tag, reply);
+
+        if (*failure != NGX_RL_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (step->wait) {
+        return ngx_rl_handshake_send(handshake, failure) == NGX_OK
+               ? NGX_AGAIN : NGX_ERROR;
+    }
+
+    ngx_rl_handshake_expect(handshake);
+
+    if (handshake->steps < handshake->conf->handshake.nelts) {
+        return NGX_AGAIN;
+    }
+
+    handshake->known = 1;
 
     return NGX_OK;
 }
@@ -183,120 +199,91 @@ ngx_rl_handshake_send(ngx_rl_connection_t *connection)
  * required will do.
  */
 
-void
-ngx_rl_handshake_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
+static ngx_int_t
+ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
+    ngx_rl_handshake_step_t *step, ngx_rl_reply_t *reply,
+    ngx_rl_failure_e *failure)
 {
-    size_t                          len;
-    u_char                          text[ngx_rl_escape_size(
-                                            NGX_RL_HANDSHAKE_TEXT)];
-    ngx_uint_t                      fatal;
-    ngx_rl_failure_e    failure;
-    ngx_rl_handshake_step_t  *step;
+    size_t  len;
+    u_char  text[ngx_rl_escape_size(NGX_RL_HANDSHAKE_TEXT)];
 
-    step = connection->conf->greeting.elts;
-    step += connection->steps++;
-
-    if (reply->type != REDIS_REPLY_ERROR && step->tag) {
-
-        failure = connection->events->step(connection->owner,
-                                             step->tag, reply);
-
-        if (failure != NGX_RL_OK) {
-            ngx_rl_connection_close(connection, failure);
-            return;
-        }
+    if (step->moved_ok && ngx_rl_handshake_moved_ok(reply)) {
+        return NGX_OK;
     }
 
-    if (reply->type == REDIS_REPLY_ERROR) {
+    *failure = ngx_rl_failure(reply->str, reply->len);
 
-        failure = ngx_rl_failure(reply->str, reply->len);
+    len = ngx_min(reply->len, NGX_RL_HANDSHAKE_TEXT);
 
-        if (step->elsewhere && ngx_rl_connection_moved_ok(reply)) {
-            goto greeted;
-        }
+    /* a server that does not know a command may repeat what it was sent */
 
-        fatal = step->required
-                || (failure != NGX_RL_ERROR
-                    && ngx_strncmp(reply->str, "NOPERM", 6) != 0);
-
-        len = ngx_min(reply->len, NGX_RL_HANDSHAKE_TEXT);
-
-        /* a server that does not know a command may repeat what it was told */
-
-        if (step->secret && failure == NGX_RL_ERROR) {
-            len = ngx_min(len, strcspn(reply->str, " "));
-        }
-
-        len = ngx_rl_escape(text, reply->str, len);
-
-        if (fatal) {
-
-            if (ngx_rl_connection_may_log(connection, failure)) {
-                ngx_rl_handshake_refused(connection, step, reply->str,
-                                         text, len);
-            }
-
-            ngx_rl_connection_close(connection, failure);
-            return;
-        }
-
-        ngx_log_error(NGX_LOG_INFO, &connection->log, 0,
-                      "redis refused %V, which is not needed: \"%*s\"",
-                      &step->name, len, text);
+    if (step->secret && *failure == NGX_RL_ERROR) {
+        len = ngx_min(len, strcspn(reply->str, " "));
     }
 
-greeted:
+    len = ngx_rl_escape(text, reply->str, len);
 
-    if (step->gate) {
-
-        if (ngx_rl_handshake_send(connection) == NGX_OK) {
-            ngx_post_event(&connection->flush, &ngx_posted_events);
+    if (step->required
+        || (*failure != NGX_RL_ERROR
+            && ngx_strncmp(reply->str, "NOPERM", 6) != 0))
+    {
+        if (ngx_rl_handshake_may_log(handshake, *failure)) {
+            ngx_rl_handshake_refused(handshake, step, reply->str, text, len);
         }
 
-        return;
+        return NGX_ERROR;
     }
 
-    if (connection->steps == connection->conf->greeting.nelts) {
-        ngx_rl_handshake_ready(connection);
-    }
+    ngx_log_error(NGX_LOG_INFO, handshake->pipeline->log, 0,
+                  "redis refused %V, which is not needed: \"%*s\"",
+                  &step->name, len, text);
+
+    return NGX_OK;
 }
 
 
-ngx_uint_t
-ngx_rl_connection_moved_ok(ngx_rl_reply_t *reply)
+static ngx_uint_t
+ngx_rl_handshake_may_log(ngx_rl_handshake_t *handshake,
+    ngx_rl_failure_e failure)
 {
-    return ngx_rl_failure(reply->str, reply->len)
-           == NGX_RL_MOVED
-           && ngx_strncmp(reply->str, "CLUSTERDOWN The", 15) != 0;
+    ngx_rl_pipeline_t  *pipeline;
+
+    pipeline = handshake->pipeline;
+
+    return pipeline->events->may_log(pipeline->owner, failure);
 }
 
 
 /* in words, where a configuration and a server don't fit together */
 
 static void
-ngx_rl_handshake_refused(ngx_rl_connection_t *connection,
+ngx_rl_handshake_refused(ngx_rl_handshake_t *handshake,
     ngx_rl_handshake_step_t *step, const char *reply, u_char *text, size_t len)
 {
+    ngx_log_t  *log;
+    ngx_str_t  *name;
+
+    log = handshake->pipeline->log;
+    name = &handshake->conf->name;
+
     if ((ngx_strncmp(reply, "MOVED ", 6) == 0
          || ngx_strncmp(reply, "CLUSTERDOWN ", 12) == 0)
-        && !connection->conf->node)
+        && !handshake->conf->node)
     {
-        ngx_log_error(NGX_LOG_ERR, &connection->log, 0,
+        ngx_log_error(NGX_LOG_ERR, log, 0,
                       "redis %V is a node of a cluster: write "
-                      "\"ratelimit_shards cluster ...\"",
-                      &connection->conf->name);
+                      "\"ratelimit_shards cluster ...\"", name);
         return;
     }
 
     if (ngx_strstr(reply, "cluster support disabled")) {
-        ngx_log_error(NGX_LOG_ERR, &connection->log, 0,
+        ngx_log_error(NGX_LOG_ERR, log, 0,
                       "redis %V is not in cluster mode: write "
-                      "\"ratelimit_shards\" without \"cluster\"",
-                      &connection->conf->name);
+                      "\"ratelimit_shards\" without \"cluster\"", name);
         return;
     }
 
-    ngx_log_error(NGX_LOG_ERR, &connection->log, 0,
+    ngx_log_error(NGX_LOG_ERR, log, 0,
                   "redis refused %V: \"%*s\"%s",
                   &step->name, len, text,
                   ngx_strncmp(reply, "NOPERM", 6) == 0
@@ -304,49 +291,20 @@ ngx_rl_handshake_refused(ngx_rl_connection_t *connection,
 }
 
 
-static void
-ngx_rl_handshake_ready(ngx_rl_connection_t *connection)
+ngx_uint_t
+ngx_rl_handshake_moved_ok(ngx_rl_reply_t *reply)
 {
-    ngx_queue_t       *q;
-    ngx_rl_pending_t  *pending;
-
-    /* it may be the timer that has looked */
-
-    if (connection->timer.timer_set) {
-        ngx_del_timer(&connection->timer);
-    }
-
-    connection->state = NGX_RL_CONNECTION_READY;
-    connection->ready = ngx_current_msec;
-    connection->known = 1;
-    connection->gauges->connections++;
-
-    connection->events->ready(connection->owner);
-
-    while (connection->c && !ngx_queue_empty(&connection->waiting)) {
-        q = ngx_queue_head(&connection->waiting);
-        ngx_queue_remove(q);
-
-        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
-
-        if (ngx_rl_pipeline_queue(connection, pending, &pending->command)
-            != NGX_OK)
-        {
-            ngx_queue_insert_head(&connection->waiting, q);
-            ngx_rl_connection_close(connection, NGX_RL_OVERLOAD);
-            return;
-        }
-    }
+    return ngx_rl_failure(reply->str, reply->len) == NGX_RL_MOVED
+           && ngx_strncmp(reply->str, "CLUSTERDOWN The", 15) != 0;
 }
 
 
 /* a server for TLS alone has no word for others */
 
 const char *
-ngx_rl_handshake_cure(ngx_rl_connection_t *connection)
+ngx_rl_handshake_cure(ngx_rl_handshake_t *handshake)
 {
-    return connection->state == NGX_RL_CONNECTION_HANDSHAKE
-           && connection->steps == 0 && connection->conf->tls == NULL
-           && !connection->known
+    return handshake->steps == 0 && handshake->conf->tls == NULL
+           && !handshake->known
            ? ": does it expect TLS?" : "";
 }

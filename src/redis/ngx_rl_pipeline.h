@@ -1,8 +1,8 @@
 
 /*
- * What travels on a connection: commands, in their slots, and their replies.
- * This is for the connection and its greeting.  What all others may do with
- * commands is declared in ngx_rl_redis.h.
+ * What a connection carries: commands in the order in which they are sent, and
+ * what is to be read and written.  A pipeline reads and writes, and never
+ * closes: its connection does.
  */
 
 
@@ -14,42 +14,168 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "redis/ngx_rl_connection.h"
+#include "redis/ngx_rl_redis.h"
 
+
+/* ms: a timer that is later than that says that the worker was held up */
+#define NGX_RL_PIPELINE_HELD  2
+
+#define ngx_rl_pipeline_late(ev)                                              \
+    ((ngx_msec_t) (ngx_current_msec - (ev)->timer.key))
+
+
+typedef struct {
+    ngx_connection_t       *c;        /* NULL: there is none */
+    const ngx_rl_events_t  *events;
+    void                   *owner;
+    ngx_log_t              *log;
+    ngx_rl_traffic_t       *traffic;
+    ngx_rl_gauges_t        *gauges;
+
+    ngx_queue_t             queue;    /* of all */
+    ngx_queue_t             waiting;  /* pendings that are not sent */
+    ngx_queue_t             sent;     /* pendings, oldest first */
+    ngx_uint_t              n;        /* of both, and of those parked */
+
+    ngx_rl_reader_t        *reader;   /* while there is a socket */
+    u_char                 *out;
+    u_char                 *pos;
+    u_char                 *last;
+    u_char                 *end;
+
+    /* the handlers of these are the connection's */
+
+    ngx_event_t             flush;    /* posted: there is something to write */
+    ngx_event_t             stall;    /* a timer: a reply is overdue */
+    ngx_event_t            *drained;  /* posted when n becomes 0; NULL unless
+                                         the connection has retired */
+
+    unsigned                ready:1;  /* commands go out at once */
+    unsigned                large:1;  /* the next reply may be, if there is no
+                                         pending for it */
+    unsigned                alert:1;  /* what was read last begins like an alert
+                                         of TLS */
+} ngx_rl_pipeline_t;
+
+
+struct ngx_rl_pending_s {
+    ngx_queue_t         queue;
+    ngx_rl_pipeline_t  *pipeline;
+    ngx_socket_t        ident;     /* see ngx_rl_event_init() */
+
+    ngx_rl_pending_pt   handler;   /* NULL: an orphan */
+    void               *data;
+    ngx_event_t         timer;
+    ngx_msec_t          expired;   /* when it was orphaned */
+    ngx_str_t           command;   /* malloc()ed; kept when sent if it may be
+                                      redirected */
+    ngx_uint_t          hops;      /* to other servers */
+    unsigned            sent:1;
+    unsigned            asking:1;  /* needs an ASKING */
+    unsigned            parked:1;  /* refused, to be tried again */
+    unsigned            large:1;   /* its reply may be */
+    unsigned            due:1;     /* its time is over */
+    unsigned            grace:1;   /* and it got some more */
+};
+
+
+/* of all connections of this process */
+extern ngx_queue_t  ngx_rl_pipelines;
+
+
+/* for those who have sent a command */
+
+/* nobody waits for the reply: it does not hold up the end of the process */
+void ngx_rl_pending_background(ngx_rl_pending_t *pending);
+
+/* the handler will not be called; a command that was sent may still run */
+void ngx_rl_pending_cancel(ngx_rl_pending_t *pending);
+
+/* its reply, and no other one, may be as large as the map of a cluster */
+void ngx_rl_pending_large(ngx_rl_pending_t *pending);
+
+/* its reply is for the handler, whatever it is: it is not redirected */
+void ngx_rl_pending_no_redirect(ngx_rl_pending_t *pending);
+
+
+/* for the connection, and for those that forward */
+
+/* of a pipeline whose fields above "queue" are set */
+void ngx_rl_pipeline_init(ngx_rl_pipeline_t *pipeline);
+
+/* its memory; it has no pendings any more */
+void ngx_rl_pipeline_free(ngx_rl_pipeline_t *pipeline);
+
+/* the socket goes: nothing that was read or is to be written is left */
+void ngx_rl_pipeline_close(ngx_rl_pipeline_t *pipeline);
+
+/* the pipeline is ready; NGX_ERROR: no memory, or too much to write */
+ngx_int_t ngx_rl_pipeline_send_waiting(ngx_rl_pipeline_t *pipeline);
 
 /*
- * Sends the slot's command, or keeps it until there is a connection.
- * NGX_ERROR: no memory, or too much to write; the slot is in no queue
+ * Sends a command, or keeps it until the pipeline is ready.  NULL: no memory,
+ * or too much to write
  */
-ngx_int_t ngx_rl_pipeline_queue(ngx_rl_connection_t *connection,
-    ngx_rl_pending_t *pending, ngx_str_t *command);
+ngx_rl_pending_t *ngx_rl_pipeline_send(ngx_rl_pipeline_t *pipeline,
+    ngx_str_t *command, ngx_msec_t timeout, ngx_rl_pending_pt handler,
+    void *data);
 
-/* bytes for the output buffer; they are written when "flush" is posted */
-ngx_int_t ngx_rl_pipeline_append(ngx_rl_connection_t *connection,
+/* bytes for the output buffer, without a pending; NGX_ERROR as above */
+ngx_int_t ngx_rl_pipeline_append(ngx_rl_pipeline_t *pipeline,
     ngx_str_t *command);
 
-/* for the "flush" of a connection, and for the events of its socket */
-void ngx_rl_pipeline_flush_handler(ngx_event_t *ev);
-void ngx_rl_pipeline_write_handler(ngx_event_t *wev);
-void ngx_rl_pipeline_read_handler(ngx_event_t *rev);
+/* writes what the socket takes; NGX_ERROR: the connection is lost */
+ngx_int_t ngx_rl_pipeline_write(ngx_rl_pipeline_t *pipeline);
 
 /*
- * Handles what has happened to the socket and is not known yet.  The connection
- * may be closed, or another one, then.
+ * NGX_OK: the next reply, valid until the next call; NGX_AGAIN: there is none
+ * yet; NGX_DONE: the connection is lost, *err is set; NGX_ERROR: what was read
+ * is no reply, or too large
  */
-void ngx_rl_pipeline_look(ngx_rl_connection_t *connection);
+ngx_int_t ngx_rl_pipeline_read(ngx_rl_pipeline_t *pipeline,
+    ngx_rl_reply_t **reply, ngx_err_t *err);
 
-/* the slot counts for another connection now */
-void ngx_rl_pipeline_give(ngx_rl_pending_t *pending,
-    ngx_rl_connection_t *connection);
+/*
+ * A reply that belongs to the oldest pending.  NGX_DECLINED: there is none;
+ * NGX_ERROR: the command can't have that reply
+ */
+ngx_int_t ngx_rl_pipeline_deliver(ngx_rl_pipeline_t *pipeline,
+    ngx_rl_reply_t *reply);
 
-/* calls of a connection that was lost; they are on no list of it any more */
-void ngx_rl_pipeline_fail(ngx_queue_t *failed, ngx_rl_failure_e failure);
+/*
+ * Handles what has happened to the socket and is not known yet.  The
+ * connection may be closed, or another one, then.
+ */
+void ngx_rl_pipeline_look(ngx_rl_pipeline_t *pipeline);
 
-/* for one that is in no queue any more; its handler is not called */
-void ngx_rl_pipeline_free(ngx_rl_pending_t *pending);
+/*
+ * When the oldest reply will be overdue for so long that the server is stuck,
+ * ms; 0: it is; NGX_TIMER_INFINITE: none is late
+ */
+ngx_msec_t ngx_rl_pipeline_stalled(ngx_rl_pipeline_t *pipeline);
 
-/* for the end of the process: the memory of all slots */
+/* takes the pendings off that have been sent, or wait as well */
+void ngx_rl_pipeline_detach(ngx_rl_pipeline_t *pipeline,
+    ngx_queue_t *pendings, ngx_uint_t waiting);
+
+/* fails what was detached; NGX_RL_OK: the process ends, no handler is called */
+void ngx_rl_pipeline_fail(ngx_queue_t *pendings, ngx_rl_failure_e failure);
+
+/*
+ * The pending, which is in no queue, goes to another pipeline, after an ASKING
+ * if "asking" is set.  NGX_ERROR: as in send, and the pending is as it was
+ */
+ngx_int_t ngx_rl_pipeline_take(ngx_rl_pipeline_t *pipeline,
+    ngx_rl_pending_t *pending, ngx_uint_t asking);
+
+/* the same for all that wait, which wait there until it is ready */
+void ngx_rl_pipeline_take_waiting(ngx_rl_pipeline_t *pipeline,
+    ngx_rl_pipeline_t *from);
+
+/* the end of a pending that is in no queue; its handler hears of it */
+void ngx_rl_pending_fail(ngx_rl_pending_t *pending, ngx_rl_failure_e failure);
+
+/* for the end of the process: the memory of all pendings */
 void ngx_rl_pipeline_done(void);
 
 

@@ -22,6 +22,7 @@
 #include "store/ngx_rl_refund.h"
 #include "store/ngx_rl_command.h"
 #include "core/ngx_rl_clock.h"
+#include "redis/ngx_rl_drain.h"
 #include "topology/ngx_rl_route.h"
 
 
@@ -420,7 +421,7 @@ ngx_rl_refund_drain(void)
 
         if (ngx_queue_empty(&ngx_rl_refund_commands)
             || ngx_rl_clock_us() >= end
-            || ngx_rl_connection_turn(NGX_RL_REFUND_STALL) != NGX_OK)
+            || ngx_rl_drain_turn(NGX_RL_REFUND_STALL) != NGX_OK)
         {
             return;
         }

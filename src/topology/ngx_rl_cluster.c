@@ -19,6 +19,7 @@
 
 #include "topology/ngx_rl_cluster.h"
 #include "core/ngx_rl_core.h"
+#include "redis/ngx_rl_forward.h"
 #include "topology/ngx_rl_nodes.h"
 #include "pure/ngx_rl_slots.h"
 
@@ -70,7 +71,7 @@ static ngx_int_t ngx_rl_cluster_redirect(void *owner,
 static ngx_int_t ngx_rl_cluster_forward(ngx_rl_server_t *server,
     ngx_rl_pending_t *pending, ngx_uint_t asking, ngx_rl_failure_e *failure);
 static void ngx_rl_cluster_park(ngx_rl_cluster_t *cluster,
-    ngx_rl_server_t *server, ngx_rl_pending_t *pending);
+    ngx_rl_pending_t *pending);
 static void ngx_rl_cluster_failed(void *owner, ngx_rl_failure_e failure);
 static ngx_int_t ngx_rl_cluster_learn(
     ngx_rl_cluster_t *cluster, ngx_rl_server_t *from, ngx_rl_reply_t *reply);
@@ -155,17 +156,13 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
 void
 ngx_rl_cluster_exit(ngx_rl_cluster_t *cluster)
 {
-    void              *server;
-    ngx_rl_pending_t  *pending;
-
     cluster->ending = 1;
 
     ngx_rl_timer_end(&cluster->refresh);
     ngx_rl_timer_end(&cluster->again);
 
     while (!ngx_queue_empty(&cluster->parked)) {
-        pending = ngx_rl_pending_parked(&cluster->parked, &server);
-        ngx_rl_pending_cancel(pending);
+        ngx_rl_pending_cancel(ngx_rl_pending_parked(&cluster->parked));
     }
 
     ngx_rl_nodes_exit(&cluster->nodes);
@@ -253,13 +250,13 @@ ngx_rl_cluster_redirect(void *owner, ngx_rl_pending_t *pending,
 
     case NGX_RL_REDIRECT_TRYAGAIN:
         ngx_rl_count(server->record->counters.events[NGX_RL_EVENT_TRYAGAIN]);
-        ngx_rl_cluster_park(cluster, server, pending);
+        ngx_rl_cluster_park(cluster, pending);
         return NGX_OK;
 
     case NGX_RL_REDIRECT_CLUSTERDOWN:
         ngx_rl_count(server->record->counters.events[NGX_RL_EVENT_CLUSTERDOWN]);
         ngx_rl_cluster_want(cluster);
-        ngx_rl_cluster_park(cluster, server, pending);
+        ngx_rl_cluster_park(cluster, pending);
         return NGX_OK;
 
     default: /* NGX_RL_REDIRECT_MOVED, ASK */
@@ -304,7 +301,7 @@ static ngx_int_t
 ngx_rl_cluster_forward(ngx_rl_server_t *server, ngx_rl_pending_t *pending,
     ngx_uint_t asking, ngx_rl_failure_e *failure)
 {
-    if (ngx_rl_pending_hops(pending) >= NGX_RL_CLUSTER_HOPS) {
+    if (pending->hops >= NGX_RL_CLUSTER_HOPS) {
         return NGX_DECLINED;
     }
 
@@ -329,10 +326,9 @@ ngx_rl_cluster_forward(ngx_rl_server_t *server, ngx_rl_pending_t *pending,
 /* until the redirect is over, or the time of the call is */
 
 static void
-ngx_rl_cluster_park(ngx_rl_cluster_t *cluster, ngx_rl_server_t *server,
-    ngx_rl_pending_t *pending)
+ngx_rl_cluster_park(ngx_rl_cluster_t *cluster, ngx_rl_pending_t *pending)
 {
-    ngx_rl_pending_park(pending, &cluster->parked, server);
+    ngx_rl_pending_park(pending, &cluster->parked);
 
     if (!cluster->again.timer_set) {
         ngx_add_timer(&cluster->again, NGX_RL_CLUSTER_AGAIN);
@@ -644,7 +640,6 @@ ngx_rl_cluster_wake(ngx_rl_cluster_t *cluster)
 static void
 ngx_rl_cluster_again(ngx_event_t *ev)
 {
-    void              *place;
     ngx_queue_t        parked;
     ngx_rl_server_t   *server;
     ngx_rl_pending_t  *pending;
@@ -663,8 +658,8 @@ ngx_rl_cluster_again(ngx_event_t *ev)
     ngx_queue_init(&cluster->parked);
 
     while (!ngx_queue_empty(&parked)) {
-        pending = ngx_rl_pending_parked(&parked, &place);
-        server = place;
+        pending = ngx_rl_pending_parked(&parked);
+        server = ngx_rl_pending_owner(pending);
 
         ngx_rl_pending_again(pending, server->connection);
     }

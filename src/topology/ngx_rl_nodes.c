@@ -503,7 +503,7 @@ ngx_rl_node_attach(ngx_rl_node_t *node)
 
     /* a copy, as its handshake ends with a probe of its own */
 
-    common = &nodes->conf->redis.greeting;
+    common = &nodes->conf->redis.handshake;
 
     steps = ngx_palloc(nodes->pool, common->nelts * common->size);
     if (steps == NULL) {
@@ -511,7 +511,7 @@ ngx_rl_node_attach(ngx_rl_node_t *node)
     }
 
     ngx_memcpy(steps, common->elts, common->nelts * common->size);
-    conf->redis.greeting.elts = steps;
+    conf->redis.handshake.elts = steps;
 
     node->server = ngx_rl_server_create(nodes->pool, nodes->log, conf,
                                         nodes->zone, nodes->stats,
@@ -832,8 +832,8 @@ ngx_rl_node_probe(ngx_rl_node_t *node, uint16_t slot)
     node->conf.probe.data = (u_char *) command;
     node->conf.probe.len = len;
 
-    step = node->conf.redis.greeting.elts;
-    step[node->conf.redis.greeting.nelts - 1].command = node->conf.probe;
+    step = node->conf.redis.handshake.elts;
+    step[node->conf.redis.handshake.nelts - 1].command = node->conf.probe;
 }
 
 

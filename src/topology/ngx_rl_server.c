@@ -30,6 +30,8 @@
 #include "topology/ngx_rl_server.h"
 #include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_address.h"
+#include "redis/ngx_rl_forward.h"
+#include "redis/ngx_rl_handshake.h"
 #include "pure/ngx_rl_backoff.h"
 #include "pure/ngx_rl_text.h"
 
@@ -668,7 +670,7 @@ ngx_rl_server_probed(void *data, const ngx_rl_answer_t *answer)
 
     if (failure == NGX_RL_OK && answer->reply->type == REDIS_REPLY_ERROR
         && !(server->conf->node
-             && ngx_rl_connection_moved_ok(answer->reply)))
+             && ngx_rl_handshake_moved_ok(answer->reply)))
     {
         failure = ngx_rl_failure(answer->reply->str, answer->reply->len);
     }

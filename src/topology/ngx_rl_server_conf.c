@@ -99,7 +99,7 @@ ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
         }
     }
 
-    if (ngx_array_init(&conf->redis.greeting, cf->pool, 8,
+    if (ngx_array_init(&conf->redis.handshake, cf->pool, 8,
                        sizeof(ngx_rl_handshake_step_t))
         != NGX_OK
         || ngx_rl_server_conf_tls(cf, conf, confs) != NGX_OK
@@ -238,7 +238,7 @@ ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
     conf->redis.connect_timeout = defaults->connect_timeout;
     conf->breaker = defaults->breaker;
 
-    if (ngx_array_init(&conf->redis.greeting, cf->pool, 4,
+    if (ngx_array_init(&conf->redis.handshake, cf->pool, 4,
                        sizeof(ngx_rl_handshake_step_t))
         != NGX_OK
         || ngx_rl_server_conf_auth(cf, conf) != NGX_OK
@@ -353,7 +353,7 @@ ngx_rl_server_conf_probe(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
         return NGX_ERROR;
     }
 
-    step->elsewhere = (conf->kind == NGX_RL_CLUSTER);
+    step->moved_ok = (conf->kind == NGX_RL_CLUSTER);
     conf->probe = step->command;
 
     return NGX_OK;
@@ -570,7 +570,7 @@ ngx_rl_server_conf_handshake(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
         /* a server that is no master gets nothing to write */
 
         step->tag = NGX_RL_TAG_ROLE;
-        step->gate = 1;
+        step->wait = 1;
     }
 
     if (conf->kind == NGX_RL_CLUSTER) {
@@ -673,7 +673,7 @@ ngx_rl_server_conf_step(ngx_conf_t *cf, ngx_rl_server_conf_t *conf, char *name,
 
     if (data) {
         ngx_memcpy(data, *command, len);
-        step = ngx_array_push(&conf->redis.greeting);
+        step = ngx_array_push(&conf->redis.handshake);
     }
 
     ngx_rl_resp_free(*command);

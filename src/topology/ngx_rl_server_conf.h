@@ -15,7 +15,7 @@
 #include <ngx_core.h>
 
 #include "pure/ngx_rl_breaker.h"
-#include "redis/ngx_rl_connection.h"
+#include "redis/ngx_rl_redis.h"
 #include "pure/ngx_rl_slots.h"
 #include "topology/ngx_rl_record.h"
 #include "redis/ngx_rl_tls.h"

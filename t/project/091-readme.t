@@ -1966,7 +1966,8 @@ sub log_calls {
     for my $file (sources()) {
         my $text = source($file);
 
-        while ($text =~ /\b(ngx_log_error|ngx_rl_check_warn)
+        while ($text =~ /\b(ngx_log_error|ngx_rl_check_warn
+                            |ngx_rl_connection_fail)
                          \((.*?)\);/sgx)
         {
             my ($function, $call) = ($1, $2);
@@ -1975,10 +1976,11 @@ sub log_calls {
 
             next if $call =~ /const char \*fmt|"%\*s"/;
 
-            # the latter names its level only where it is no warning
+            # check_warn() names its level only where it is no warning
 
-            $call = ($call =~ /NGX_RL_CHECK_NOTICE/ ? 'NGX_LOG_NOTICE'
-                                                    : 'NGX_LOG_WARN')
+            $call = ($function =~ /connection_fail/ ? 'NGX_LOG_ERR'
+                     : $call =~ /NGX_RL_CHECK_NOTICE/ ? 'NGX_LOG_NOTICE'
+                     : 'NGX_LOG_WARN')
                     . ", $call" if $function ne 'ngx_log_error';
 
             my ($level, $rest) = $call =~ /^\s*(\w+),\s*(.*)/s;
@@ -1994,7 +1996,7 @@ sub log_calls {
             $format =~ s/\\"/"/g;
 
             $format .= ' (or "ratelimit_silence %V;" if this is meant) in %V:%ui'
-                if $function ne 'ngx_log_error';
+                if $function =~ /check_warn/;
 
             my @words = $args =~ /[?:]\s*"([a-z](?:[^"\\]|\\.)*)"/g;
 
@@ -2536,7 +2538,7 @@ subtest 'numbers are those of the sources' => sub {
         ['ratelimit_key', KEY_MAX => '%d bytes'],
         ['Log lines', LOG_KEY => 'first %d bytes'],
         ['When Redis is away', PIPELINE_PENDINGS => '%d calls'],
-        ['When Redis is away', CONNECTION_STALL => '%d ms after'],
+        ['When Redis is away', PIPELINE_STALL => '%d ms after'],
         ['When Redis is away', BACKOFF_MIN => 'after %d ms'],
         ['ratelimit_breaker', BACKOFF_MIN => 'after %d ms'],
         ['ratelimit_breaker', BREAKER_MAX => '1 to %d'],
