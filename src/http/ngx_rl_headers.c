@@ -66,31 +66,21 @@ static ngx_int_t ngx_rl_header_set(ngx_http_request_t *r,
 static ngx_http_output_header_filter_pt  ngx_http_next_header_filter;
 
 
-static ngx_str_t  ngx_rl_header_names[] = {
-    ngx_string("X-RateLimit-Limit"),
-    ngx_string("X-RateLimit-Remaining"),
-    ngx_string("X-RateLimit-Reset"),
-    ngx_string("X-RateLimit-Retry-After"),
-    ngx_string("RateLimit-Policy"),
-    ngx_string("RateLimit"),
-    ngx_string("X-RateLimit-Degraded"),
-    ngx_string("X-RateLimit-Degraded-Reason"),
-    ngx_string("Retry-After")
-};
+#define ngx_rl_header(name, lowcase)  { ngx_string(name), (u_char *) lowcase }
 
-
-/* the same in lower case */
-
-static u_char  *ngx_rl_header_lowcase[] = {
-    (u_char *) "x-ratelimit-limit",
-    (u_char *) "x-ratelimit-remaining",
-    (u_char *) "x-ratelimit-reset",
-    (u_char *) "x-ratelimit-retry-after",
-    (u_char *) "ratelimit-policy",
-    (u_char *) "ratelimit",
-    (u_char *) "x-ratelimit-degraded",
-    (u_char *) "x-ratelimit-degraded-reason",
-    (u_char *) "retry-after"
+static struct {
+    ngx_str_t  name;
+    u_char    *lowcase;
+} ngx_rl_headers[] = {
+    ngx_rl_header("X-RateLimit-Limit", "x-ratelimit-limit"),
+    ngx_rl_header("X-RateLimit-Remaining", "x-ratelimit-remaining"),
+    ngx_rl_header("X-RateLimit-Reset", "x-ratelimit-reset"),
+    ngx_rl_header("X-RateLimit-Retry-After", "x-ratelimit-retry-after"),
+    ngx_rl_header("RateLimit-Policy", "ratelimit-policy"),
+    ngx_rl_header("RateLimit", "ratelimit"),
+    ngx_rl_header("X-RateLimit-Degraded", "x-ratelimit-degraded"),
+    ngx_rl_header("X-RateLimit-Degraded-Reason", "x-ratelimit-degraded-reason"),
+    ngx_rl_header("Retry-After", "retry-after")
 };
 
 
@@ -160,22 +150,19 @@ ngx_rl_headers_legacy(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 
     d = &ctx->decision;
 
-    if (d->limit) {
-
-        if (ngx_rl_header_number(r, NGX_RL_H_LIMIT, d->limit)
-            != NGX_OK
+    if (d->limit
+        && (ngx_rl_header_number(r, NGX_RL_H_LIMIT, d->limit) != NGX_OK
             || ngx_rl_header_number(r, NGX_RL_H_REMAINING, d->remaining)
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
+               != NGX_OK))
+    {
+        return NGX_ERROR;
+    }
 
-        if (d->reset != NGX_RL_NEVER
-            && ngx_rl_header_number(r, NGX_RL_H_RESET, ctx->time + d->reset)
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
+    if (d->limit && d->reset != NGX_RL_NEVER
+        && ngx_rl_header_number(r, NGX_RL_H_RESET, ctx->time + d->reset)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
     if (!ngx_rl_headers_wait(d)) {
@@ -316,9 +303,7 @@ ngx_rl_headers_common(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
     {
         reason = ngx_rl_reason_names[ngx_rl_failure_reason(d->failure)];
 
-        if (ngx_rl_header_set(r, NGX_RL_H_DEGRADED,
-                              "true", sizeof("true") - 1)
-            != NGX_OK
+        if (ngx_rl_header_set(r, NGX_RL_H_DEGRADED, "true", 4) != NGX_OK
             || ngx_rl_header_set(r, NGX_RL_H_REASON, reason, ngx_strlen(reason))
             != NGX_OK)
         {
@@ -354,8 +339,6 @@ ngx_rl_headers_remove(ngx_http_request_t *r, ngx_uint_t mask)
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
-    name = ngx_rl_header_names;
-
     part = &r->headers_out.headers.part;
     h = part->elts;
 
@@ -372,9 +355,10 @@ ngx_rl_headers_remove(ngx_http_request_t *r, ngx_uint_t mask)
         }
 
         for (k = 0; k < NGX_RL_H_ALL; k++) {
-            if ((mask & 1 << k) && h[i].key.len == name[k].len
-                && ngx_strncasecmp(h[i].key.data, name[k].data, name[k].len)
-                == 0)
+            name = &ngx_rl_headers[k].name;
+
+            if ((mask & 1 << k) && h[i].key.len == name->len
+                && ngx_strncasecmp(h[i].key.data, name->data, name->len) == 0)
             {
                 h[i].hash = 0;
                 break;
@@ -388,21 +372,17 @@ static ngx_int_t
 ngx_rl_header_number(ngx_http_request_t *r,
     ngx_rl_header_e name, uint64_t number)
 {
-    char    *digits, *last;
-    char     buf[NGX_RL_NUMBER_LEN];
-    u_char  *p;
+    char  *p, *digits;
 
-    last = buf + NGX_RL_NUMBER_LEN;
-    digits = ngx_rl_number(last, number);
-
-    p = ngx_pnalloc(r->pool, last - digits);
+    p = ngx_pnalloc(r->pool, NGX_RL_NUMBER_LEN);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    ngx_memcpy(p, digits, last - digits);
+    p += NGX_RL_NUMBER_LEN;
+    digits = ngx_rl_number(p, number);
 
-    return ngx_rl_header_set(r, name, (char *) p, last - digits);
+    return ngx_rl_header_set(r, name, digits, p - digits);
 }
 
 
@@ -420,8 +400,8 @@ ngx_rl_header_set(ngx_http_request_t *r,
     }
 
     h->hash = 1;
-    h->key = ngx_rl_header_names[name];
-    h->lowcase_key = ngx_rl_header_lowcase[name];
+    h->key = ngx_rl_headers[name].name;
+    h->lowcase_key = ngx_rl_headers[name].lowcase;
     h->value.data = (u_char *) value;
     h->value.len = len;
 #if (nginx_version >= 1023000)

@@ -18,66 +18,36 @@ typedef enum {
     NGX_RL_VAR_RESET,
     NGX_RL_VAR_RETRY_AFTER,
     NGX_RL_VAR_SOURCE,
-    NGX_RL_VAR_SHARD
+    NGX_RL_VAR_SHARD,
+    NGX_RL_VAR_LATENCY
 } ngx_rl_variable_e;
 
 
-static ngx_int_t ngx_rl_variable_text(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_rl_variable_number(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_rl_variable_latency(ngx_http_request_t *r,
+static ngx_int_t ngx_rl_variable_decision(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_rl_variable_client_net(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_rl_ctx_t *ngx_rl_variable_ctx(ngx_http_request_t *r);
 static ngx_int_t ngx_rl_variable_set(ngx_http_variable_value_t *v,
     const void *data, size_t len);
 
 
+#define ngx_rl_variable(name, handler, what)                                  \
+    { ngx_string(name), NULL, ngx_rl_variable_##handler, what,                \
+      NGX_HTTP_VAR_NOCACHEABLE, 0 }
+
+
 static ngx_http_variable_t  ngx_rl_variables[] = {
-
-    { ngx_string("ratelimit_status"), NULL,
-      ngx_rl_variable_text, NGX_RL_VAR_STATUS,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_name"), NULL,
-      ngx_rl_variable_text, NGX_RL_VAR_NAME,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_limit"), NULL,
-      ngx_rl_variable_number, NGX_RL_VAR_LIMIT,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_remaining"), NULL,
-      ngx_rl_variable_number, NGX_RL_VAR_REMAINING,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_reset"), NULL,
-      ngx_rl_variable_number, NGX_RL_VAR_RESET,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_retry_after"), NULL,
-      ngx_rl_variable_number, NGX_RL_VAR_RETRY_AFTER,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_source"), NULL,
-      ngx_rl_variable_text, NGX_RL_VAR_SOURCE,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_shard"), NULL,
-      ngx_rl_variable_text, NGX_RL_VAR_SHARD,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_latency"), NULL,
-      ngx_rl_variable_latency, 0,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_client_net"), NULL,
-      ngx_rl_variable_client_net, 0,
-      NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-      ngx_http_null_variable
+    ngx_rl_variable("ratelimit_status", decision, NGX_RL_VAR_STATUS),
+    ngx_rl_variable("ratelimit_name", decision, NGX_RL_VAR_NAME),
+    ngx_rl_variable("ratelimit_limit", decision, NGX_RL_VAR_LIMIT),
+    ngx_rl_variable("ratelimit_remaining", decision, NGX_RL_VAR_REMAINING),
+    ngx_rl_variable("ratelimit_reset", decision, NGX_RL_VAR_RESET),
+    ngx_rl_variable("ratelimit_retry_after", decision, NGX_RL_VAR_RETRY_AFTER),
+    ngx_rl_variable("ratelimit_source", decision, NGX_RL_VAR_SOURCE),
+    ngx_rl_variable("ratelimit_shard", decision, NGX_RL_VAR_SHARD),
+    ngx_rl_variable("ratelimit_latency", decision, NGX_RL_VAR_LATENCY),
+    ngx_rl_variable("ratelimit_client_net", client_net, 0),
+    ngx_http_null_variable
 };
 
 
@@ -101,117 +71,75 @@ ngx_rl_add_variables(ngx_conf_t *cf)
 
 
 static ngx_int_t
-ngx_rl_variable_text(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
+ngx_rl_variable_decision(ngx_http_request_t *r, ngx_http_variable_value_t *v,
+    uintptr_t data)
 {
-    ngx_str_t     *text;
-    const char    *name;
-    ngx_rl_ctx_t  *ctx;
+    u_char             *p;
+    uint64_t            n;
+    ngx_str_t          *text;
+    const char         *name;
+    ngx_rl_ctx_t       *ctx;
+    ngx_rl_decision_t  *d;
 
-    ctx = ngx_rl_variable_ctx(r);
+    ctx = ngx_rl_ctx_get(r->main);
+
+    if (ctx == NULL || !ctx->done) {
+        return ngx_rl_variable_set(v, NULL, 0);
+    }
+
+    d = &ctx->decision;
+    n = NGX_RL_NEVER;
     text = NULL;
     name = NULL;
 
-    if (ctx) {
+    /* a decision that knows no bucket has no numbers but "retry after" */
 
-        switch (data) {
+    switch (data) {
 
-        case NGX_RL_VAR_STATUS:
-            name = ngx_rl_outcome_names[ctx->decision.outcome];
-            break;
+    case NGX_RL_VAR_STATUS:
+        name = ngx_rl_outcome_names[d->outcome];
+        break;
 
-        case NGX_RL_VAR_NAME:
-            text = &ctx->shown->limit->name;
-            break;
+    case NGX_RL_VAR_NAME:
+        text = &ctx->shown->limit->name;
+        break;
 
-        case NGX_RL_VAR_SOURCE:
-            if (ctx->decision.source != NGX_RL_SOURCE_NONE) {
-                name = ngx_rl_source_names[ctx->decision.source];
-            }
+    case NGX_RL_VAR_LIMIT:
+        n = d->limit ? d->limit : NGX_RL_NEVER;
+        break;
 
-            break;
+    case NGX_RL_VAR_REMAINING:
+        n = d->limit ? d->remaining : NGX_RL_NEVER;
+        break;
 
-        default: /* NGX_RL_VAR_SHARD */
-            if (ctx->server) {
-                text = &ctx->server->label;
-            }
+    case NGX_RL_VAR_RESET:
+        n = (d->limit && d->reset != NGX_RL_NEVER) ? ctx->time + d->reset
+                                                   : NGX_RL_NEVER;
+        break;
 
-            break;
-        }
+    case NGX_RL_VAR_RETRY_AFTER:
+        n = d->retry_after ? d->retry_after : NGX_RL_NEVER;
+        break;
+
+    case NGX_RL_VAR_SOURCE:
+        name = d->source ? ngx_rl_source_names[d->source] : NULL;
+        break;
+
+    case NGX_RL_VAR_SHARD:
+        text = ctx->server ? &ctx->server->label : NULL;
+        break;
+
+    default: /* NGX_RL_VAR_LATENCY */
+        n = ctx->server ? ctx->latency : NGX_RL_NEVER;
+        break;
     }
 
     if (text) {
         return ngx_rl_variable_set(v, text->data, text->len);
     }
 
-    return ngx_rl_variable_set(v, name, name ? ngx_strlen(name) : 0);
-}
-
-
-static ngx_int_t
-ngx_rl_variable_number(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    u_char             *p;
-    uint64_t            n;
-    ngx_rl_ctx_t       *ctx;
-    ngx_rl_decision_t  *d;
-
-    ctx = ngx_rl_variable_ctx(r);
-    n = NGX_RL_NEVER;
-
-    if (ctx) {
-        d = &ctx->decision;
-
-        /* a decision that knows no bucket has no numbers but the last */
-
-        switch (data) {
-
-        case NGX_RL_VAR_LIMIT:
-            n = d->limit ? d->limit : NGX_RL_NEVER;
-            break;
-
-        case NGX_RL_VAR_REMAINING:
-            n = d->limit ? d->remaining : NGX_RL_NEVER;
-            break;
-
-        case NGX_RL_VAR_RESET:
-            n = (d->limit && d->reset != NGX_RL_NEVER)
-                ? ctx->time + d->reset : NGX_RL_NEVER;
-            break;
-
-        default: /* NGX_RL_VAR_RETRY_AFTER */
-            n = d->retry_after ? d->retry_after : NGX_RL_NEVER;
-            break;
-        }
-    }
-
     if (n == NGX_RL_NEVER) {
-        return ngx_rl_variable_set(v, NULL, 0);
-    }
-
-    p = ngx_pnalloc(r->pool, NGX_INT64_LEN);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    return ngx_rl_variable_set(v, p, ngx_sprintf(p, "%uL", n) - p);
-}
-
-
-/* seconds, to the microsecond */
-
-static ngx_int_t
-ngx_rl_variable_latency(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    u_char        *p, *last;
-    ngx_rl_ctx_t  *ctx;
-
-    ctx = ngx_rl_variable_ctx(r);
-
-    if (ctx == NULL || ctx->server == NULL) {
-        return ngx_rl_variable_set(v, NULL, 0);
+        return ngx_rl_variable_set(v, name, name ? ngx_strlen(name) : 0);
     }
 
     p = ngx_pnalloc(r->pool, NGX_INT64_LEN + sizeof(".000000"));
@@ -219,10 +147,17 @@ ngx_rl_variable_latency(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    last = ngx_sprintf(p, "%uL.%06uL", ctx->latency / NGX_RL_MICRO,
-                       ctx->latency % NGX_RL_MICRO);
+    v->data = p;
 
-    return ngx_rl_variable_set(v, p, last - p);
+    if (data == NGX_RL_VAR_LATENCY) {
+        /* seconds, to the microsecond */
+        p = ngx_sprintf(p, "%uL.%06uL", n / NGX_RL_MICRO, n % NGX_RL_MICRO);
+
+    } else {
+        p = ngx_sprintf(p, "%uL", n);
+    }
+
+    return ngx_rl_variable_set(v, v->data, p - v->data);
 }
 
 
@@ -237,19 +172,6 @@ ngx_rl_variable_client_net(ngx_http_request_t *r,
     }
 
     return ngx_rl_variable_set(v, net.data, net.len);
-}
-
-
-/* NULL: not limited, or not decided yet */
-
-static ngx_rl_ctx_t *
-ngx_rl_variable_ctx(ngx_http_request_t *r)
-{
-    ngx_rl_ctx_t  *ctx;
-
-    ctx = ngx_rl_ctx_get(r->main);
-
-    return (ctx && ctx->done) ? ctx : NULL;
 }
 
 

@@ -4,18 +4,15 @@
 #include "pure/ngx_rl_failure.h"
 
 
-typedef struct {
-    const char       *word;
-    ngx_rl_failure_e  failure;
-} ngx_rl_failure_word_t;
-
-
 static ngx_rl_failure_e ngx_rl_failure_match(const char *text, size_t len);
 
 
-static const ngx_rl_failure_word_t
-    ngx_rl_failure_words[] =
-{
+/* how error replies begin: with one of these words, or with these texts */
+
+static const struct {
+    const char       *text;
+    ngx_rl_failure_e  failure;
+} ngx_rl_failure_texts[] = {
     { "NOSCRIPT", NGX_RL_NOSCRIPT },
     { "NOAUTH", NGX_RL_AUTH },
     { "WRONGPASS", NGX_RL_AUTH },
@@ -35,15 +32,10 @@ static const ngx_rl_failure_word_t
     { "NOREPLICAS", NGX_RL_MASTERDOWN },
     { "MISCONF", NGX_RL_MISCONF },
     { "WRONGTYPE", NGX_RL_WRONGTYPE },
-    { "CLOCK", NGX_RL_CLOCK }
-};
+    { "CLOCK", NGX_RL_CLOCK },
 
+    /* only their text tells them apart from other "ERR" ones */
 
-/* error replies that only their text tells apart from other "ERR" ones */
-
-static const ngx_rl_failure_word_t
-    ngx_rl_failure_texts[] =
-{
     { "ERR max number of clients", NGX_RL_CLIENTS },
     { "ERR invalid password", NGX_RL_AUTH },
     { "ERR Client sent AUTH", NGX_RL_AUTH },
@@ -137,30 +129,21 @@ ngx_rl_failure(const char *text, size_t len)
 static ngx_rl_failure_e
 ngx_rl_failure_match(const char *text, size_t len)
 {
-    size_t                        i, n, first;
-    const ngx_rl_failure_word_t  *w;
+    size_t       i, n, first;
+    const char  *s;
 
     for (first = 0; first < len && text[first] != ' '; first++) {
         /* void */
     }
 
-    w = ngx_rl_failure_words;
-
-    for (i = 0; i < ngx_rl_nelts(ngx_rl_failure_words); i++) {
-        n = strlen(w[i].word);
-
-        if (n == first && memcmp(w[i].word, text, n) == 0) {
-            return w[i].failure;
-        }
-    }
-
-    w = ngx_rl_failure_texts;
-
     for (i = 0; i < ngx_rl_nelts(ngx_rl_failure_texts); i++) {
-        n = strlen(w[i].word);
+        s = ngx_rl_failure_texts[i].text;
+        n = strlen(s);
 
-        if (n <= len && memcmp(w[i].word, text, n) == 0) {
-            return w[i].failure;
+        /* at least all of the first word */
+
+        if (n >= first && n <= len && memcmp(s, text, n) == 0) {
+            return ngx_rl_failure_texts[i].failure;
         }
     }
 

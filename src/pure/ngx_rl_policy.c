@@ -26,10 +26,11 @@ typedef enum {
 
 /* picks one of the claims: the best that fits, and the first of equals */
 
-typedef struct {
-    int  (*fits)(const ngx_rl_decision_t *d);
-    int  (*better)(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b);
-} ngx_rl_pick_t;
+typedef enum {
+    NGX_RL_PICK_REJECTED = 0,  /* rejects, or would: the longest wait */
+    NGX_RL_PICK_TIGHTEST,      /* was decided: the least left */
+    NGX_RL_PICK_FAILED         /* has no answer, also not by this machine */
+} ngx_rl_pick_e;
 
 
 static void ngx_rl_policy_outcome(const ngx_rl_policy_t *policy,
@@ -41,14 +42,10 @@ static int ngx_rl_policy_closes(const ngx_rl_policy_t *policy,
     const ngx_rl_claim_t *failed);
 static unsigned ngx_rl_policy_all_shadow(ngx_rl_claim_t *const *claims,
     size_t n);
-static size_t ngx_rl_policy_pick(const ngx_rl_pick_t *pick, unsigned shadow,
+static size_t ngx_rl_policy_pick(ngx_rl_pick_e pick, unsigned shadow,
     ngx_rl_claim_t *const *claims, size_t n);
-static int ngx_rl_fits_rejected(const ngx_rl_decision_t *d);
-static int ngx_rl_fits_decided(const ngx_rl_decision_t *d);
-static int ngx_rl_fits_failed(const ngx_rl_decision_t *d);
-static int ngx_rl_better_wait(const ngx_rl_decision_t *a,
-    const ngx_rl_decision_t *b);
-static int ngx_rl_better_open(const ngx_rl_decision_t *a,
+static int ngx_rl_policy_fits(ngx_rl_pick_e pick, const ngx_rl_decision_t *d);
+static int ngx_rl_policy_better(ngx_rl_pick_e pick, const ngx_rl_decision_t *a,
     const ngx_rl_decision_t *b);
 
 
@@ -70,32 +67,16 @@ static const ngx_rl_outcome_e  ngx_rl_policy_outcomes[2][3][3] = {
 };
 
 
-/* of the limits that reject, or would, the one with the longest wait */
-static const ngx_rl_pick_t  ngx_rl_pick_rejected = {
-    ngx_rl_fits_rejected, ngx_rl_better_wait
-};
-
-/* of the limits that were decided, the one with the least left */
-static const ngx_rl_pick_t  ngx_rl_pick_tightest = {
-    ngx_rl_fits_decided, ngx_rl_tighter
-};
-
-/* of the limits without an answer, one that was not decided here either */
-static const ngx_rl_pick_t  ngx_rl_pick_failed = {
-    ngx_rl_fits_failed, ngx_rl_better_open
-};
-
-
 /* which limit is shown: the first of these that there is */
 
 static const struct {
-    const ngx_rl_pick_t  *pick;
-    unsigned              shadow;
+    ngx_rl_pick_e  pick;
+    unsigned       shadow;
 } ngx_rl_policy_order[] = {
-    { &ngx_rl_pick_rejected, 0 },
-    { &ngx_rl_pick_tightest, 0 },
-    { &ngx_rl_pick_rejected, 1 },
-    { &ngx_rl_pick_tightest, 1 }
+    { NGX_RL_PICK_REJECTED, 0 },
+    { NGX_RL_PICK_TIGHTEST, 0 },
+    { NGX_RL_PICK_REJECTED, 1 },
+    { NGX_RL_PICK_TIGHTEST, 1 }
 };
 
 
@@ -109,7 +90,7 @@ ngx_rl_policy_ends(const ngx_rl_policy_t *policy,
         return 0;
     }
 
-    if (ngx_rl_policy_pick(&ngx_rl_pick_rejected, 0, claims, n) != n) {
+    if (ngx_rl_policy_pick(NGX_RL_PICK_REJECTED, 0, claims, n) != n) {
         return 1;
     }
 
@@ -255,7 +236,7 @@ ngx_rl_policy_shown(ngx_rl_claim_t *const *claims, size_t n, size_t failed)
 static size_t
 ngx_rl_policy_failed(ngx_rl_claim_t *const *claims, size_t n)
 {
-    return ngx_rl_policy_pick(&ngx_rl_pick_failed,
+    return ngx_rl_policy_pick(NGX_RL_PICK_FAILED,
                               ngx_rl_policy_all_shadow(claims, n), claims, n);
 }
 
@@ -290,7 +271,7 @@ ngx_rl_policy_all_shadow(ngx_rl_claim_t *const *claims, size_t n)
 /* n if none fits */
 
 static size_t
-ngx_rl_policy_pick(const ngx_rl_pick_t *pick, unsigned shadow,
+ngx_rl_policy_pick(ngx_rl_pick_e pick, unsigned shadow,
     ngx_rl_claim_t *const *claims, size_t n)
 {
     size_t              i, best;
@@ -301,8 +282,9 @@ ngx_rl_policy_pick(const ngx_rl_pick_t *pick, unsigned shadow,
     for (i = 0; i < n; i++) {
         d = &claims[i]->decision;
 
-        if (claims[i]->shadow == shadow && pick->fits(d)
-            && (best == n || pick->better(d, &claims[best]->decision)))
+        if (claims[i]->shadow == shadow && ngx_rl_policy_fits(pick, d)
+            && (best == n
+                || ngx_rl_policy_better(pick, d, &claims[best]->decision)))
         {
             best = i;
         }
@@ -313,36 +295,37 @@ ngx_rl_policy_pick(const ngx_rl_pick_t *pick, unsigned shadow,
 
 
 static int
-ngx_rl_fits_rejected(const ngx_rl_decision_t *d)
+ngx_rl_policy_fits(ngx_rl_pick_e pick, const ngx_rl_decision_t *d)
 {
-    return d->outcome == NGX_RL_REJECTED
-           || d->outcome == NGX_RL_REJECTED_DRY_RUN;
+    switch (pick) {
+
+    case NGX_RL_PICK_REJECTED:
+        return d->outcome == NGX_RL_REJECTED
+               || d->outcome == NGX_RL_REJECTED_DRY_RUN;
+
+    case NGX_RL_PICK_TIGHTEST:
+        return d->limit != 0;
+
+    default: /* NGX_RL_PICK_FAILED */
+        return d->failure != NGX_RL_OK;
+    }
 }
 
 
 static int
-ngx_rl_fits_decided(const ngx_rl_decision_t *d)
+ngx_rl_policy_better(ngx_rl_pick_e pick, const ngx_rl_decision_t *a,
+    const ngx_rl_decision_t *b)
 {
-    return d->limit != 0;
-}
+    switch (pick) {
 
+    case NGX_RL_PICK_REJECTED:
+        return a->retry_after > b->retry_after;
 
-static int
-ngx_rl_fits_failed(const ngx_rl_decision_t *d)
-{
-    return d->failure != NGX_RL_OK;
-}
+    case NGX_RL_PICK_TIGHTEST:
+        return ngx_rl_tighter(a, b);
 
-
-static int
-ngx_rl_better_wait(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b)
-{
-    return a->retry_after > b->retry_after;
-}
-
-
-static int
-ngx_rl_better_open(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b)
-{
-    return a->source != NGX_RL_SOURCE_LOCAL && b->source == NGX_RL_SOURCE_LOCAL;
+    default: /* NGX_RL_PICK_FAILED */
+        return a->source != NGX_RL_SOURCE_LOCAL
+               && b->source == NGX_RL_SOURCE_LOCAL;
+    }
 }

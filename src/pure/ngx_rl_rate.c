@@ -1,4 +1,6 @@
 
+#include <string.h>
+
 #include "pure/ngx_rl_rate.h"
 
 
@@ -20,6 +22,8 @@ typedef long double                      ngx_rl_wide_t;
 
 static const unsigned char *ngx_rl_number_parse(
     const unsigned char *p, const unsigned char *last, uint64_t max,
+    uint64_t *number);
+static int ngx_rl_whole_parse(const unsigned char *p, size_t len, uint64_t max,
     uint64_t *number);
 static uint64_t ngx_rl_gcd(uint64_t a, uint64_t b);
 
@@ -53,9 +57,13 @@ static const char  ngx_rl_rate_too_fast[] =
 const char *
 ngx_rl_rate_parse(const void *data, size_t len, ngx_rl_rate_t *rate)
 {
-    uint64_t              num, den, gcd, seconds;
+    uint64_t              num, den, gcd;
     unsigned              digits;
+    const char           *unit;
     const unsigned char  *p, *last;
+
+    static const char      units[] = "smhd";
+    static const uint32_t  seconds[] = { 1, 60, 3600, 86400 };
 
     p = data;
     last = p + len;
@@ -89,31 +97,14 @@ ngx_rl_rate_parse(const void *data, size_t len, ngx_rl_rate_t *rate)
         return ngx_rl_rate_allowed;
     }
 
-    switch (p[2]) {
-
-    case 's':
-        seconds = 1;
-        break;
-
-    case 'm':
-        seconds = 60;
-        break;
-
-    case 'h':
-        seconds = 3600;
-        break;
-
-    case 'd':
-        seconds = 86400;
-        break;
-
-    default:
+    unit = memchr(units, p[2], sizeof(units) - 1);
+    if (unit == NULL) {
         return ngx_rl_rate_allowed;
     }
 
     rate->count = (num + den - 1) / den;
 
-    den *= seconds;
+    den *= seconds[unit - units];
     gcd = ngx_rl_gcd(num, den);
 
     rate->num = num / gcd;
@@ -126,51 +117,43 @@ ngx_rl_rate_parse(const void *data, size_t len, ngx_rl_rate_t *rate)
 const char *
 ngx_rl_capacity_parse(const void *data, size_t len, uint64_t *capacity)
 {
-    const unsigned char  *p, *last;
-
-    p = data;
-    last = p + len;
-
-    p = ngx_rl_number_parse(p, last, NGX_RL_MAX_CAPACITY, capacity);
-    if (p != last || *capacity == 0) {
-        return ngx_rl_capacity_allowed;
-    }
-
-    return NULL;
+    return ngx_rl_whole_parse(data, len, NGX_RL_MAX_CAPACITY, capacity)
+           ? NULL : ngx_rl_capacity_allowed;
 }
 
 
 const char *
 ngx_rl_cost_parse(const void *data, size_t len, uint64_t *cost)
 {
-    const unsigned char  *p, *last;
+    return ngx_rl_whole_parse(data, len, NGX_RL_MAX_COST, cost)
+           ? NULL : ngx_rl_cost_allowed;
+}
 
-    p = data;
-    last = p + len;
 
-    p = ngx_rl_number_parse(p, last, NGX_RL_MAX_COST, cost);
-    if (p != last || *cost == 0) {
-        return ngx_rl_cost_allowed;
-    }
+/* whether all of a text is a number from 1 to "max" */
 
-    return NULL;
+static int
+ngx_rl_whole_parse(const unsigned char *p, size_t len, uint64_t max,
+    uint64_t *number)
+{
+    return ngx_rl_number_parse(p, p + len, max, number) == p + len
+           && *number != 0;
 }
 
 
 const char *
 ngx_rl_cost_bound(const void *data, size_t len, uint64_t *cost)
 {
-    const unsigned char  *p, *last;
-
-    if (len == 0) {
-        *cost = 1;
-        return NULL;
-    }
+    const unsigned char  *p;
 
     p = data;
-    last = p + len;
 
-    if (ngx_rl_number_parse(p, last, NGX_RL_MAX_COST, cost) != last) {
+    if (len == 0) {
+        *cost = 0;
+
+    } else if (ngx_rl_number_parse(p, p + len, NGX_RL_MAX_COST, cost)
+               != p + len)
+    {
         *cost = NGX_RL_MAX_COST;
         return ngx_rl_cost_most;
     }
@@ -230,11 +213,7 @@ ngx_rl_rate_check(const ngx_rl_rate_t *rate, uint64_t capacity)
 
     per_second = rate->num / rate->den + ((rate->num % rate->den) ? 1 : 0);
 
-    if (per_second > capacity * 1000) {
-        return ngx_rl_rate_too_fast;
-    }
-
-    return NULL;
+    return (per_second > capacity * 1000) ? ngx_rl_rate_too_fast : NULL;
 }
 
 
@@ -246,15 +225,9 @@ ngx_rl_rate_check(const ngx_rl_rate_t *rate, uint64_t capacity)
 const char *
 ngx_rl_gcra_check(const ngx_rl_rate_t *rate, uint64_t capacity)
 {
-    uint64_t  tick;
-
-    if (rate->num == 0 || rate->num > 100000 * rate->den) {
-        return ngx_rl_gcra_allowed;
-    }
-
-    tick = ngx_rl_gcra_tick(rate);
-
-    if (tick > NGX_RL_GCRA_MAX / capacity) {
+    if (rate->num == 0 || rate->num > 100000 * rate->den
+        || ngx_rl_gcra_tick(rate) > NGX_RL_GCRA_MAX / capacity)
+    {
         return ngx_rl_gcra_allowed;
     }
 

@@ -11,7 +11,6 @@ typedef struct {
 
 
 static ngx_rl_word_t ngx_rl_redirect_word(ngx_rl_word_t *text);
-static int ngx_rl_redirect_is(ngx_rl_word_t word, const char *name);
 static int ngx_rl_redirect_number(ngx_rl_word_t word,
     uint32_t min, uint32_t max, uint16_t *number);
 static int ngx_rl_redirect_target(ngx_rl_word_t text, ngx_rl_redirect_t *r);
@@ -21,6 +20,7 @@ static int ngx_rl_slots_range(
 static int ngx_rl_slot_range_node(
     const ngx_rl_reply_t *node, ngx_rl_slot_range_t *s);
 static int ngx_rl_slots_ip(const ngx_rl_reply_t *pairs, ngx_rl_word_t *ip);
+static int ngx_rl_slots_host(const ngx_rl_reply_t *reply, ngx_rl_word_t *host);
 static int ngx_rl_slots_is(const ngx_rl_reply_t *reply, int type);
 static int ngx_rl_slots_number(
     const ngx_rl_reply_t *reply, long long min, long long max,
@@ -145,8 +145,14 @@ ngx_rl_slot_tag(uint16_t slot, char tag[NGX_RL_SLOT_TAG])
 int
 ngx_rl_redirect_parse(const char *text, size_t len, ngx_rl_redirect_t *r)
 {
-    ngx_rl_word_t      rest, word;
-    ngx_rl_redirect_e  kind;
+    size_t         i;
+    ngx_rl_word_t  rest, word;
+
+    /* by ngx_rl_redirect_e */
+
+    static const char  *kinds[] = {
+        "", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"
+    };
 
     memset(r, 0, sizeof(*r));
 
@@ -155,37 +161,25 @@ ngx_rl_redirect_parse(const char *text, size_t len, ngx_rl_redirect_t *r)
 
     word = ngx_rl_redirect_word(&rest);
 
-    if (ngx_rl_redirect_is(word, "TRYAGAIN")) {
-        r->kind = NGX_RL_REDIRECT_TRYAGAIN;
-        return r->kind;
+    for (i = NGX_RL_REDIRECT_MOVED; i <= NGX_RL_REDIRECT_CLUSTERDOWN; i++) {
+        if (word.len == strlen(kinds[i])
+            && memcmp(word.data, kinds[i], word.len) == 0)
+        {
+            r->kind = (ngx_rl_redirect_e) i;
+        }
     }
 
-    if (ngx_rl_redirect_is(word, "CLUSTERDOWN")) {
-        r->kind = NGX_RL_REDIRECT_CLUSTERDOWN;
-        return r->kind;
-    }
-
-    if (ngx_rl_redirect_is(word, "MOVED")) {
-        kind = NGX_RL_REDIRECT_MOVED;
-
-    } else if (ngx_rl_redirect_is(word, "ASK")) {
-        kind = NGX_RL_REDIRECT_ASK;
-
-    } else {
+    if (r->kind != NGX_RL_REDIRECT_MOVED && r->kind != NGX_RL_REDIRECT_ASK) {
         return r->kind;
     }
 
     word = ngx_rl_redirect_word(&rest);
 
-    if (ngx_rl_redirect_number(word, 0, NGX_RL_SLOTS - 1, &r->slot)
-        != 0
+    if (ngx_rl_redirect_number(word, 0, NGX_RL_SLOTS - 1, &r->slot) != 0
         || ngx_rl_redirect_target(rest, r) != 0)
     {
         memset(r, 0, sizeof(*r));
-        return r->kind;
     }
-
-    r->kind = kind;
 
     return r->kind;
 }
@@ -212,13 +206,6 @@ ngx_rl_redirect_word(ngx_rl_word_t *text)
     text->len -= word.len + 1;
 
     return word;
-}
-
-
-static int
-ngx_rl_redirect_is(ngx_rl_word_t word, const char *name)
-{
-    return word.len == strlen(name) && memcmp(word.data, name, word.len) == 0;
 }
 
 
@@ -402,44 +389,28 @@ ngx_rl_slots_range(const ngx_rl_reply_t *entry, ngx_rl_slot_range_t *s)
 static int
 ngx_rl_slot_range_node(const ngx_rl_reply_t *node, ngx_rl_slot_range_t *s)
 {
-    int                    unnamed;
-    ngx_rl_word_t          host, ip;
-    const ngx_rl_reply_t  *reply;
+    int            unnamed;
+    ngx_rl_word_t  host, ip;
 
     if (!ngx_rl_slots_is(node, REDIS_REPLY_ARRAY) || node->elements < 2) {
         return -1;
     }
 
-    host.data = NULL;
-    host.len = 0;
-    unnamed = 0;
+    memset(&host, 0, sizeof(host));
+    memset(&ip, 0, sizeof(ip));
 
-    reply = node->element[0];
-
-    if (!ngx_rl_slots_is(reply, REDIS_REPLY_NIL)) {
-
-        if (!ngx_rl_slots_is(reply, REDIS_REPLY_STRING)) {
-            return -1;
-        }
-
-        host.data = reply->str;
-        host.len = reply->len;
-
-        if (ngx_rl_slot_host(&host) != 0) {
-            return -1;
-        }
-
-        unnamed = reply->len && host.len == 0;
-    }
-
-    if (ngx_rl_slots_number(node->element[1], 0, 65535, &s->port) != 0) {
+    if (!ngx_rl_slots_is(node->element[0], REDIS_REPLY_NIL)
+        && ngx_rl_slots_host(node->element[0], &host) != 0)
+    {
         return -1;
     }
 
-    ip.data = NULL;
-    ip.len = 0;
+    unnamed = node->element[0]->len && host.len == 0;
 
-    if (node->elements > 3 && ngx_rl_slots_ip(node->element[3], &ip) != 0) {
+    if (ngx_rl_slots_number(node->element[1], 0, 65535, &s->port) != 0
+        || (node->elements > 3
+            && ngx_rl_slots_ip(node->element[3], &ip) != 0))
+    {
         return -1;
     }
 
@@ -484,23 +455,28 @@ ngx_rl_slots_ip(const ngx_rl_reply_t *pairs, ngx_rl_word_t *ip)
             return -1;
         }
 
-        if (name->len != 2 || memcmp(name->str, "ip", 2) != 0) {
-            continue;
-        }
-
-        if (!ngx_rl_slots_is(value, REDIS_REPLY_STRING)) {
-            return -1;
-        }
-
-        ip->data = value->str;
-        ip->len = value->len;
-
-        if (ngx_rl_slot_host(ip) != 0) {
+        if (name->len == 2 && memcmp(name->str, "ip", 2) == 0
+            && ngx_rl_slots_host(value, ip) != 0)
+        {
             return -1;
         }
     }
 
     return 0;
+}
+
+
+static int
+ngx_rl_slots_host(const ngx_rl_reply_t *reply, ngx_rl_word_t *host)
+{
+    if (!ngx_rl_slots_is(reply, REDIS_REPLY_STRING)) {
+        return -1;
+    }
+
+    host->data = reply->str;
+    host->len = reply->len;
+
+    return ngx_rl_slot_host(host);
 }
 
 

@@ -251,7 +251,7 @@ sub breaker_default {
 my %directive = directives();
 my @variables = map { "\$$_" }
     (source('variables.c') =~ /ngx_rl_variables\[\]\s*=\s*\{(.*?)\n\};/s)[0]
-    =~ /\{ ngx_string\("(\w+)"\)/g;
+    =~ /\bngx_rl_variable\("(\w+)"/g;
 
 cmp_ok scalar keys %directive, '>=', 30, 'the directives of the module';
 cmp_ok scalar @variables, '>=', 10, 'its variables';
@@ -1820,7 +1820,7 @@ EOC
 
     # every header of the filter is here
 
-    for my $name (source('headers.c') =~ /ngx_string\("([A-Z][\w-]+)"\)/g) {
+    for my $name (source('headers.c') =~ /ngx_rl_header\("([\w-]+)"/g) {
         like $text, qr/`\Q$name\E`/, $name;
     }
 
