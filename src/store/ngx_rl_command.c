@@ -359,7 +359,7 @@ ngx_rl_calls_next(ngx_rl_server_t *server)
 
     /* keys of one command to a cluster have to be of one slot */
 
-    most = server->conf->node ? 1 : NGX_RL_EVAL_CALLS;
+    most = server->conf->redis.node ? 1 : NGX_RL_EVAL_CALLS;
     timeout = 0;
 
     for (q = ngx_queue_head(&server->queue.entries);

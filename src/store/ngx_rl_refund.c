@@ -223,7 +223,7 @@ ngx_rl_refunds_next(ngx_rl_server_t *server)
 
     /* keys of one command to a cluster have to be of one slot */
 
-    most = server->conf->node ? 1 : NGX_RL_REFUNDS;
+    most = server->conf->redis.node ? 1 : NGX_RL_REFUNDS;
 
     while (!ngx_queue_empty(&server->queue.refunds) && refunds->n < most) {
         q = ngx_queue_head(&server->queue.refunds);

@@ -190,7 +190,7 @@ ngx_rl_route_now(ngx_rl_server_t *server, const char *key, size_t len)
 {
     ngx_uint_t  slot;
 
-    return server->conf->node
+    return server->conf->redis.node
            ? ngx_rl_cluster_find(server->route, key, len, &slot) : server;
 }
 

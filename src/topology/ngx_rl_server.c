@@ -359,7 +359,7 @@ ngx_rl_server_log(ngx_rl_server_t *server,
         return;
     }
 
-    if (failure == NGX_RL_MOVED && !server->conf->node) {
+    if (failure == NGX_RL_MOVED && !server->conf->redis.node) {
         ngx_log_error(NGX_LOG_ERR, server->log, 0,
                       "redis %V is a node of a cluster: write "
                       "\"ratelimit_shards cluster ...\"", &server->conf->label);
@@ -524,7 +524,7 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
 
     /* a node is well even if the slot is another one's, or nobody's */
 
-    if (failure == NGX_RL_MOVED && server->conf->node && !probe) {
+    if (failure == NGX_RL_MOVED && server->conf->redis.node && !probe) {
         breaks = 0;
     }
 
@@ -669,7 +669,7 @@ ngx_rl_server_probed(void *data, const ngx_rl_answer_t *answer)
     failure = answer->failure;
 
     if (failure == NGX_RL_OK && answer->reply->type == REDIS_REPLY_ERROR
-        && !(server->conf->node
+        && !(server->conf->redis.node
              && ngx_rl_handshake_moved_ok(answer->reply)))
     {
         failure = ngx_rl_failure(answer->reply->str, answer->reply->len);

@@ -14,7 +14,7 @@ static ngx_int_t ngx_rl_server_conf_tls(ngx_conf_t *cf,
 static ngx_int_t ngx_rl_server_conf_label(ngx_conf_t *cf,
     ngx_rl_server_conf_t *conf, ngx_uint_t named, ngx_array_t *confs);
 static ngx_int_t ngx_rl_server_conf_probe(ngx_conf_t *cf,
-    ngx_rl_server_conf_t *conf, ngx_str_t *prefix);
+    ngx_rl_server_conf_t *conf);
 static ngx_int_t ngx_rl_server_conf_seeds(ngx_rl_zone_t *zone,
     ngx_rl_stats_t *stats, ngx_rl_server_conf_t *cluster);
 static ngx_int_t ngx_rl_server_conf_handshake(ngx_conf_t *cf,
@@ -45,10 +45,9 @@ ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
 
     conf->index = confs->nelts;
     conf->user = url->password.data ? url->user : defaults->user;
-    conf->password = url->password.data ? url->password
-                                          : defaults->password;
+    conf->password = url->password.data ? url->password : defaults->password;
     conf->database = (url->database != NGX_CONF_UNSET) ? url->database
-                                                         : defaults->database;
+                                                       : defaults->database;
     conf->host = url->host;
     conf->port = url->port;
     conf->resolver = defaults->resolver;
@@ -81,7 +80,6 @@ ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
     if (seeds) {
         conf->kind = NGX_RL_CLUSTER;
         conf->role = NGX_RL_ROLE_NODE;
-        conf->node = 1;
         conf->redis.node = 1;
 
     } else if (sentinels) {
@@ -107,7 +105,7 @@ ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
                                     confs)
         != NGX_OK
         || ngx_rl_server_conf_handshake(cf, conf) != NGX_OK
-        || ngx_rl_server_conf_probe(cf, conf, &defaults->prefix) != NGX_OK)
+        || ngx_rl_server_conf_probe(cf, conf) != NGX_OK)
     {
         return NULL;
     }
@@ -332,19 +330,18 @@ ngx_rl_server_conf_label(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
  */
 
 static ngx_int_t
-ngx_rl_server_conf_probe(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
-    ngx_str_t *prefix)
+ngx_rl_server_conf_probe(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
 {
     char                     *command;
     u_char                   *key, *p;
     ngx_rl_handshake_step_t  *step;
 
-    key = ngx_pnalloc(cf->pool, prefix->len + sizeof(":{probe}"));
+    key = ngx_pnalloc(cf->pool, conf->prefix.len + sizeof(":{probe}"));
     if (key == NULL) {
         return NGX_ERROR;
     }
 
-    p = ngx_sprintf(key, "%V:{probe}", prefix);
+    p = ngx_sprintf(key, "%V:{probe}", &conf->prefix);
 
     step = ngx_rl_server_conf_step(cf, conf, "a script that writes", &command,
                                    ngx_rl_scripts_probe(&command, (char *) key,

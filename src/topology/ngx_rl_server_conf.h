@@ -113,7 +113,6 @@ struct ngx_rl_server_conf_s {
     ngx_str_t                 prefix;     /* of its key */
     ngx_rl_record_t          *record;     /* shared memory */
     ngx_rl_role_e             role;
-    unsigned                  node:1;     /* of a cluster */
 };
 
 
