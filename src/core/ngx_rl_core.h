@@ -52,6 +52,19 @@ ngx_rl_timer_end(ngx_event_t *ev)
 }
 
 
+/* one that may wait for its time, or for the end of the turn, or for neither */
+
+static ngx_inline void
+ngx_rl_event_end(ngx_event_t *ev)
+{
+    ngx_rl_timer_end(ev);
+
+    if (ev->posted) {
+        ngx_delete_posted_event(ev);
+    }
+}
+
+
 static ngx_inline ngx_uint_t
 ngx_rl_str_equal(const ngx_str_t *a, const ngx_str_t *b)
 {

@@ -73,17 +73,13 @@ static ngx_rl_combiner_t *ngx_rl_combiner_find(
 static ngx_rl_combiner_t *ngx_rl_combiner_create(
     ngx_rl_waiter_t *waiter, ngx_rl_server_t *server);
 static void ngx_rl_combiner_release(ngx_rl_combiner_t *combiner);
-static void ngx_rl_combiner_timer(ngx_event_t *ev);
-static void ngx_rl_combiner_go(ngx_rl_combiner_t *combiner);
+static void ngx_rl_combiner_go(ngx_event_t *ev);
 static ngx_rl_failure_e ngx_rl_combined_start(
     ngx_rl_combined_call_t *combined, ngx_rl_waiter_t *waiter, ngx_uint_t n);
 static void ngx_rl_combined_small(ngx_rl_combined_call_t *combined);
 static void ngx_rl_combined_answered(ngx_rl_entry_t *entry,
     ngx_rl_failure_e failure);
 static void ngx_rl_combined_serve(ngx_rl_combined_call_t *combined);
-static void ngx_rl_combined_serve_one(
-    ngx_rl_combined_call_t *combined, ngx_queue_t *q, uint64_t left,
-    ngx_uint_t passed);
 static void ngx_rl_combined_rest(ngx_rl_combined_call_t *combined,
     uint64_t rest, ngx_uint_t empty);
 static void ngx_rl_combined_fail(ngx_rl_combined_call_t *combined,
@@ -230,11 +226,7 @@ ngx_rl_combine_leave(ngx_rl_waiter_t *waiter)
     ngx_queue_remove(&waiter->queue);
 
     if (waiter->call == NULL && ngx_queue_empty(&combiner->waiting)) {
-
-        if (combiner->timer.timer_set) {
-            ngx_del_timer(&combiner->timer);
-        }
-
+        ngx_rl_timer_end(&combiner->timer);
         ngx_rl_combiner_release(combiner);
     }
 }
@@ -292,7 +284,7 @@ ngx_rl_combiner_create(ngx_rl_waiter_t *waiter, ngx_rl_server_t *server)
         }
 
         ngx_rl_event_init(&combiner->timer, ngx_rl_combiner_t,
-                          ngx_rl_combiner_timer, combiner, ngx_cycle->log);
+                          ngx_rl_combiner_go, combiner, ngx_cycle->log);
 
         ngx_queue_init(&combiner->waiting);
     }
@@ -325,32 +317,21 @@ ngx_rl_combiner_release(ngx_rl_combiner_t *combiner)
 }
 
 
-static void
-ngx_rl_combiner_timer(ngx_event_t *ev)
-{
-    ngx_rl_combiner_t  *combiner;
-
-    combiner = ev->data;
-
-    ngx_rl_combiner_go(combiner);
-    ngx_rl_combiner_release(combiner);
-}
-
-
-/* all that wait go with one call */
+/* all that wait go with one call: their timer is over, or a reply is there */
 
 static void
-ngx_rl_combiner_go(ngx_rl_combiner_t *combiner)
+ngx_rl_combiner_go(ngx_event_t *ev)
 {
     ngx_uint_t               n;
     ngx_queue_t             *q;
     ngx_rl_waiter_t         *waiter, *first;
     ngx_rl_failure_e         failure;
+    ngx_rl_combiner_t       *combiner;
     ngx_rl_combined_call_t  *combined;
 
-    if (combiner->timer.timer_set) {
-        ngx_del_timer(&combiner->timer);
-    }
+    combiner = ev->data;
+
+    ngx_rl_timer_end(ev);
 
     while (!ngx_queue_empty(&combiner->waiting)) {
 
@@ -360,7 +341,7 @@ ngx_rl_combiner_go(ngx_rl_combiner_t *combiner)
         combined = ngx_rl_combined_create(combiner, first->claim);
         if (combined == NULL) {
             /* each of them has its time, and no memory is a rare thing */
-            ngx_add_timer(&combiner->timer, 1);
+            ngx_add_timer(ev, 1);
             return;
         }
 
@@ -384,6 +365,8 @@ ngx_rl_combiner_go(ngx_rl_combiner_t *combiner)
             ngx_rl_combined_free(combined);
         }
     }
+
+    ngx_rl_combiner_release(combiner);
 }
 
 
@@ -475,12 +458,7 @@ ngx_rl_combined_answered(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
     }
 
     ngx_rl_combined_free(combined);
-
-    if (!ngx_queue_empty(&combiner->waiting)) {
-        ngx_rl_combiner_go(combiner);
-    }
-
-    ngx_rl_combiner_release(combiner);
+    ngx_rl_combiner_go(&combiner->timer);
 }
 
 
@@ -491,6 +469,9 @@ ngx_rl_combined_serve(ngx_rl_combined_call_t *combined)
 {
     int64_t            *state;
     uint64_t            grants, left, unit;
+    ngx_queue_t        *queue;
+    ngx_rl_claim_t     *claim;
+    ngx_rl_waiter_t    *waiter;
     ngx_rl_combiner_t  *combiner;
 
     combiner = combined->combiner;
@@ -509,49 +490,29 @@ ngx_rl_combined_serve(ngx_rl_combined_call_t *combined)
         state[2] = state[1];
     }
 
-    while (grants
-           && (!ngx_queue_empty(&combined->waiters)
-               || !ngx_queue_empty(&combiner->waiting)))
-    {
-        grants--;
+    for ( ;; ) {
+        queue = (grants && ngx_queue_empty(&combined->waiters))
+                ? &combiner->waiting : &combined->waiters;
 
-        ngx_rl_combined_serve_one(combined, ngx_queue_empty(&combined->waiters)
-                                  ? ngx_queue_head(&combiner->waiting)
-                                  : ngx_queue_head(&combined->waiters),
-                                  left + grants * unit, 1);
-    }
+        if (ngx_queue_empty(queue)) {
+            break;
+        }
 
-    while (!ngx_queue_empty(&combined->waiters)) {
-        ngx_rl_combined_serve_one(combined, ngx_queue_head(&combined->waiters),
-                                  left, 0);
-    }
+        waiter = ngx_queue_data(ngx_queue_head(queue), ngx_rl_waiter_t, queue);
+        claim = waiter->claim;
 
-    if (ngx_queue_empty(&combiner->waiting) && combiner->timer.timer_set) {
-        ngx_del_timer(&combiner->timer);
+        claim->state[0] = grants ? (int64_t) (left + --grants * unit)
+                                 : -1 - (int64_t) left;
+        claim->state[1] = state[1];
+        claim->state[2] = state[2];
+
+        ngx_rl_decide(&claim->decision, &claim->bucket, claim->state);
+        claim->decision.source = NGX_RL_SOURCE_REDIS;
+
+        ngx_rl_combined_end(combined, waiter, NGX_RL_OK);
     }
 
     ngx_rl_combined_rest(combined, grants, left < unit);
-}
-
-
-static void
-ngx_rl_combined_serve_one(ngx_rl_combined_call_t *combined,
-    ngx_queue_t *q, uint64_t left, ngx_uint_t passed)
-{
-    ngx_rl_claim_t   *claim;
-    ngx_rl_waiter_t  *waiter;
-
-    waiter = ngx_queue_data(q, ngx_rl_waiter_t, queue);
-    claim = waiter->claim;
-
-    claim->state[0] = passed ? (int64_t) left : -1 - (int64_t) left;
-    claim->state[1] = combined->claim.state[1];
-    claim->state[2] = combined->claim.state[2];
-
-    ngx_rl_decide(&claim->decision, &claim->bucket, claim->state);
-    claim->decision.source = NGX_RL_SOURCE_REDIS;
-
-    ngx_rl_combined_end(combined, waiter, NGX_RL_OK);
 }
 
 
@@ -563,7 +524,6 @@ ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
 {
     uint64_t          tokens;
     ngx_rl_claim_t   *claim;
-    ngx_rl_refund_t   refund;
     ngx_rl_server_t  *server;
 
     claim = &combined->claim;
@@ -588,14 +548,8 @@ ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
     /* a call for one request has charged it, come what may */
 
     if (tokens && combined->entry.call.times > 1) {
-        refund.key = claim->key;
-        refund.len = claim->len;
-        refund.bucket = claim->bucket;
-        refund.tokens = tokens;
-        refund.id = combined->entry.call.id;
-        refund.id_len = combined->entry.call.id_len;
-
-        ngx_rl_refund(server, &refund, combined->entry.timeout);
+        ngx_rl_refund(server, claim, tokens, &combined->entry.call,
+                      combined->entry.timeout);
         ngx_rl_known_lease_returned(server->zone, claim, tokens);
     }
 }

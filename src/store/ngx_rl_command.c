@@ -19,6 +19,7 @@
 
 #include "store/ngx_rl_command.h"
 #include "core/ngx_rl_clock.h"
+#include "core/ngx_rl_core.h"
 
 
 /* ms: in a worker that has much to do, turns are long */
@@ -39,7 +40,6 @@ typedef struct {
 static ngx_rl_failure_e ngx_rl_command_send(ngx_rl_command_t *command);
 static ngx_int_t ngx_rl_command_reply(void *data,
     const ngx_rl_answer_t *answer);
-static ngx_rl_failure_e ngx_rl_command_again(ngx_rl_command_t *command);
 
 static void ngx_rl_calls_flush(ngx_event_t *ev);
 static ngx_rl_command_t *ngx_rl_calls_next(ngx_rl_server_t *server);
@@ -60,10 +60,10 @@ static void ngx_rl_calls_free(ngx_rl_calls_t *calls);
 static const ngx_rl_command_kind_t  ngx_rl_calls_kind = {
     ngx_rl_calls_next,
     ngx_rl_calls_format,
+    NULL,
     ngx_rl_calls_reply,
     ngx_rl_calls_unsent,
-    ngx_rl_calls_done,
-    0
+    ngx_rl_calls_done
 };
 
 
@@ -144,19 +144,19 @@ ngx_rl_command_send(ngx_rl_command_t *command)
         return NGX_RL_OVERLOAD;
     }
 
-    failure = NGX_RL_TIMEOUT;
-
-    if (command->timeout) {
-        text.data = (u_char *) bytes;
-        text.len = len;
-
-        failure = ngx_rl_server_send(command->server, &text, command->timeout,
-                                     ngx_rl_command_reply, command,
-                                     &command->pending);
+    if (command->timeout == 0) {
+        return NGX_RL_TIMEOUT;
     }
 
-    if (failure == NGX_RL_OK && command->kind->background) {
-        ngx_rl_pending_background(command->pending);
+    text.data = (u_char *) bytes;
+    text.len = len;
+
+    failure = ngx_rl_server_send(command->server, &text, command->timeout,
+                                 ngx_rl_command_reply, command,
+                                 &command->pending);
+
+    if (failure == NGX_RL_OK && command->kind->sent) {
+        command->kind->sent(command);
     }
 
     return failure;
@@ -187,7 +187,14 @@ ngx_rl_command_reply(void *data, const ngx_rl_answer_t *answer)
     }
 
     if (failure == NGX_RL_NOSCRIPT && !command->with_text) {
-        failure = ngx_rl_command_again(command);
+        ngx_rl_count(command->server->record->counters.script_reloads);
+
+        failure = ngx_rl_server_check(command->server);
+
+        if (failure == NGX_RL_OK) {
+            command->with_text = 1;
+            failure = ngx_rl_command_send(command);
+        }
 
         if (failure != NGX_RL_OK) {
             command->kind->unsent(command, failure);
@@ -206,25 +213,6 @@ ngx_rl_command_reply(void *data, const ngx_rl_answer_t *answer)
     command->kind->done(command, failure);
 
     return (failure == NGX_RL_PROTOCOL) ? NGX_ERROR : NGX_OK;
-}
-
-
-static ngx_rl_failure_e
-ngx_rl_command_again(ngx_rl_command_t *command)
-{
-    ngx_rl_failure_e  failure;
-
-    ngx_rl_count(command->server->record->counters.script_reloads);
-
-    failure = ngx_rl_server_check(command->server);
-
-    if (failure != NGX_RL_OK) {
-        return failure;
-    }
-
-    command->with_text = 1;
-
-    return ngx_rl_command_send(command);
 }
 
 
@@ -322,13 +310,7 @@ ngx_rl_calls_flush(ngx_event_t *ev)
         return;
     }
 
-    if (ev->timer_set) {
-        ngx_del_timer(ev);
-    }
-
-    if (ev->posted) {
-        ngx_delete_posted_event(ev);
-    }
+    ngx_rl_event_end(ev);
 
     ev->timedout = 0;
 
@@ -538,11 +520,7 @@ ngx_rl_calls_compact(ngx_rl_calls_t *calls)
 static ngx_rl_failure_e
 ngx_rl_calls_reply(ngx_rl_command_t *command, ngx_rl_reply_t *reply)
 {
-    ngx_rl_calls_t  *calls;
-
-    calls = (ngx_rl_calls_t *) command;
-
-    return ngx_rl_eval_reply(reply, &calls->eval);
+    return ngx_rl_eval_reply(reply, &((ngx_rl_calls_t *) command)->eval);
 }
 
 

@@ -54,11 +54,13 @@ struct ngx_rl_entry_s {
 typedef struct {
 
     /* made of what waits longest for the server; NULL: nothing is to be sent */
-    ngx_rl_command_t *
-                      (*next)(ngx_rl_server_t *server);
+    ngx_rl_command_t *(*next)(ngx_rl_server_t *server);
 
     /* as ngx_rl_eval_format(); a timeout of 0: it is too late to send it */
     void              (*format)(ngx_rl_command_t *command, ngx_rl_resp_t *resp);
+
+    /* it is under way; NULL: that does not matter */
+    void              (*sent)(ngx_rl_command_t *command);
 
     /* a reply that is no error; NULL: its content does not matter */
     ngx_rl_failure_e  (*reply)(ngx_rl_command_t *command,
@@ -72,9 +74,6 @@ typedef struct {
                                 ngx_rl_failure_e failure);
     void              (*done)(ngx_rl_command_t *command,
                               ngx_rl_failure_e failure);
-
-    unsigned          background:1;  /* does not hold up the end of the
-                                        process */
 } ngx_rl_command_kind_t;
 
 

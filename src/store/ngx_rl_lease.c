@@ -57,15 +57,13 @@ typedef struct {
     ngx_socket_t  ident;   /* see ngx_rl_event_init() */
 
     ngx_queue_t   leases;  /* the first to end first */
-    ngx_queue_t  *look;    /* the next to be looked at;
-                              or the sentinel */
+    ngx_queue_t  *look;    /* the next to be looked at; or the sentinel */
     ngx_event_t   timer;
 } ngx_rl_lease_queue_t;
 
 
 static ngx_rl_lease_queue_t *ngx_rl_lease_queue(ngx_msec_t ttl);
 static void ngx_rl_lease_timer(ngx_event_t *ev);
-static void ngx_rl_lease_look(ngx_rl_lease_queue_t *lq);
 static void ngx_rl_lease_end(ngx_rl_lease_queue_t *lq, ngx_rl_lease_t *lease);
 static void ngx_rl_lease_claim(ngx_rl_lease_t *lease, ngx_rl_claim_t *claim);
 static void ngx_rl_lease_free(ngx_rl_lease_queue_t *lq, ngx_rl_lease_t *lease);
@@ -89,10 +87,9 @@ ngx_rl_lease_init(ngx_cycle_t *cycle, ngx_rl_zone_t *zone)
 
     ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
 
-    ngx_rl_lease_max =
-                               ngx_min((ngx_uint_t) zone->cells->n / 4 * 3
-                                       / ngx_max(ccf->worker_processes, 1),
-                                       NGX_RL_LEASES_MAX);
+    ngx_rl_lease_max = ngx_min((ngx_uint_t) zone->cells->n / 4 * 3
+                               / ngx_max(ccf->worker_processes, 1),
+                               NGX_RL_LEASES_MAX);
 }
 
 
@@ -114,14 +111,7 @@ ngx_rl_lease_exit(void)
             ngx_rl_lease_end(lq, ngx_queue_data(q, ngx_rl_lease_t, queue));
         }
 
-        if (lq->timer.timer_set) {
-            ngx_del_timer(&lq->timer);
-        }
-
-        if (lq->timer.posted) {
-            ngx_delete_posted_event(&lq->timer);
-        }
-
+        ngx_rl_event_end(&lq->timer);
         ngx_free(lq);
     }
 
@@ -134,12 +124,31 @@ ngx_rl_lease_exit(void)
 ngx_uint_t
 ngx_rl_lease_room(ngx_rl_server_t *server, ngx_msec_t ttl)
 {
+    ngx_uint_t             n;
+    ngx_queue_t           *q;
+    ngx_rl_lease_t        *lease;
+    ngx_rl_claim_t         claim;
     ngx_rl_lease_queue_t  *lq;
 
     lq = ngx_rl_lease_queue(ttl);
 
-    if (lq) {
-        ngx_rl_lease_look(lq);
+    for (n = 0; lq && n < NGX_RL_LEASE_LOOKS; n++) {
+
+        q = lq->look;
+        lq->look = ngx_queue_next(q);
+
+        if (q == ngx_queue_sentinel(&lq->leases)) {
+            continue;
+        }
+
+        lease = ngx_queue_data(q, ngx_rl_lease_t, queue);
+
+        ngx_rl_lease_claim(lease, &claim);
+
+        if (ngx_rl_known_lease_spent(lease->server->zone, &claim, lease->mark))
+        {
+            ngx_rl_lease_free(lq, lease);
+        }
     }
 
     if (ngx_rl_leases < ngx_rl_lease_max) {
@@ -246,35 +255,6 @@ ngx_rl_lease_queue(ngx_msec_t ttl)
 
 
 static void
-ngx_rl_lease_look(ngx_rl_lease_queue_t *lq)
-{
-    ngx_uint_t       n;
-    ngx_queue_t     *q;
-    ngx_rl_lease_t  *lease;
-    ngx_rl_claim_t   claim;
-
-    for (n = 0; n < NGX_RL_LEASE_LOOKS; n++) {
-
-        q = lq->look;
-        lq->look = ngx_queue_next(q);
-
-        if (q == ngx_queue_sentinel(&lq->leases)) {
-            continue;
-        }
-
-        lease = ngx_queue_data(q, ngx_rl_lease_t, queue);
-
-        ngx_rl_lease_claim(lease, &claim);
-
-        if (ngx_rl_known_lease_spent(lease->server->zone, &claim, lease->mark))
-        {
-            ngx_rl_lease_free(lq, lease);
-        }
-    }
-}
-
-
-static void
 ngx_rl_lease_timer(ngx_event_t *ev)
 {
     ngx_uint_t             n;
@@ -309,33 +289,28 @@ ngx_rl_lease_timer(ngx_event_t *ev)
 static void
 ngx_rl_lease_end(ngx_rl_lease_queue_t *lq, ngx_rl_lease_t *lease)
 {
-    ngx_rl_claim_t   claim;
-    ngx_rl_refund_t  refund;
+    uint64_t        tokens;
+    ngx_rl_claim_t  claim;
 
     ngx_rl_lease_claim(lease, &claim);
 
-    refund.tokens = ngx_rl_known_lease_end(lease->server->zone,
-                                           &claim, lease->mark);
+    tokens = ngx_rl_known_lease_end(lease->server->zone, &claim, lease->mark);
 
-    if (refund.tokens) {
-        refund.key = lease->key;
-        refund.len = lease->len;
-        refund.bucket = lease->bucket;
-        refund.id = "";
-        refund.id_len = 0;
-
-        ngx_rl_refund(lease->server, &refund, lease->timeout);
+    if (tokens) {
+        ngx_rl_refund(lease->server, &claim, tokens, NULL, lease->timeout);
     }
 
     ngx_rl_lease_free(lq, lease);
 }
 
 
-/* as much of it as shared memory knows a claim by */
+/* as much of it as shared memory knows a claim by, and a refund needs */
 
 static void
 ngx_rl_lease_claim(ngx_rl_lease_t *lease, ngx_rl_claim_t *claim)
 {
+    claim->key = lease->key;
+    claim->len = lease->len;
     claim->bucket = lease->bucket;
     claim->hash[0] = lease->hash[0];
     claim->hash[1] = lease->hash[1];

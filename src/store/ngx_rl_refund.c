@@ -22,6 +22,7 @@
 #include "store/ngx_rl_refund.h"
 #include "store/ngx_rl_command.h"
 #include "core/ngx_rl_clock.h"
+#include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_drain.h"
 #include "topology/ngx_rl_route.h"
 
@@ -57,6 +58,7 @@ static void ngx_rl_refund_flush(ngx_event_t *ev);
 static ngx_rl_command_t *ngx_rl_refunds_next(ngx_rl_server_t *server);
 static void ngx_rl_refunds_format(ngx_rl_command_t *command,
     ngx_rl_resp_t *resp);
+static void ngx_rl_refunds_sent(ngx_rl_command_t *command);
 static void ngx_rl_refunds_unsent(ngx_rl_command_t *command,
     ngx_rl_failure_e failure);
 static void ngx_rl_refunds_done(ngx_rl_command_t *command,
@@ -66,16 +68,15 @@ static void ngx_rl_refund_failed(ngx_rl_failure_e failure);
 static void ngx_rl_refund_free(ngx_queue_t *refunds, ngx_rl_server_t *server,
     ngx_uint_t lost);
 static void ngx_rl_refund_lost(ngx_rl_server_t *server, uint64_t tokens);
-static void ngx_rl_refund_drain(void);
 
 
 static const ngx_rl_command_kind_t  ngx_rl_refunds_kind = {
     ngx_rl_refunds_next,
     ngx_rl_refunds_format,
+    ngx_rl_refunds_sent,
     NULL,
     ngx_rl_refunds_unsent,
-    ngx_rl_refunds_done,
-    1
+    ngx_rl_refunds_done
 };
 
 
@@ -116,26 +117,28 @@ ngx_rl_refund_end(void)
 
 
 void
-ngx_rl_refund(ngx_rl_server_t *server,
-    const ngx_rl_refund_t *refund, ngx_msec_t timeout)
+ngx_rl_refund(ngx_rl_server_t *server, const ngx_rl_claim_t *claim,
+    uint64_t tokens, const ngx_rl_call_t *call, ngx_msec_t timeout)
 {
     char                  *p;
+    size_t                 id_len;
     ngx_rl_kept_refund_t  *kept;
 
     /* the node that a lease came from may have left its cluster */
 
-    server = ngx_rl_route_now(server, refund->key, refund->len);
+    server = ngx_rl_route_now(server, claim->key, claim->len);
+    id_len = call ? call->id_len : 0;
     kept = NULL;
 
     /* leases, which are given back at the end, have a bound of their own */
 
     if (ngx_rl_refund_kept < NGX_RL_REFUND_MAX || ngx_rl_refund_last) {
-        kept = ngx_alloc(sizeof(ngx_rl_kept_refund_t) + refund->len
-                         + refund->id_len, ngx_cycle->log);
+        kept = ngx_alloc(sizeof(ngx_rl_kept_refund_t) + claim->len + id_len,
+                         ngx_cycle->log);
     }
 
     if (kept == NULL) {
-        ngx_rl_refund_lost(server, refund->tokens);
+        ngx_rl_refund_lost(server, tokens);
         return;
     }
 
@@ -143,12 +146,18 @@ ngx_rl_refund(ngx_rl_server_t *server,
 
     kept->made = ngx_current_msec;
     kept->timeout = timeout;
-    kept->refund = *refund;
     kept->refund.key = p;
-    kept->refund.id = p + refund->len;
+    kept->refund.len = claim->len;
+    kept->refund.bucket = claim->bucket;
+    kept->refund.tokens = tokens;
+    kept->refund.id = p + claim->len;
+    kept->refund.id_len = id_len;
 
-    ngx_memcpy(p, refund->key, refund->len);
-    ngx_memcpy(p + refund->len, refund->id, refund->id_len);
+    ngx_memcpy(p, claim->key, claim->len);
+
+    if (call) {
+        ngx_memcpy(p + claim->len, call->id, id_len);
+    }
 
     if (server->queue.refunding.next == NULL) {
         ngx_queue_insert_tail(&ngx_rl_refund_servers, &server->queue.refunding);
@@ -255,8 +264,6 @@ ngx_rl_refunds_next(ngx_rl_server_t *server)
         return NULL;
     }
 
-    ngx_rl_count(server->record->counters.refunds);
-
     return &refunds->command;
 }
 
@@ -283,6 +290,19 @@ ngx_rl_refunds_format(ngx_rl_command_t *command, ngx_rl_resp_t *resp)
     }
 
     ngx_rl_eval_refund(list, n, resp, command->with_text);
+}
+
+
+static void
+ngx_rl_refunds_sent(ngx_rl_command_t *command)
+{
+    /* does not hold up the end of the process */
+
+    ngx_rl_pending_background(command->pending);
+
+    if (!command->with_text) {
+        ngx_rl_count(command->server->record->counters.refunds);
+    }
 }
 
 
@@ -373,11 +393,23 @@ ngx_rl_refund_lost(ngx_rl_server_t *server, uint64_t tokens)
 void
 ngx_rl_refund_exit(void)
 {
+    uint64_t           end;
     ngx_queue_t       *q;
     ngx_rl_server_t   *server;
     ngx_rl_refunds_t  *refunds;
 
-    ngx_rl_refund_drain();
+    end = ngx_rl_clock_us() + NGX_RL_REFUND_EXIT * 1000;
+
+    while (ngx_rl_refund_kept) {
+        ngx_rl_refund_flush(&ngx_rl_refund_event);
+
+        if (ngx_queue_empty(&ngx_rl_refund_commands)
+            || ngx_rl_clock_us() >= end
+            || ngx_rl_drain_turn(NGX_RL_REFUND_STALL) != NGX_OK)
+        {
+            break;
+        }
+    }
 
     while (!ngx_queue_empty(&ngx_rl_refund_commands)) {
         q = ngx_queue_head(&ngx_rl_refund_commands);
@@ -396,34 +428,11 @@ ngx_rl_refund_exit(void)
         ngx_rl_refund_free(&server->queue.refunds, server, 1);
     }
 
-    if (ngx_rl_refund_event.posted) {
-        ngx_delete_posted_event(&ngx_rl_refund_event);
-    }
+    ngx_rl_event_end(&ngx_rl_refund_event);
 
     if (ngx_rl_refunds_lost) {
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "%ui refunds of %uL tokens were lost when this worker "
                       "left", ngx_rl_refunds_lost, ngx_rl_tokens_lost);
-    }
-}
-
-
-static void
-ngx_rl_refund_drain(void)
-{
-    uint64_t  end;
-
-    end = ngx_rl_clock_us() + NGX_RL_REFUND_EXIT * 1000;
-
-    while (ngx_rl_refund_kept) {
-
-        ngx_rl_refund_flush(&ngx_rl_refund_event);
-
-        if (ngx_queue_empty(&ngx_rl_refund_commands)
-            || ngx_rl_clock_us() >= end
-            || ngx_rl_drain_turn(NGX_RL_REFUND_STALL) != NGX_OK)
-        {
-            return;
-        }
     }
 }

@@ -27,12 +27,13 @@ void ngx_rl_refund_end(void);
 void ngx_rl_refund_exit(void);
 
 /*
- * Gives back tokens, with others of the same event-loop turn.  What it points
- * to is copied.  Nobody waits for that: if it fails, tokens stay taken that
- * come back with time, and the loss is counted.
+ * Gives back tokens of a claim that a call took, or NULL: a lease, with others
+ * of the same event-loop turn.  What it points to is copied.  Nobody waits for
+ * that: if it fails, tokens stay taken that come back with time, and the loss
+ * is counted.
  */
-void ngx_rl_refund(ngx_rl_server_t *server,
-    const ngx_rl_refund_t *refund, ngx_msec_t timeout);
+void ngx_rl_refund(ngx_rl_server_t *server, const ngx_rl_claim_t *claim,
+    uint64_t tokens, const ngx_rl_call_t *call, ngx_msec_t timeout);
 
 
 #endif /* _NGX_RL_REFUND_H_INCLUDED_ */

@@ -158,8 +158,7 @@ ngx_rl_take_send(ngx_rl_take_t *take)
 
     /* others may want the same of the same bucket */
 
-    if (take->calls.nelts == 1 && call->entry.call.n == 1 && !take->preview)
-    {
+    if (take->calls.nelts == 1 && call->entry.call.n == 1 && !take->preview) {
         return ngx_rl_take_combine(take, call);
     }
 
@@ -532,7 +531,6 @@ ngx_rl_take_refund(ngx_rl_take_t *take)
 {
     ngx_uint_t           i, j;
     ngx_rl_claim_t      *claim;
-    ngx_rl_refund_t      refund;
     ngx_rl_take_call_t  *call;
 
     call = take->calls.elts;
@@ -554,14 +552,8 @@ ngx_rl_take_refund(ngx_rl_take_t *take)
                 continue;
             }
 
-            refund.key = claim->key;
-            refund.len = claim->len;
-            refund.bucket = claim->bucket;
-            refund.tokens = claim->bucket.cost;
-            refund.id = call[i].entry.call.id;
-            refund.id_len = call[i].entry.call.id_len;
-
-            ngx_rl_refund(call[i].server, &refund, take->timeout);
+            ngx_rl_refund(call[i].server, claim, claim->bucket.cost,
+                          &call[i].entry.call, take->timeout);
             ngx_rl_known_lease_returned(call[i].server->zone,
                                         claim, claim->bucket.cost);
         }
