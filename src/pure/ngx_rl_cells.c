@@ -400,8 +400,7 @@ ngx_rl_cells_queue(ngx_rl_cells_t *c, uint64_t limit,
     ngx_rl_cell_t     *queue;
     ngx_rl_cell_key_t  key;
 
-    key.hash[0] = (limit * 8 + kind)
-                  * 0x9e3779b97f4a7c15ULL;
+    key.hash[0] = (limit * 8 + kind) * 0x9e3779b97f4a7c15ULL;
     key.hash[0] ^= key.hash[0] >> 32;
     key.hash[1] = ~limit;
 
@@ -584,8 +583,7 @@ ngx_rl_cells_expired(const ngx_rl_cells_t *c,
         /* by then, held tokens have gone back and demand has been forgotten */
 
         return ngx_rl_known_age(cell, now)
-               >= ngx_rl_known_lasts(cell)
-                  + NGX_RL_CELLS_LINGER;
+               >= ngx_rl_known_lasts(cell) + NGX_RL_CELLS_LINGER;
 
     default:
         return cell->u.local.until <= now;
@@ -657,8 +655,7 @@ ngx_rl_cells_evict(ngx_rl_cells_t *c, uint32_t i, uint64_t now)
         held = NGX_RL_HELD_KNOWN;
 
     } else {
-        held = queue->u.queue.much ? NGX_RL_HELD_MUCH
-                                   : NGX_RL_HELD_LITTLE;
+        held = queue->u.queue.much ? NGX_RL_HELD_MUCH : NGX_RL_HELD_LITTLE;
     }
 
     c->evictions[held]++;

@@ -177,10 +177,8 @@ typedef struct {
     uint32_t             used;
     uint32_t             keys;
 
-    uint32_t             hand;   /* looks for cells that hold
-                                    nothing */
-    uint32_t             most;   /* the queue that has it, as far
-                                    as is known */
+    uint32_t             hand;   /* looks for cells that hold nothing */
+    uint32_t             most;   /* the queue that has it, as far as is known */
     uint32_t             turn;   /* the next to be compared */
 
     uint32_t             npinned;
