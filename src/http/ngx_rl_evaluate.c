@@ -15,8 +15,7 @@ static ngx_int_t ngx_rl_evaluate_bucket(ngx_http_request_t *r,
 static ngx_int_t ngx_rl_evaluate_check(ngx_http_request_t *r,
     ngx_rl_http_claim_t *hc);
 static ngx_int_t ngx_rl_evaluate_param(ngx_http_request_t *r,
-    ngx_rl_http_claim_t *hc, ngx_rl_param_t *param,
-    ngx_rl_param_e what, void *value);
+    ngx_rl_http_claim_t *hc, ngx_rl_param_e what, void *value);
 static ngx_int_t ngx_rl_evaluate_cost(ngx_http_request_t *r,
     ngx_rl_loc_conf_t *conf, ngx_rl_http_claim_t *hc);
 static void ngx_rl_evaluate_invalid(ngx_http_request_t *r,
@@ -25,9 +24,8 @@ static void ngx_rl_evaluate_invalid(ngx_http_request_t *r,
 
 
 ngx_int_t
-ngx_rl_evaluate(ngx_http_request_t *r,
-    ngx_rl_loc_conf_t *conf, ngx_rl_location_limit_t *ll,
-    ngx_rl_http_claim_t *hc)
+ngx_rl_evaluate(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
+    ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc)
 {
     ngx_int_t         rc;
     ngx_rl_claim_t   *claim;
@@ -203,52 +201,44 @@ static ngx_int_t
 ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     ngx_rl_http_claim_t *hc)
 {
-    ngx_int_t               rc;
-    ngx_rl_bucket_t        *bucket;
-    ngx_rl_limit_params_t  *params;
+    ngx_int_t         rc;
+    ngx_rl_bucket_t  *bucket;
 
-    params = &hc->limit->params;
     bucket = &hc->claim.bucket;
 
-    bucket->algorithm = params->algorithm;
+    bucket->algorithm = hc->limit->params.algorithm;
     bucket->window = NGX_RL_WINDOW_DEFAULT;
 
     /* parameters of other algorithms may be inherited: they don't matter */
 
     if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-        rc = ngx_rl_evaluate_param(r, hc, &params->window, NGX_RL_WINDOW,
-                                   &bucket->window);
+        rc = ngx_rl_evaluate_param(r, hc, NGX_RL_WINDOW, &bucket->window);
 
     } else {
         rc = NGX_OK;
 
         if (bucket->algorithm == NGX_RL_TOKEN_BUCKET) {
-            rc = ngx_rl_evaluate_param(r, hc, &params->interval,
-                                       NGX_RL_INTERVAL, &bucket->step);
+            rc = ngx_rl_evaluate_param(r, hc, NGX_RL_INTERVAL, &bucket->step);
         }
 
         if (rc == NGX_OK) {
-            rc = ngx_rl_evaluate_param(r, hc, &params->rate, NGX_RL_RATE,
-                                       &bucket->rate);
+            rc = ngx_rl_evaluate_param(r, hc, NGX_RL_RATE, &bucket->rate);
         }
-    }
-
-    if (rc != NGX_OK) {
-        return rc;
     }
 
     /* the default of the capacity is the number in the rate */
 
-    bucket->capacity = bucket->rate.count;
-
-    rc = ngx_rl_evaluate_param(r, hc, &params->capacity, NGX_RL_CAPACITY,
-                               &bucket->capacity);
-    if (rc != NGX_OK) {
-        return rc;
+    if (rc == NGX_OK) {
+        bucket->capacity = bucket->rate.count;
+        rc = ngx_rl_evaluate_param(r, hc, NGX_RL_CAPACITY, &bucket->capacity);
     }
 
-    if (ngx_rl_evaluate_cost(r, conf, hc) != NGX_OK) {
-        return NGX_ERROR;
+    if (rc == NGX_OK) {
+        rc = ngx_rl_evaluate_cost(r, conf, hc);
+    }
+
+    if (rc != NGX_OK) {
+        return rc;
     }
 
     return ngx_rl_evaluate_check(r, hc);
@@ -262,7 +252,7 @@ ngx_rl_evaluate_check(ngx_http_request_t *r, ngx_rl_http_claim_t *hc)
 {
     ngx_str_t               text;
     const char             *err;
-    ngx_rl_param_t         *param;
+    ngx_rl_param_e          what;
     ngx_rl_bucket_t        *bucket;
     ngx_rl_limit_params_t  *params;
 
@@ -289,16 +279,16 @@ ngx_rl_evaluate_check(ngx_http_request_t *r, ngx_rl_http_claim_t *hc)
         return NGX_OK;
     }
 
-    param = params->capacity.dynamic ? &params->capacity : &params->rate;
+    what = params->capacity.dynamic ? NGX_RL_CAPACITY : NGX_RL_RATE;
 
-    if (ngx_http_complex_value(r, param->value, &text) != NGX_OK) {
+    if (ngx_http_complex_value(r, ngx_rl_param(params, what)->value, &text)
+        != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
     hc->claim.decision.failure = NGX_RL_CONFIG;
-    ngx_rl_evaluate_invalid(r, hc, params->capacity.dynamic ? NGX_RL_CAPACITY
-                                                            : NGX_RL_RATE,
-                            &text, err);
+    ngx_rl_evaluate_invalid(r, hc, what, &text, err);
 
     return NGX_DECLINED;
 }
@@ -344,12 +334,14 @@ ngx_rl_evaluate_cost(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
 /* leaves the value as it is if the parameter is not set */
 
 static ngx_int_t
-ngx_rl_evaluate_param(ngx_http_request_t *r,
-    ngx_rl_http_claim_t *hc, ngx_rl_param_t *param,
+ngx_rl_evaluate_param(ngx_http_request_t *r, ngx_rl_http_claim_t *hc,
     ngx_rl_param_e what, void *value)
 {
-    ngx_str_t    text;
-    const char  *err;
+    ngx_str_t        text;
+    const char      *err;
+    ngx_rl_param_t  *param;
+
+    param = ngx_rl_param(&hc->limit->params, what);
 
     if (param->value == NULL) {
         return NGX_OK;
@@ -389,9 +381,8 @@ ngx_rl_evaluate_param(ngx_http_request_t *r,
 /* a variable gave no legal value */
 
 static void
-ngx_rl_evaluate_invalid(ngx_http_request_t *r,
-    ngx_rl_http_claim_t *hc, ngx_rl_param_e what,
-    ngx_str_t *value, const char *err)
+ngx_rl_evaluate_invalid(ngx_http_request_t *r, ngx_rl_http_claim_t *hc,
+    ngx_rl_param_e what, ngx_str_t *value, const char *err)
 {
     size_t                 len;
     u_char                 text[ngx_rl_escape_size(NGX_RL_LOG_VALUE)];

@@ -33,9 +33,8 @@ typedef struct {
  * NGX_DECLINED: it can't, and the outcome or the failure says why;
  * NGX_ERROR: no memory
  */
-ngx_int_t ngx_rl_evaluate(ngx_http_request_t *r,
-    ngx_rl_loc_conf_t *conf, ngx_rl_location_limit_t *ll,
-    ngx_rl_http_claim_t *hc);
+ngx_int_t ngx_rl_evaluate(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
+    ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc);
 
 /*
  * The client's address as a limit should see it: of IPv6 only the network,

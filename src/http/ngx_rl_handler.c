@@ -254,9 +254,7 @@ ngx_rl_handler_before(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
             earlier = &before->claims[i].claim;
 
             if (earlier->decision.limit == 0
-                || ngx_memcmp(&earlier->bucket, &claim->bucket,
-                              sizeof(ngx_rl_bucket_t))
-                != 0
+                || !ngx_rl_bucket_same(&earlier->bucket, &claim->bucket)
                 || earlier->len != claim->len
                 || ngx_memcmp(earlier->key, claim->key, claim->len) != 0)
             {
@@ -355,16 +353,11 @@ ngx_rl_handler_park(ngx_http_request_t *r)
 static void
 ngx_rl_handler_answer(ngx_rl_take_t *take)
 {
-    ngx_rl_ctx_t      *ctx;
-    ngx_connection_t  *c;
-
-    ctx = take->data;
+    ngx_rl_ctx_t  *ctx = take->data;
 
     ngx_rl_verdict_reach(ctx);
 
-    c = ctx->request->connection;
-
-    ngx_post_event(c->write, &ngx_posted_events);
+    ngx_post_event(ctx->request->connection->write, &ngx_posted_events);
 }
 
 

@@ -59,7 +59,9 @@ typedef struct {
 } ngx_rl_dimension_t;
 
 
-typedef struct {
+typedef struct ngx_rl_family_s  ngx_rl_family_t;
+
+struct ngx_rl_family_s {
     ngx_rl_of_e         of;
     const char         *name;
     const char         *type;
@@ -70,13 +72,14 @@ typedef struct {
     ngx_rl_dimension_t  dimension[2];
 
     /* NULL: what is at the offset */
-    uint64_t          (*read)(ngx_rl_metrics_t *m, void *figures,
+    uint64_t          (*read)(ngx_rl_metrics_t *m,
+                              const ngx_rl_family_t *family, void *figures,
                               ngx_uint_t i);
 
     /* whether a sample is shown while it is 0; NULL: it is */
     ngx_uint_t        (*expected)(ngx_rl_metrics_t *m, ngx_uint_t i,
                                   ngx_uint_t k);
-} ngx_rl_family_t;
+};
 
 
 static ngx_int_t ngx_rl_metrics_handler(ngx_http_request_t *r);
@@ -91,14 +94,12 @@ static void ngx_rl_metrics_family(ngx_rl_metrics_t *m,
 static void ngx_rl_metrics_samples(ngx_rl_metrics_t *m,
     const ngx_rl_family_t *family, void *figures, ngx_rl_label_t *labels,
     ngx_uint_t n);
-static uint64_t ngx_rl_metrics_in_flight(ngx_rl_metrics_t *m, void *figures,
-    ngx_uint_t i);
-static uint64_t ngx_rl_metrics_connections(ngx_rl_metrics_t *m, void *figures,
-    ngx_uint_t i);
-static uint64_t ngx_rl_metrics_state(ngx_rl_metrics_t *m, void *figures,
-    ngx_uint_t i);
-static uint64_t ngx_rl_metrics_evictions(ngx_rl_metrics_t *m, void *figures,
-    ngx_uint_t i);
+static uint64_t ngx_rl_metrics_gauge(ngx_rl_metrics_t *m,
+    const ngx_rl_family_t *family, void *figures, ngx_uint_t i);
+static uint64_t ngx_rl_metrics_state(ngx_rl_metrics_t *m,
+    const ngx_rl_family_t *family, void *figures, ngx_uint_t i);
+static uint64_t ngx_rl_metrics_evictions(ngx_rl_metrics_t *m,
+    const ngx_rl_family_t *family, void *figures, ngx_uint_t i);
 static ngx_uint_t ngx_rl_metrics_decision_expected(ngx_rl_metrics_t *m,
     ngx_uint_t decision, ngx_uint_t source);
 static ngx_uint_t ngx_rl_metrics_preview_expected(ngx_rl_metrics_t *m,
@@ -132,8 +133,15 @@ static void ngx_rl_metrics_addresses(ngx_rl_metrics_t *m);
     ngx_rl_figure(NGX_RL_OF_LIMITS, name, "counter", ngx_rl_limit_stats_t,    \
                   field, help)
 
-#define ngx_rl_server(name, type, field, help)                                \
-    ngx_rl_figure(NGX_RL_OF_SERVERS, name, type, ngx_rl_record_t, field, help)
+#define ngx_rl_server(name, field, help)                                      \
+    ngx_rl_figure(NGX_RL_OF_SERVERS, name, "counter", ngx_rl_record_t, field, \
+                  help)
+
+/* of all living workers */
+#define ngx_rl_gauge(name, field, help)                                       \
+    { NGX_RL_OF_SERVERS, name, "gauge", help,                                 \
+      offsetof(ngx_rl_gauges_t, field), ngx_rl_no_labels,                     \
+      ngx_rl_metrics_gauge, NULL }
 
 #define ngx_rl_zone(name, type, field, help)                                  \
     ngx_rl_figure(NGX_RL_OF_ZONE, name, type, ngx_rl_zone_usage_t, field, help)
@@ -178,43 +186,37 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
         ngx_rl_label("reason", reason, 0, NGX_RL_REASONS) },
       NULL, NULL },
 
-    ngx_rl_server("nginx_ratelimit_redis_calls_total", "counter",
-                  counters.commands,
+    ngx_rl_server("nginx_ratelimit_redis_calls_total", counters.commands,
                   "Script calls sent to Redis."),
 
-    ngx_rl_server("nginx_ratelimit_redis_reconnects_total", "counter",
-                  counters.reconnects,
+    ngx_rl_server("nginx_ratelimit_redis_reconnects_total", counters.reconnects,
                   "Connections to Redis made in place of lost ones."),
 
-    ngx_rl_server("nginx_ratelimit_redis_script_reloads_total", "counter",
+    ngx_rl_server("nginx_ratelimit_redis_script_reloads_total",
                   counters.script_reloads,
                   "Calls sent again with the text of a script that Redis had "
                   "lost."),
 
-    ngx_rl_server("nginx_ratelimit_redis_refunds_total", "counter",
-                  counters.refunds,
+    ngx_rl_server("nginx_ratelimit_redis_refunds_total", counters.refunds,
                   "Calls that gave back what other limits' denials made "
                   "useless."),
 
-    ngx_rl_server("nginx_ratelimit_redis_refunds_lost_total", "counter",
+    ngx_rl_server("nginx_ratelimit_redis_refunds_lost_total",
                   counters.refunds_lost,
                   "Refunds that did not arrive, as far as nginx knows."),
 
-    ngx_rl_server("nginx_ratelimit_redis_sent_bytes_total", "counter",
-                  traffic.sent,
+    ngx_rl_server("nginx_ratelimit_redis_sent_bytes_total", traffic.sent,
                   "Bytes sent to Redis."),
 
-    ngx_rl_server("nginx_ratelimit_redis_received_bytes_total", "counter",
+    ngx_rl_server("nginx_ratelimit_redis_received_bytes_total",
                   traffic.received,
                   "Bytes received from Redis."),
 
-    { NGX_RL_OF_SERVERS, "nginx_ratelimit_redis_calls_in_flight", "gauge",
-      "Calls to Redis that wait for their replies.",
-      0, ngx_rl_no_labels, ngx_rl_metrics_in_flight, NULL },
+    ngx_rl_gauge("nginx_ratelimit_redis_calls_in_flight", calls,
+                 "Calls to Redis that wait for their replies."),
 
-    { NGX_RL_OF_SERVERS, "nginx_ratelimit_redis_connections", "gauge",
-      "Connections to Redis that are ready.",
-      0, ngx_rl_no_labels, ngx_rl_metrics_connections, NULL },
+    ngx_rl_gauge("nginx_ratelimit_redis_connections", connections,
+                 "Connections to Redis that are ready."),
 
     ngx_rl_array(NGX_RL_OF_SERVERS, "nginx_ratelimit_redis_failures_total",
                  ngx_rl_record_t, counters.failures,
@@ -224,8 +226,8 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
     ngx_rl_all("nginx_ratelimit_decision_seconds", "histogram", latency,
                "Time that a decision took."),
 
-    ngx_rl_server("nginx_ratelimit_redis_latency_seconds", "histogram",
-                  counters.latency,
+    ngx_rl_figure(NGX_RL_OF_SERVERS, "nginx_ratelimit_redis_latency_seconds",
+                  "histogram", ngx_rl_record_t, counters.latency,
                   "Time from a call to its reply."),
 
     { NGX_RL_OF_SERVERS, "nginx_ratelimit_breaker_state", "gauge",
@@ -362,6 +364,8 @@ ngx_rl_metrics_find(ngx_rl_metrics_t *m, ngx_rl_zone_usage_t *usage)
     ngx_rl_server_conf_t    **conf;
     ngx_rl_sentinels_conf_t  *sentinels;
 
+    static ngx_str_t  no_name = ngx_null_string;
+
     for (i = 0; i < NGX_RL_OF_N; i++) {
         if (ngx_array_init(&m->subjects[i], m->x.request->pool, 4,
                            sizeof(ngx_rl_subject_t))
@@ -372,8 +376,8 @@ ngx_rl_metrics_find(ngx_rl_metrics_t *m, ngx_rl_zone_usage_t *usage)
         }
     }
 
-    ngx_rl_metrics_add(m, NGX_RL_OF_ALL, NULL, m->rmcf->stats);
-    ngx_rl_metrics_add(m, NGX_RL_OF_ZONE, NULL, usage);
+    ngx_rl_metrics_add(m, NGX_RL_OF_ALL, &no_name, m->rmcf->stats);
+    ngx_rl_metrics_add(m, NGX_RL_OF_ZONE, &no_name, usage);
 
     limit = m->rmcf->limits.elts;
 
@@ -471,12 +475,7 @@ ngx_rl_metrics_add(ngx_rl_metrics_t *m, ngx_rl_of_e of, ngx_str_t *name,
         return;
     }
 
-    ngx_str_null(&subject->name);
-
-    if (name) {
-        subject->name = *name;
-    }
-
+    subject->name = *name;
     subject->figures = figures;
 }
 
@@ -487,7 +486,6 @@ static void
 ngx_rl_metrics_family(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
 {
     ngx_uint_t         i;
-    const char        *label;
     ngx_array_t       *subjects;
     ngx_rl_label_t     labels[3];
     ngx_rl_subject_t  *subject;
@@ -510,14 +508,12 @@ ngx_rl_metrics_family(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
 
     subjects = &m->subjects[family->of];
     subject = subjects->elts;
-    label = ngx_rl_subject_labels[family->of];
+    labels[0].name = ngx_rl_subject_labels[family->of];
 
     for (i = 0; i < subjects->nelts; i++) {
-        labels[0].name = label;
         labels[0].value = subject[i].name;
-
         ngx_rl_metrics_samples(m, family, subject[i].figures, labels,
-                               label != NULL);
+                               labels[0].name != NULL);
     }
 }
 
@@ -540,7 +536,7 @@ ngx_rl_metrics_samples(ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
     for (i = row->from; i < row->to; i++) {
         for (k = column->from; k < column->to; k++) {
 
-            value = family->read ? family->read(m, figures, i)
+            value = family->read ? family->read(m, family, figures, i)
                                  : counter[i * column->to + k];
 
             if (value == 0 && family->expected && !family->expected(m, i, k)) {
@@ -566,29 +562,20 @@ ngx_rl_metrics_samples(ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
 
 
 static uint64_t
-ngx_rl_metrics_in_flight(ngx_rl_metrics_t *m, void *figures, ngx_uint_t i)
+ngx_rl_metrics_gauge(ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
+    void *figures, ngx_uint_t i)
 {
     ngx_rl_gauges_t  sum;
 
     ngx_rl_record_sum(m->rmcf->stats, figures, &sum);
 
-    return sum.calls;
+    return *(uint32_t *) ((u_char *) &sum + family->offset);
 }
 
 
 static uint64_t
-ngx_rl_metrics_connections(ngx_rl_metrics_t *m, void *figures, ngx_uint_t i)
-{
-    ngx_rl_gauges_t  sum;
-
-    ngx_rl_record_sum(m->rmcf->stats, figures, &sum);
-
-    return sum.connections;
-}
-
-
-static uint64_t
-ngx_rl_metrics_state(ngx_rl_metrics_t *m, void *figures, ngx_uint_t i)
+ngx_rl_metrics_state(ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
+    void *figures, ngx_uint_t i)
 {
     ngx_rl_record_t  *record = figures;
 
@@ -597,7 +584,8 @@ ngx_rl_metrics_state(ngx_rl_metrics_t *m, void *figures, ngx_uint_t i)
 
 
 static uint64_t
-ngx_rl_metrics_evictions(ngx_rl_metrics_t *m, void *figures, ngx_uint_t i)
+ngx_rl_metrics_evictions(ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
+    void *figures, ngx_uint_t i)
 {
     ngx_rl_zone_usage_t  *usage = figures;
 
@@ -611,31 +599,28 @@ static ngx_uint_t
 ngx_rl_metrics_decision_expected(ngx_rl_metrics_t *m, ngx_uint_t decision,
     ngx_uint_t source)
 {
-    ngx_uint_t  shards;
+    ngx_uint_t  passed, rejected;
 
-    if (decision != NGX_RL_DECISION_PASSED
-        && decision != NGX_RL_DECISION_REJECTED)
-    {
+    passed = (decision == NGX_RL_DECISION_PASSED);
+    rejected = (decision == NGX_RL_DECISION_REJECTED);
+
+    if (source != NGX_RL_SOURCE_LOCAL && m->rmcf->servers.nelts == 0) {
         return 0;
     }
-
-    shards = m->rmcf->servers.nelts;
 
     switch (source) {
 
     case NGX_RL_SOURCE_REDIS:
-        return shards > 0;
-
     case NGX_RL_SOURCE_LOCAL:
-        return 1;
+        return passed || rejected;
 
     case NGX_RL_SOURCE_LEASE:
     case NGX_RL_SOURCE_OPEN:
-        return shards && decision == NGX_RL_DECISION_PASSED;
+        return passed;
 
     case NGX_RL_SOURCE_DENIED:
     case NGX_RL_SOURCE_CLOSED:
-        return shards && decision == NGX_RL_DECISION_REJECTED;
+        return rejected;
 
     default:
         return 0;

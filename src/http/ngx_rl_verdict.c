@@ -23,7 +23,6 @@
 #define NGX_RL_LOG_HASH  16     /* digits of its digest */
 
 
-static void ngx_rl_verdict_learn(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc);
 static void ngx_rl_verdict_local(ngx_rl_ctx_t *ctx);
 static ngx_uint_t ngx_rl_verdict_counts(ngx_rl_ctx_t *ctx,
     ngx_rl_http_claim_t *hc);
@@ -37,15 +36,29 @@ static size_t ngx_rl_verdict_log_key(u_char *buf, ngx_rl_location_limit_t *ll,
 void
 ngx_rl_verdict_reach(ngx_rl_ctx_t *ctx)
 {
-    ngx_uint_t           i;
-    ngx_rl_take_call_t  *call;
+    ngx_uint_t            i;
+    ngx_rl_take_call_t   *call;
+    ngx_rl_http_claim_t  *hc;
 
     ctx->done = 1;
     ctx->time = ngx_time();
     ctx->latency = ctx->take.ended ? ctx->take.ended - ctx->start : 0;
 
     for (i = 0; i < ctx->conf->n; i++) {
-        ngx_rl_verdict_learn(ctx, &ctx->claims[i]);
+        hc = &ctx->claims[i];
+
+        call = ngx_rl_take_find(&ctx->take, &hc->claim);
+        if (call == NULL) {
+            continue;
+        }
+
+        hc->claim.decision.failure = call->failure;
+        hc->unanswered = (call->failure != NGX_RL_OK);
+
+        if (!hc->unanswered && ctx->conf->preview && ctx->conf->preview_cache) {
+            ngx_rl_known_preview_save(ctx->main->zone, &hc->claim,
+                                      ctx->conf->preview_cache);
+        }
     }
 
     ngx_rl_verdict_local(ctx);
@@ -61,29 +74,6 @@ ngx_rl_verdict_reach(ngx_rl_ctx_t *ctx)
 
     call = ngx_rl_take_find(&ctx->take, ctx->list[i]);
     ctx->server = call ? call->server->conf : NULL;
-}
-
-
-/* what came of one claim that was sent */
-
-static void
-ngx_rl_verdict_learn(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
-{
-    ngx_rl_take_call_t  *call;
-
-    call = ngx_rl_take_find(&ctx->take, &hc->claim);
-
-    if (call == NULL) {
-        return;
-    }
-
-    hc->claim.decision.failure = call->failure;
-    hc->unanswered = (call->failure != NGX_RL_OK);
-
-    if (!hc->unanswered && ctx->conf->preview && ctx->conf->preview_cache) {
-        ngx_rl_known_preview_save(ctx->main->zone, &hc->claim,
-                                  ctx->conf->preview_cache);
-    }
 }
 
 
@@ -163,12 +153,8 @@ ngx_rl_verdict_return(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
     }
 
     if (ctx->decision.outcome == NGX_RL_REJECTED) {
-
-        if (ctx->conf->body == NGX_RL_BODY_DEFAULT) {
-            return ctx->conf->status;
-        }
-
-        return ngx_rl_body_send(r, ctx);
+        return (ctx->conf->body == NGX_RL_BODY_DEFAULT)
+               ? (ngx_int_t) ctx->conf->status : ngx_rl_body_send(r, ctx);
     }
 
     if (ctx->decision.source == NGX_RL_SOURCE_CLOSED) {
