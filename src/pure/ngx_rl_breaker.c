@@ -128,9 +128,8 @@ ngx_rl_breaker_probe(ngx_rl_breaker_t *b,
 
 
 void
-ngx_rl_breaker_probed(ngx_rl_breaker_t *b,
-    const ngx_rl_breaker_conf_t *conf, uint64_t now,
-    uint32_t random, uint64_t prober)
+ngx_rl_breaker_probed(ngx_rl_breaker_t *b, const ngx_rl_breaker_conf_t *conf,
+    uint64_t now, uint32_t random, uint64_t prober)
 {
     if (b->state != NGX_RL_CIRCUIT_OPEN || b->prober != prober) {
         return;

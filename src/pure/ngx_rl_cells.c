@@ -165,9 +165,8 @@ ngx_rl_cells_find(ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key)
 
 
 ngx_rl_cell_t *
-ngx_rl_cells_make(ngx_rl_cells_t *c,
-    const ngx_rl_cell_key_t *key, uint64_t limit,
-    ngx_rl_cell_kind_e kind, uint64_t now)
+ngx_rl_cells_make(ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key,
+    uint64_t limit, ngx_rl_cell_kind_e kind, uint64_t now)
 {
     uint32_t        i, q, *head;
     ngx_rl_cell_t  *cell;

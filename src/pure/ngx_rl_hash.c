@@ -60,13 +60,6 @@ ngx_rl_hash_consistent(uint64_t key, const uint64_t *shards, size_t n)
 }
 
 
-size_t
-ngx_rl_hash_modulo(const void *data, size_t len, size_t n)
-{
-    return ngx_rl_hash32(data, len) % n;
-}
-
-
 uint32_t
 ngx_rl_hash32(const void *data, size_t len)
 {

@@ -24,8 +24,7 @@ uint64_t ngx_rl_hash(const void *data, size_t len);
  */
 size_t ngx_rl_hash_consistent(uint64_t key, const uint64_t *shards, size_t n);
 
-/* the plain rule of other clients: FNV-1a with 32 bits, mod n */
-size_t ngx_rl_hash_modulo(const void *data, size_t len, size_t n);
+/* FNV-1a, 32 bits: modulo the number of shards, the rule of other clients */
 uint32_t ngx_rl_hash32(const void *data, size_t len);
 
 /*

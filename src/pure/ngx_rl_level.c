@@ -121,12 +121,8 @@ ngx_rl_log_look(ngx_rl_log_t *log,
     left = (used < bucket->capacity) ? bucket->capacity - used : 0;
 
     state[0] = fits ? left : -1 - left;
-    state[1] = 0;
+    state[1] = log->n ? log->entries[0].time + bucket->window - now : 0;
     state[2] = 0;
-
-    if (log->n) {
-        state[1] = log->entries[0].time + bucket->window - now;
-    }
 
     if (fits) {
         return 1;

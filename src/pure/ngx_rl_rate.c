@@ -20,9 +20,8 @@ typedef long double                      ngx_rl_wide_t;
 #endif
 
 
-static const unsigned char *ngx_rl_number_parse(
-    const unsigned char *p, const unsigned char *last, uint64_t max,
-    uint64_t *number);
+static const unsigned char *ngx_rl_number_parse(const unsigned char *p,
+    const unsigned char *last, uint64_t max, uint64_t *number);
 static int ngx_rl_whole_parse(const unsigned char *p, size_t len, uint64_t max,
     uint64_t *number);
 static uint64_t ngx_rl_gcd(uint64_t a, uint64_t b);

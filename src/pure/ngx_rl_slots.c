@@ -22,9 +22,8 @@ static int ngx_rl_slot_range_node(
 static int ngx_rl_slots_ip(const ngx_rl_reply_t *pairs, ngx_rl_word_t *ip);
 static int ngx_rl_slots_host(const ngx_rl_reply_t *reply, ngx_rl_word_t *host);
 static int ngx_rl_slots_is(const ngx_rl_reply_t *reply, int type);
-static int ngx_rl_slots_number(
-    const ngx_rl_reply_t *reply, long long min, long long max,
-    uint16_t *number);
+static int ngx_rl_slots_number(const ngx_rl_reply_t *reply, long long min,
+    long long max, uint16_t *number);
 
 
 /* the remainder of each byte by x^16 + x^12 + x^5 + 1 */

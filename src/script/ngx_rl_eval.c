@@ -6,7 +6,6 @@
 static int ngx_rl_eval_fits(const ngx_rl_eval_t *eval,
     const ngx_rl_call_t *call);
 static int ngx_rl_eval_number(ngx_rl_eval_t *eval, ngx_rl_call_t *call);
-static int ngx_rl_eval_alike(const ngx_rl_call_t *a, const ngx_rl_call_t *b);
 static void ngx_rl_eval_short(ngx_rl_eval_t *eval,
     ngx_rl_resp_t *resp, unsigned with_text);
 static void ngx_rl_eval_take(ngx_rl_eval_t *eval,
@@ -38,13 +37,9 @@ ngx_rl_eval_add(ngx_rl_eval_t *eval, ngx_rl_call_t *call)
         return 0;
     }
 
-    if (ngx_rl_call_short(call)) {
-
-        if (!ngx_rl_eval_fits(eval, call)) {
-            return 0;
-        }
-
-    } else if (!ngx_rl_eval_number(eval, call)) {
+    if (ngx_rl_call_short(call) ? !ngx_rl_eval_fits(eval, call)
+                                : !ngx_rl_eval_number(eval, call))
+    {
         return 0;
     }
 
@@ -54,14 +49,29 @@ ngx_rl_eval_add(ngx_rl_eval_t *eval, ngx_rl_call_t *call)
 }
 
 
-/* keys whose limits are the same; no key twice, as all are read at once */
+/*
+ * Short calls that are the same except for key and times; no key twice, as all
+ * are read at once
+ */
 
 static int
 ngx_rl_eval_fits(const ngx_rl_eval_t *eval, const ngx_rl_call_t *call)
 {
-    size_t  i;
+    size_t                  i;
+    const ngx_rl_bucket_t  *x, *y;
 
-    if (eval->n && !ngx_rl_eval_alike(eval->calls[0], call)) {
+    if (eval->n == 0) {
+        return 1;
+    }
+
+    x = &eval->calls[0]->claims[0]->bucket;
+    y = &call->claims[0]->bucket;
+
+    if (!ngx_rl_call_short(eval->calls[0])
+        || x->algorithm != y->algorithm || x->capacity != y->capacity
+        || x->cost != y->cost || x->rate.num != y->rate.num
+        || x->rate.den != y->rate.den || x->varies != y->varies)
+    {
         return 0;
     }
 
@@ -72,23 +82,6 @@ ngx_rl_eval_fits(const ngx_rl_eval_t *eval, const ngx_rl_call_t *call)
     }
 
     return 1;
-}
-
-
-/* whether two short calls are the same except for key and times */
-
-static int
-ngx_rl_eval_alike(const ngx_rl_call_t *a, const ngx_rl_call_t *b)
-{
-    const ngx_rl_bucket_t  *x, *y;
-
-    x = &a->claims[0]->bucket;
-    y = &b->claims[0]->bucket;
-
-    return ngx_rl_call_short(a)
-           && x->algorithm == y->algorithm && x->capacity == y->capacity
-           && x->cost == y->cost && x->rate.num == y->rate.num
-           && x->rate.den == y->rate.den && x->varies == y->varies;
 }
 
 

@@ -5,15 +5,12 @@
 #include "ngx_rl_lua.h"
 
 
-typedef struct {
-    const char  *text;
-    const char  *sha1;
-} ngx_rl_script_t;
-
-
 /* by ngx_rl_script_e */
 
-static const ngx_rl_script_t  ngx_rl_scripts[NGX_RL_SCRIPTS] = {
+static const struct {
+    const char  *text;
+    const char  *sha1;
+} ngx_rl_scripts[NGX_RL_SCRIPTS] = {
     { NGX_RL_LUA_TOKEN_BUCKET, NGX_RL_LUA_TOKEN_BUCKET_SHA1 },
     { NGX_RL_LUA_GCRA, NGX_RL_LUA_GCRA_SHA1 },
     { NGX_RL_LUA_TAKE, NGX_RL_LUA_TAKE_SHA1 },

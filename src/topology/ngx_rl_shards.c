@@ -251,7 +251,7 @@ ngx_rl_shards_find(ngx_rl_shards_t *shards, ngx_str_t *key)
     }
 
     if (shards->hash == NGX_RL_HASH_MODULO) {
-        i = ngx_rl_hash_modulo(key->data, key->len, shards->n);
+        i = ngx_rl_hash32(key->data, key->len) % shards->n;
 
     } else {
         hash = ngx_rl_hash(key->data, key->len);
