@@ -176,8 +176,14 @@ sub directives {
     my ($table) = $text =~ /ngx_rl_commands\[\]\s*=\s*\{(.*?)
                             ngx_null_command/sx or die;
 
+    # most are written by a macro
+
+    $table =~ s/ngx_rl_command\(("\w+"),\s*(\w+),\s*(\w+),\s*([\w.]+),
+                                \s*([^\s)]+)\)
+               /{ ngx_string($1), NGX_RL_ANYWHERE|$2, $3, 0, (conf, $4), $5 }/xg;
+
     while ($table =~ /\{\s*ngx_string\("(\w+)"\),\s*([^,]+),\s*(\w+),\s*\w+,
-                      \s*([^,]+),\s*(\S+)\s*\}/xg)
+                      \s*(\d+|\w*\([^)]+\)),\s*(\S+)\s*\}/xg)
     {
         my ($name, $type, $handler, $offset, $post) = ($1, $2, $3, $4, $5);
 
@@ -189,7 +195,7 @@ sub directives {
         }
 
         my @flags = split /\s*\|\s*/, $type;
-        my ($field) = $offset =~ /\(([\w.]+)\)/;
+        my ($field) = $offset =~ /([\w.]+)\)/;
 
         if (!defined $field) {
             my ($short) = $name =~ /^ratelimit_(?:redis_)?(\w+)/;
