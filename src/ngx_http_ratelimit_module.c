@@ -145,7 +145,7 @@ static char  ngx_rl_beside_sentinel_file[] =
 static ngx_command_t  ngx_rl_commands[] = {
 
     ngx_rl_command("ratelimit_shards", NGX_CONF_1MORE,
-                   ngx_rl_directive_shards, shards_conf, NULL),
+                   ngx_rl_shards_conf_parse, shards_conf, NULL),
 
     { ngx_string("ratelimit_zone"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,

@@ -29,7 +29,7 @@ static char *ngx_rl_merge_incomplete(ngx_conf_t *cf,
 static void ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf);
 static char *ngx_rl_merge_location_limits(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf);
-static ngx_int_t ngx_rl_location_limit_add(ngx_conf_t *cf,
+static char *ngx_rl_location_limit_add(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit);
 static ngx_uint_t ngx_rl_location_limit_log_key(
     ngx_http_complex_value_t *key, ngx_uint_t log_key);
@@ -41,9 +41,9 @@ static char *ngx_rl_make_shards(ngx_conf_t *cf,
 static void ngx_rl_server_defaults_init(ngx_rl_server_defaults_t *defaults);
 static const char *ngx_rl_server_defaults_given(
     ngx_rl_server_defaults_t *defaults);
-static ngx_int_t ngx_rl_server_defaults_tls(ngx_conf_t *cf,
+static char *ngx_rl_server_defaults_tls(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf);
-static ngx_int_t ngx_rl_server_defaults_user(ngx_conf_t *cf,
+static char *ngx_rl_server_defaults_user(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf, char *directive, ngx_str_t *user,
     ngx_str_t *password);
 
@@ -360,7 +360,7 @@ static char *
 ngx_rl_merge_incomplete(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
 {
-    const char                *given;
+    const char                *given, *needed;
     const ngx_rl_param_e      *what;
     ngx_http_core_srv_conf_t  *cscf;
     ngx_http_core_loc_conf_t  *clcf;
@@ -387,15 +387,15 @@ ngx_rl_merge_incomplete(ngx_conf_t *cf,
         }
     }
 
-    ngx_rl_statement_error(cf, &conf->block, given,
-                           "\"%s\" without \"%s\" in %s \"%V\": "
-                           "nothing would be limited", given,
-                           conf->params.algorithm == NGX_RL_SLIDING_WINDOW_LOG
-                           ? "ratelimit_capacity" : "ratelimit_rate",
-                           clcf->name.len ? "location" : "server",
-                           clcf->name.len ? &clcf->name : &cscf->server_name);
+    needed = conf->params.algorithm == NGX_RL_SLIDING_WINDOW_LOG
+             ? "ratelimit_capacity" : "ratelimit_rate";
 
-    return NGX_CONF_ERROR;
+    return ngx_rl_statement_error(cf, &conf->block, given, "\"%s\" without "
+                                  "\"%s\" in %s \"%V\": nothing would be "
+                                  "limited", given, needed,
+                                  clcf->name.len ? "location" : "server",
+                                  clcf->name.len ? &clcf->name
+                                                 : &cscf->server_name);
 }
 
 
@@ -415,10 +415,9 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
     n = (conf->limit ? 1 : 0) + named;
 
     if (n > NGX_RL_CLAIMS) {
-        ngx_rl_statement_error(cf, &conf->block, "ratelimit",
-                               "%ui limits in one place, at most %d are "
-                               "possible", n, NGX_RL_CLAIMS);
-        return NGX_CONF_ERROR;
+        return ngx_rl_statement_error(cf, &conf->block, "ratelimit", "%ui "
+                                      "limits in one place, at most %d are "
+                                      "possible", n, NGX_RL_CLAIMS);
     }
 
     conf->limits = ngx_palloc(cf->pool, n * sizeof(ngx_rl_location_limit_t));
@@ -427,7 +426,7 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
     }
 
     if (conf->limit
-        && ngx_rl_location_limit_add(cf, conf, conf->limit) != NGX_OK)
+        && ngx_rl_location_limit_add(cf, conf, conf->limit) != NGX_CONF_OK)
     {
         return NGX_CONF_ERROR;
     }
@@ -441,16 +440,16 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
             cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
             clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 
-            ngx_rl_statement_error(cf, &conf->block, "ratelimit",
-                                   "unknown limit \"%V\" in \"ratelimit\": "
-                                   "there is no \"ratelimit_limit %V ...\", "
-                                   "server \"%V\", location \"%V\"",
-                                   &name[i], &name[i], &cscf->server_name,
-                                   &clcf->name);
-            return NGX_CONF_ERROR;
+            return ngx_rl_statement_error(cf, &conf->block, "ratelimit",
+                                          "unknown limit \"%V\" in "
+                                          "\"ratelimit\": there is no "
+                                          "\"ratelimit_limit %V ...\", server "
+                                          "\"%V\", location \"%V\"", &name[i],
+                                          &name[i], &cscf->server_name,
+                                          &clcf->name);
         }
 
-        if (ngx_rl_location_limit_add(cf, conf, limit) != NGX_OK) {
+        if (ngx_rl_location_limit_add(cf, conf, limit) != NGX_CONF_OK) {
             return NGX_CONF_ERROR;
         }
     }
@@ -461,7 +460,7 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 }
 
 
-static ngx_int_t
+static char *
 ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
     ngx_rl_limit_t *limit)
 {
@@ -479,8 +478,8 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
     directive = ngx_rl_limit_check(limit, cost, &error);
 
     if (directive) {
-        ngx_rl_statement_error(cf, &conf->block, directive, "%V", &error);
-        return NGX_ERROR;
+        return ngx_rl_statement_error(cf, &conf->block, directive, "%V",
+                                      &error);
     }
 
     limit->used = 1;
@@ -497,7 +496,7 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
 
     p = ngx_pnalloc(cf->pool, conf->prefix.len + limit->name.len + 3);
     if (p == NULL) {
-        return NGX_ERROR;
+        return NGX_CONF_ERROR;
     }
 
     ll->key_prefix.data = p;
@@ -519,7 +518,7 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
         }
     }
 
-    return NGX_OK;
+    return NGX_CONF_OK;
 }
 
 
@@ -652,11 +651,11 @@ ngx_rl_make_shards(ngx_conf_t *cf,
         given = ngx_rl_server_defaults_given(&conf->defaults);
 
         if (given) {
-            ngx_rl_statement_error(cf, &conf->block, given,
-                                   "\"%s\" without \"ratelimit_shards\": "
-                                   "limits would live in this machine's "
-                                   "memory alone", given);
-            return NGX_CONF_ERROR;
+            return ngx_rl_statement_error(cf, &conf->block, given,
+                                          "\"%s\" without "
+                                          "\"ratelimit_shards\": limits would "
+                                          "live in this machine's memory "
+                                          "alone", given);
         }
 
         return NGX_CONF_OK;
@@ -665,22 +664,23 @@ ngx_rl_make_shards(ngx_conf_t *cf,
     if (ngx_rl_server_defaults_user(cf, conf, "ratelimit_redis_user",
                                     &conf->defaults.user,
                                     &conf->defaults.password)
-        != NGX_OK
+        != NGX_CONF_OK
         || ngx_rl_server_defaults_user(cf, conf, "ratelimit_sentinel_user",
                                        &conf->defaults.sentinel_user,
                                        &conf->defaults.sentinel_password)
-        != NGX_OK
-        || ngx_rl_server_defaults_tls(cf, conf) != NGX_OK)
+        != NGX_CONF_OK
+        || ngx_rl_server_defaults_tls(cf, conf) != NGX_CONF_OK)
     {
         return NGX_CONF_ERROR;
     }
 
     if (conf->shards_conf->kind == NGX_RL_CLUSTER && conf->defaults.database) {
-        ngx_rl_statement_error(cf, &conf->block, "ratelimit_redis_database",
-                               "\"ratelimit_redis_database\" %i with "
-                               "\"ratelimit_shards cluster\": a cluster has no "
-                               "databases", conf->defaults.database);
-        return NGX_CONF_ERROR;
+        return ngx_rl_statement_error(cf, &conf->block,
+                                      "ratelimit_redis_database",
+                                      "\"ratelimit_redis_database\" %i with "
+                                      "\"ratelimit_shards cluster\": a cluster "
+                                      "has no databases",
+                                      conf->defaults.database);
     }
 
     conf->defaults.prefix = conf->prefix;
@@ -727,7 +727,7 @@ ngx_rl_server_defaults_given(ngx_rl_server_defaults_t *defaults)
 
 /* certificates without TLS are a mistake, unless "ratelimit_redis_ssl off" */
 
-static ngx_int_t
+static char *
 ngx_rl_server_defaults_tls(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 {
     ngx_uint_t     i;
@@ -737,27 +737,25 @@ ngx_rl_server_defaults_tls(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
     given = ngx_rl_tls_conf_given(&conf->defaults.tls);
 
     if (given == NULL || conf->defaults.tls.enable != NGX_CONF_UNSET) {
-        return NGX_OK;
+        return NGX_CONF_OK;
     }
 
     url = conf->shards_conf->addresses.elts;
 
     for (i = 0; i < conf->shards_conf->addresses.nelts; i++) {
         if (url[i].tls) {
-            return NGX_OK;
+            return NGX_CONF_OK;
         }
     }
 
-    ngx_rl_statement_error(cf, &conf->block, given,
-                           "\"%s\" without TLS: write \"ratelimit_redis_ssl "
-                           "on\", or \"rediss://\" in front of addresses, or "
-                           "\"ratelimit_redis_ssl off\"", given);
-
-    return NGX_ERROR;
+    return ngx_rl_statement_error(cf, &conf->block, given, "\"%s\" without "
+                                  "TLS: write \"ratelimit_redis_ssl on\", or "
+                                  "\"rediss://\" in front of addresses, or "
+                                  "\"ratelimit_redis_ssl off\"", given);
 }
 
 
-static ngx_int_t
+static char *
 ngx_rl_server_defaults_user(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf, char *directive, ngx_str_t *user,
     ngx_str_t *password)
@@ -765,17 +763,15 @@ ngx_rl_server_defaults_user(ngx_conf_t *cf,
     size_t  len;
 
     if (user->len == 0 || password->len) {
-        return NGX_OK;
+        return NGX_CONF_OK;
     }
 
     len = ngx_strlen(directive) - (sizeof("user") - 1);
 
-    ngx_rl_statement_error(cf, &conf->block, directive,
-                           "\"%s\" \"%V\" needs \"%*spassword\" or "
-                           "\"%*spassword_file\"", directive, user,
-                           len, directive, len, directive);
-
-    return NGX_ERROR;
+    return ngx_rl_statement_error(cf, &conf->block, directive, "\"%s\" \"%V\" "
+                                  "needs \"%*spassword\" or "
+                                  "\"%*spassword_file\"", directive, user, len,
+                                  directive, len, directive);
 }
 
 

@@ -26,21 +26,6 @@ static char *ngx_rl_directive_choice(ngx_conf_t *cf,
     ngx_str_t *word, ngx_conf_enum_t *e, ngx_uint_t *np);
 
 
-char *
-ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_rl_loc_conf_t  *rlcf = conf;
-
-    if (rlcf->shards_conf) {
-        return "is duplicate";
-    }
-
-    rlcf->shards_conf = ngx_rl_shards_conf_parse(cf);
-
-    return rlcf->shards_conf ? NGX_CONF_OK : NGX_CONF_ERROR;
-}
-
-
 /* names are looked up when all limits are known */
 
 char *
@@ -72,18 +57,14 @@ ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
         for (j = 1; j < i; j++) {
             if (ngx_rl_str_equal(&value[i], &value[j])) {
-                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                                   "duplicate limit \"%V\" in \"%V\"",
-                                   &value[i], &cmd->name);
-                return NGX_CONF_ERROR;
+                return ngx_rl_conf_error(cf, "duplicate limit \"%V\" in \"%V\"",
+                                         &value[i], &cmd->name);
             }
         }
 
         if (ngx_strcmp(value[i].data, "off") == 0) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "\"off\" stands beside limits in \"%V\"",
-                               &cmd->name);
-            return NGX_CONF_ERROR;
+            return ngx_rl_conf_error(cf, "\"off\" stands beside limits in "
+                                     "\"%V\"", &cmd->name);
         }
 
         name = ngx_array_push(rlcf->names);
@@ -111,10 +92,9 @@ ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *names)
     value = cf->args->elts;
 
     if (names == NULL || ngx_strcmp(value[1].data, "off") == 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "duplicate \"%V\" with \"off\": a place has "
-                           "either a list of limits or \"off\"", &value[0]);
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, "duplicate \"%V\" with \"off\": a place "
+                                 "has either a list of limits or \"off\"",
+                                 &value[0]);
     }
 
     p = list;
@@ -129,12 +109,9 @@ ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *names)
         p = ngx_slprintf(p, last, " %V", &value[i]);
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "duplicate \"%V\": all limits of a place stand in "
-                       "one line, write \"%V%*s;\"", &value[0], &value[0],
-                       (size_t) (p - list), list);
-
-    return NGX_CONF_ERROR;
+    return ngx_rl_conf_error(cf, "duplicate \"%V\": all limits of a place "
+                             "stand in one line, write \"%V%*s;\"", &value[0],
+                             &value[0], (size_t) (p - list), list);
 }
 
 
@@ -157,8 +134,7 @@ ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     def = cmd->post;
 
     return ngx_rl_param_compile(cf, param, def - ngx_rl_param_defs,
-                                &value[0], &value[1])
-           == NGX_OK ? NGX_CONF_OK : NGX_CONF_ERROR;
+                                &value[0], &value[1]);
 }
 
 
@@ -177,10 +153,8 @@ ngx_rl_directive_invalid(ngx_conf_t *cf, ngx_str_t *word, const char *fmt, ...)
 
     value = cf->args->elts;
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "invalid value \"%V\" in \"%V\": "
-                       "%*s", word, &value[0], (size_t) (last - text), text);
-
-    return NGX_CONF_ERROR;
+    return ngx_rl_conf_error(cf, "invalid value \"%V\" in \"%V\": %*s", word,
+                             &value[0], (size_t) (last - text), text);
 }
 
 
@@ -205,9 +179,9 @@ ngx_rl_directive_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     if (n == NGX_ERROR || n < 400 || n > 599
         || n == NGX_HTTP_UNAUTHORIZED || n == NGX_HTTP_FORBIDDEN || n == 407)
     {
-        return ngx_rl_directive_invalid(cf, &value[1],
-                           "it must be a status from 400 to 599 other than "
-                           "401, 403 and 407, which \"satisfy any\" may "
+        return ngx_rl_directive_invalid(cf, &value[1], "it must be a status "
+                                        "from 400 to 599 other than 401, 403 "
+                                        "and 407, which \"satisfy any\" may "
                                         "overrule");
     }
 
@@ -276,10 +250,8 @@ ngx_rl_directive_bits(ngx_conf_t *cf, ngx_conf_enum_t *e, ngx_uint_t *bits,
         }
 
         if (once && (*bits & bit)) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "duplicate value \"%V\" in \"%V\"",
-                               &value[i], &value[0]);
-            return NGX_CONF_ERROR;
+            return ngx_rl_conf_error(cf, "duplicate value \"%V\" in \"%V\"",
+                                     &value[i], &value[0]);
         }
 
         *bits |= bit;
@@ -306,17 +278,13 @@ ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (rlcf->headers & NGX_RL_HEADERS_OFF) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"off\" stands beside other values in \"%V\"",
-                           &cmd->name);
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, "\"off\" stands beside other values in "
+                                 "\"%V\"", &cmd->name);
     }
 
     if (!(rlcf->headers & (NGX_RL_HEADERS_LEGACY |NGX_RL_HEADERS_DRAFT_8))) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "no family in \"%V\": "
-                           "add \"legacy\", \"draft-8\" or both", &cmd->name);
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, "no family in \"%V\": add \"legacy\", "
+                                 "\"draft-8\" or both", &cmd->name);
     }
 
     return NGX_CONF_OK;
@@ -438,10 +406,10 @@ ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     n = ngx_atoi(s.data, s.len);
 
     if (n == NGX_ERROR || n == 0 || n > (percent ? 100 : NGX_RL_MAX_CAPACITY)) {
-        return ngx_rl_directive_invalid(cf, &value[1],
-                           "it must be a number of tokens from 1 to %d, "
-                           "a part of the capacity from \"1%%\" to "
-                           "\"100%%\", or \"off\"", NGX_RL_MAX_CAPACITY);
+        return ngx_rl_directive_invalid(cf, &value[1], "it must be a number of "
+                                        "tokens from 1 to %d, a part of the "
+                                        "capacity from \"1%%\" to \"100%%\", "
+                                        "or \"off\"", NGX_RL_MAX_CAPACITY);
     }
 
     lease->tokens = percent ? 0 : n;
@@ -455,10 +423,8 @@ ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     if (ngx_rl_word_find(&value[2], &ttl, sizeof(ngx_str_t), 1, &s) != 0
         || ngx_rl_bounds_parse(&bounds, &s, &ms) != NULL)
     {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid parameter \"%V\" in \"%V\": %s",
-                           &value[2], &cmd->name, bounds.allowed);
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, "invalid parameter \"%V\" in \"%V\": %s",
+                                 &value[2], &cmd->name, bounds.allowed);
     }
 
     lease->ttl = (ngx_msec_t) ms;
@@ -534,18 +500,14 @@ ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         k = ngx_rl_word_find(&value[i], words, sizeof(words[0]), 3, &s);
 
         if (k == 3) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid parameter \"%V\" in \"%V\": it must "
-                               "be \"failures=\", \"window=\" or \"probe=\"",
-                               &value[i], &cmd->name);
-            return NGX_CONF_ERROR;
+            return ngx_rl_conf_error(cf, "invalid parameter \"%V\" in \"%V\": "
+                                     "it must be \"failures=\", \"window=\" or "
+                                     "\"probe=\"", &value[i], &cmd->name);
         }
 
         if (given & (1 << k)) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "duplicate parameter \"%V\" in \"%V\"",
-                               &value[i], &cmd->name);
-            return NGX_CONF_ERROR;
+            return ngx_rl_conf_error(cf, "duplicate parameter \"%V\" in \"%V\"",
+                                     &value[i], &cmd->name);
         }
 
         given |= 1 << k;
@@ -582,9 +544,9 @@ ngx_rl_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     min = NGX_RL_ZONE_PAGES * ngx_pagesize;
 
     if (size == NGX_ERROR || size < (ssize_t) min) {
-        return ngx_rl_directive_invalid(cf, &value[1],
-                           "it must be a size of at least %uzk, for example "
-                                        "\"10m\"", min / 1024);
+        return ngx_rl_directive_invalid(cf, &value[1], "it must be a size of "
+                                        "at least %uzk, for example \"10m\"",
+                                        min / 1024);
     }
 
     rmcf->zone_size = size;
@@ -618,9 +580,8 @@ ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (i != value[1].len || i == 0) {
-        return ngx_rl_directive_invalid(cf, &value[1],
-                           "it must be printable ASCII without spaces and "
-                                        "braces");
+        return ngx_rl_directive_invalid(cf, &value[1], "it must be printable "
+                                        "ASCII without spaces and braces");
     }
 
     rlcf->prefix = value[1];
@@ -709,10 +670,8 @@ ngx_rl_directive_password_file(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     password->len = p - password->data;
 
     if (password->len == 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "no password in the first line of \"%V\" that "
-                           "\"%V\" names", &value[1], &cmd->name);
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, "no password in the first line of \"%V\" "
+                                 "that \"%V\" names", &value[1], &cmd->name);
     }
 
     return NGX_CONF_OK;
@@ -758,12 +717,10 @@ ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         rc = ngx_ptocidr(&value[i], cidr);
 
         if (rc == NGX_ERROR) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid network \"%V\" in "
-                               "\"ratelimit_redis_networks\": write an "
-                               "address, or a CIDR as 10.0.0.0/8 or fd00::/8, "
-                               "or \"off\" alone", &value[i]);
-            return NGX_CONF_ERROR;
+            return ngx_rl_conf_error(cf, "invalid network \"%V\" in "
+                                     "\"ratelimit_redis_networks\": write an "
+                                     "address, or a CIDR as 10.0.0.0/8 or "
+                                     "fd00::/8, or \"off\" alone", &value[i]);
         }
 
         if (rc == NGX_DONE) {
@@ -799,10 +756,8 @@ ngx_rl_directive_ssl_passwords(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
         /* what is wrong was logged without the directive */
 
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\"", &value[1],
-                           &cmd->name);
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, "invalid value \"%V\" in \"%V\"",
+                                 &value[1], &cmd->name);
     }
 
     return NGX_CONF_OK;

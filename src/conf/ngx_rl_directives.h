@@ -16,7 +16,6 @@
 #include "conf/ngx_rl_conf.h"
 
 
-char *ngx_rl_directive_shards(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);

@@ -1,5 +1,6 @@
 
 #include "conf/ngx_rl_limit.h"
+#include "conf/ngx_rl_statement.h"
 #include "core/ngx_rl_core.h"
 
 
@@ -10,7 +11,7 @@
 
 static ngx_int_t ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
     ngx_str_t *name);
-static ngx_int_t ngx_rl_limit_param(ngx_conf_t *cf,
+static char *ngx_rl_limit_param(ngx_conf_t *cf,
     ngx_rl_limit_t *limit, ngx_str_t *word);
 static char *ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit);
 static ngx_uint_t ngx_rl_limit_name_valid(ngx_str_t *name);
@@ -114,7 +115,7 @@ ngx_rl_bounds_parse(const ngx_rl_bounds_t *bounds, ngx_str_t *text,
 }
 
 
-ngx_int_t
+char *
 ngx_rl_param_compile(ngx_conf_t *cf, ngx_rl_param_t *param, ngx_rl_param_e what,
     ngx_str_t *directive, ngx_str_t *text)
 {
@@ -123,7 +124,7 @@ ngx_rl_param_compile(ngx_conf_t *cf, ngx_rl_param_t *param, ngx_rl_param_e what,
 
     param->value = ngx_pcalloc(cf->pool, sizeof(ngx_http_complex_value_t));
     if (param->value == NULL) {
-        return NGX_ERROR;
+        return NGX_CONF_ERROR;
     }
 
     ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
@@ -133,24 +134,15 @@ ngx_rl_param_compile(ngx_conf_t *cf, ngx_rl_param_t *param, ngx_rl_param_e what,
     ccv.complex_value = param->value;
 
     if (ngx_http_compile_complex_value(&ccv) != NGX_OK) {
-        return NGX_ERROR;
+        return NGX_CONF_ERROR;
     }
 
-    if (param->value->lengths) {
-        param->dynamic = 1;
-        return NGX_OK;
-    }
+    param->dynamic = (param->value->lengths != NULL);
+    err = param->dynamic ? NULL : ngx_rl_param_parse(what, text, &param->u);
 
-    err = ngx_rl_param_parse(what, text, &param->u);
-
-    if (err) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\": %s", text,
-                           directive, err);
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
+    return err ? ngx_rl_conf_error(cf, "invalid value \"%V\" in \"%V\": %s",
+                                   text, directive, err)
+               : NGX_CONF_OK;
 }
 
 
@@ -366,19 +358,15 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     limits = (ngx_array_t *) ((u_char *) conf + cmd->offset);
 
     if (!ngx_rl_limit_name_valid(&value[1])) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid name \"%V\" in \"%V\": it must be "
-                           "1 to %d letters, digits, \"_\", \"-\" or \".\" "
-                           "and not \"off\"",
-                           &value[1], &value[0], NGX_RL_LIMIT_NAME_MAX);
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, "invalid name \"%V\" in \"%V\": it must "
+                                 "be 1 to %d letters, digits, \"_\", \"-\" or "
+                                 "\".\" and not \"off\"", &value[1], &value[0],
+                                 NGX_RL_LIMIT_NAME_MAX);
     }
 
     if (ngx_rl_limit_find(limits, &value[1])) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "duplicate name \"%V\" in \"%V\"",
-                           &value[1], &value[0]);
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, "duplicate name \"%V\" in \"%V\"",
+                                 &value[1], &value[0]);
     }
 
     limit = ngx_rl_limit_add(cf, limits, &value[1]);
@@ -389,7 +377,7 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     limit->params.algorithm = NGX_CONF_UNSET_UINT;
 
     for (i = 2; i < cf->args->nelts; i++) {
-        if (ngx_rl_limit_param(cf, limit, &value[i]) != NGX_OK) {
+        if (ngx_rl_limit_param(cf, limit, &value[i]) != NGX_CONF_OK) {
             return NGX_CONF_ERROR;
         }
     }
@@ -402,7 +390,7 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 /* a word of "ratelimit_limit" */
 
-static ngx_int_t
+static char *
 ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
 {
     ngx_str_t         text, name, *value;
@@ -421,7 +409,7 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
         }
 
         limit->dry_run = 1;
-        return NGX_OK;
+        return NGX_CONF_OK;
     }
 
     if (ngx_rl_word_find(word, &algorithm, sizeof(ngx_str_t), 1, &text) == 0) {
@@ -434,27 +422,24 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
 
             if (ngx_rl_str_equal(&e->name, &text)) {
                 limit->params.algorithm = e->value;
-                return NGX_OK;
+                return NGX_CONF_OK;
             }
         }
 
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"%V\": it must be "
-                           "\"token_bucket\", \"sliding_window_log\" "
-                           "or \"gcra\"", word, &value[0]);
-        return NGX_ERROR;
+        return ngx_rl_conf_error(cf, "invalid value \"%V\" in \"%V\": it must "
+                                 "be \"token_bucket\", \"sliding_window_log\" "
+                                 "or \"gcra\"", word, &value[0]);
     }
 
     i = ngx_rl_word_find(word, ngx_rl_param_defs, sizeof(ngx_rl_param_def_t),
                          NGX_RL_PARAMS, &text);
 
     if (i == NGX_RL_PARAMS) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid parameter \"%V\" in \"%V\": there are "
-                           "key=, capacity=, rate=, cost=, algorithm=, "
-                           "window=, refill_interval= and dry_run",
-                           word, &value[0]);
-        return NGX_ERROR;
+        return ngx_rl_conf_error(cf, "invalid parameter \"%V\" in \"%V\": "
+                                 "there are "
+                                 "key=, capacity=, rate=, cost=, algorithm=, "
+                                 "window=, refill_interval= and dry_run",
+                                 word, &value[0]);
     }
 
     param = ngx_rl_param(&limit->params, i);
@@ -464,16 +449,15 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
     }
 
     if (i == NGX_RL_KEY && text.len == 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "no key in \"%V\" of \"%V\": a limit with an "
-                           "empty key limits nothing", word, &value[0]);
-        return NGX_ERROR;
+        return ngx_rl_conf_error(cf, "no key in \"%V\" of \"%V\": a limit with "
+                                 "an empty key limits nothing", word,
+                                 &value[0]);
     }
 
     name.len = value[0].len + 1 + ngx_rl_param_defs[i].name.len;
     name.data = ngx_pnalloc(cf->pool, name.len);
     if (name.data == NULL) {
-        return NGX_ERROR;
+        return NGX_CONF_ERROR;
     }
 
     ngx_sprintf(name.data, "%V %V", &value[0], &ngx_rl_param_defs[i].name);
@@ -482,9 +466,8 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
 
 duplicate:
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "duplicate parameter \"%V\" in \"%V\"", word, &value[0]);
-    return NGX_ERROR;
+    return ngx_rl_conf_error(cf, "duplicate parameter \"%V\" in \"%V\"", word,
+                             &value[0]);
 }
 
 
@@ -528,37 +511,33 @@ ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit)
     if (window ? (params->rate.value || params->interval.value)
         : params->window.value != NULL)
     {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "%s no meaning in \"%V\" \"%V\", which is a %s",
-                           window ? "\"rate=\" and \"refill_interval=\" have"
-                           : "\"window=\" has", &value[0], &value[1],
-                           window ? "sliding window log"
-                           : "token bucket: "
-                           "add \"algorithm=sliding_window_log\"");
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, window
+                           ? "\"rate=\" and \"refill_interval=\" have no "
+                             "meaning in \"%V\" \"%V\", which is a sliding "
+                             "window log"
+                           : "\"window=\" has no meaning in \"%V\" \"%V\", "
+                             "which is a token bucket: add "
+                             "\"algorithm=sliding_window_log\"",
+                                 &value[0], &value[1]);
     }
 
     if (params->algorithm == NGX_RL_GCRA && params->interval.value) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"refill_interval=\" has no meaning in \"%V\" "
-                           "\"%V\", which is \"algorithm=gcra\"",
-                           &value[0], &value[1]);
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, "\"refill_interval=\" has no meaning in "
+                                 "\"%V\" \"%V\", which is \"algorithm=gcra\"",
+                                 &value[0], &value[1]);
     }
 
     if (!ngx_rl_limit_params_complete(params)) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "no \"%s=\" in \"%V\" \"%V\"",
-                           window ? "capacity" : "rate", &value[0], &value[1]);
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, "no \"%s=\" in \"%V\" \"%V\"",
+                                 window ? "capacity" : "rate", &value[0],
+                                 &value[1]);
     }
 
     error.data = text;
     error.len = NGX_MAX_CONF_ERRSTR;
 
     if (ngx_rl_limit_check(limit, &params->cost, &error)) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%V", &error);
-        return NGX_CONF_ERROR;
+        return ngx_rl_conf_error(cf, "%V", &error);
     }
 
     return NGX_CONF_OK;

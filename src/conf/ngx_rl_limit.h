@@ -99,10 +99,10 @@ extern ngx_conf_enum_t     ngx_rl_algorithms[];
 
 
 /*
- * Parses a parameter; "directive" is what to call it in an error.  Errors are
- * logged.
+ * Parses a parameter; "directive" is what to call it in an error.  NGX_CONF_OK,
+ * or NGX_CONF_ERROR with the error logged.
  */
-ngx_int_t ngx_rl_param_compile(ngx_conf_t *cf, ngx_rl_param_t *param,
+char *ngx_rl_param_compile(ngx_conf_t *cf, ngx_rl_param_t *param,
     ngx_rl_param_e what, ngx_str_t *directive, ngx_str_t *text);
 
 /* these return NULL, or a sentence that says what is allowed */

@@ -1,5 +1,6 @@
 
 #include "conf/ngx_rl_shards_conf.h"
+#include "conf/ngx_rl_statement.h"
 #include "core/ngx_rl_core.h"
 
 
@@ -7,54 +8,61 @@
 #define NGX_RL_SENTINEL_PORT  26379
 
 
-static ngx_int_t ngx_rl_url_parse(ngx_conf_t *cf,
+static char *ngx_rl_url_parse(ngx_conf_t *cf,
     ngx_str_t *word, ngx_rl_url_t *url, in_port_t port);
-static ngx_int_t ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word,
+static char *ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word,
     ngx_rl_url_t *url);
-static ngx_int_t ngx_rl_url_credentials(ngx_conf_t *cf,
+static char *ngx_rl_url_credentials(ngx_conf_t *cf,
     ngx_rl_url_t *url, u_char *p, u_char *at);
-static ngx_int_t ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url);
-static ngx_int_t ngx_rl_url_single(ngx_conf_t *cf, u_char *p, u_char *last);
-static ngx_int_t ngx_rl_url_no_password(ngx_conf_t *cf,
+static char *ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url);
+static char *ngx_rl_url_single(ngx_conf_t *cf, u_char *p, u_char *last);
+static char *ngx_rl_url_no_password(ngx_conf_t *cf,
     u_char *p, u_char *last);
 static ngx_uint_t ngx_rl_url_plain(u_char *p, u_char *last);
-static ngx_int_t ngx_rl_url_decode(ngx_conf_t *cf,
+static char *ngx_rl_url_decode(ngx_conf_t *cf,
     ngx_str_t *text, u_char *start, u_char *end);
-static ngx_int_t ngx_rl_shards_conf_hash(ngx_conf_t *cf,
+static char *ngx_rl_shards_conf_hash(ngx_conf_t *cf,
     ngx_rl_shards_conf_t *shards_conf, ngx_str_t *word);
-static ngx_int_t ngx_rl_shards_conf_param(ngx_conf_t *cf, ngx_str_t *word);
-static ngx_int_t ngx_rl_shards_conf_masters(ngx_conf_t *cf,
+static char *ngx_rl_shards_conf_param(ngx_conf_t *cf, ngx_str_t *word);
+static char *ngx_rl_shards_conf_masters(ngx_conf_t *cf,
     ngx_array_t *masters, ngx_str_t *word);
-static ngx_int_t ngx_rl_shards_conf_fit(ngx_conf_t *cf,
+static char *ngx_rl_shards_conf_fit(ngx_conf_t *cf,
     ngx_rl_shards_conf_t *shards_conf, ngx_rl_url_t *url);
 
 
-ngx_rl_shards_conf_t *
-ngx_rl_shards_conf_parse(ngx_conf_t *cf)
+char *
+ngx_rl_shards_conf_parse(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
+    in_port_t              port;
     ngx_str_t             *value;
     ngx_uint_t             i, j;
     ngx_rl_url_t          *url, *other;
-    ngx_rl_shards_conf_t  *shards_conf;
+    ngx_rl_shards_conf_t  *shards_conf, **shards_confp;
+
+    shards_confp = (ngx_rl_shards_conf_t **) ((u_char *) conf + cmd->offset);
+
+    if (*shards_confp) {
+        return "is duplicate";
+    }
 
     value = cf->args->elts;
 
     shards_conf = ngx_pcalloc(cf->pool, sizeof(ngx_rl_shards_conf_t));
-    if (shards_conf == NULL) {
-        return NULL;
-    }
 
-    if (ngx_array_init(&shards_conf->addresses, cf->pool, cf->args->nelts,
-                       sizeof(ngx_rl_url_t))
+    if (shards_conf == NULL
+        || ngx_array_init(&shards_conf->addresses, cf->pool, cf->args->nelts,
+                          sizeof(ngx_rl_url_t))
         != NGX_OK
         || ngx_array_init(&shards_conf->masters, cf->pool, 1, sizeof(ngx_str_t))
         != NGX_OK)
     {
-        return NULL;
+        return NGX_CONF_ERROR;
     }
 
+    *shards_confp = shards_conf;
     shards_conf->hash = NGX_RL_HASH_CONSISTENT;
 
+    port = NGX_RL_REDIS_PORT;
     i = 1;
 
     if (ngx_strcmp(value[1].data, "cluster") == 0) {
@@ -65,12 +73,13 @@ ngx_rl_shards_conf_parse(ngx_conf_t *cf)
                || ngx_strcmp(value[1].data, "sentinel") == 0)
     {
         shards_conf->kind = NGX_RL_SENTINEL;
+        port = NGX_RL_SENTINEL_PORT;
         i = 2;
 
         if (ngx_rl_shards_conf_masters(cf, &shards_conf->masters, &value[1])
-            != NGX_OK)
+            != NGX_CONF_OK)
         {
-            return NULL;
+            return NGX_CONF_ERROR;
         }
     }
 
@@ -78,30 +87,26 @@ ngx_rl_shards_conf_parse(ngx_conf_t *cf)
 
         if (ngx_strncmp(value[i].data, "hash=", 5) == 0) {
 
-            if (ngx_rl_shards_conf_hash(cf, shards_conf, &value[i]) != NGX_OK) {
-                return NULL;
+            if (ngx_rl_shards_conf_hash(cf, shards_conf, &value[i])
+                != NGX_CONF_OK)
+            {
+                return NGX_CONF_ERROR;
             }
 
             continue;
         }
 
-        if (ngx_rl_shards_conf_param(cf, &value[i]) != NGX_OK) {
-            return NULL;
+        if (ngx_rl_shards_conf_param(cf, &value[i]) != NGX_CONF_OK) {
+            return NGX_CONF_ERROR;
         }
 
         url = ngx_array_push(&shards_conf->addresses);
-        if (url == NULL) {
-            return NULL;
-        }
 
-        if (ngx_rl_url_parse(cf, &value[i], url,
-                             shards_conf->kind == NGX_RL_SENTINEL
-                             ? NGX_RL_SENTINEL_PORT
-                             : NGX_RL_REDIS_PORT)
-            != NGX_OK
-            || ngx_rl_shards_conf_fit(cf, shards_conf, url) != NGX_OK)
+        if (url == NULL
+            || ngx_rl_url_parse(cf, &value[i], url, port) != NGX_CONF_OK
+            || ngx_rl_shards_conf_fit(cf, shards_conf, url) != NGX_CONF_OK)
         {
-            return NULL;
+            return NGX_CONF_ERROR;
         }
 
         other = shards_conf->addresses.elts;
@@ -109,25 +114,21 @@ ngx_rl_shards_conf_parse(ngx_conf_t *cf)
         for (j = 0; j + 1 < shards_conf->addresses.nelts; j++) {
 
             if (ngx_rl_str_equal(&other[j].name, &url->name)) {
-                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                                   "duplicate shard \"%V\" in \"%V\"",
-                                   &url->name, &value[0]);
-                return NULL;
+                return ngx_rl_conf_error(cf, "duplicate shard \"%V\" in \"%V\"",
+                                         &url->name, &value[0]);
             }
         }
     }
 
     if (shards_conf->addresses.nelts == 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "no address in \"%V\"",
-                           &value[0]);
-        return NULL;
+        return ngx_rl_conf_error(cf, "no address in \"%V\"", &value[0]);
     }
 
-    return shards_conf;
+    return NGX_CONF_OK;
 }
 
 
-static ngx_int_t
+static char *
 ngx_rl_shards_conf_hash(ngx_conf_t *cf,
     ngx_rl_shards_conf_t *shards_conf, ngx_str_t *word)
 {
@@ -138,21 +139,18 @@ ngx_rl_shards_conf_hash(ngx_conf_t *cf,
         shards_conf->hash = NGX_RL_HASH_MODULO;
 
     } else {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"ratelimit_shards\": it "
-                           "must be \"hash=consistent\" or \"hash=modulo\"",
-                           word);
-        return NGX_ERROR;
+        return ngx_rl_conf_error(cf, "invalid value \"%V\" in "
+                                 "\"ratelimit_shards\": it must be "
+                                 "\"hash=consistent\" or \"hash=modulo\"",
+                                 word);
     }
 
     if (shards_conf->kind == NGX_RL_CLUSTER) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"%V\" in \"ratelimit_shards\": a cluster has a "
-                           "rule of its own", word);
-        return NGX_ERROR;
+        return ngx_rl_conf_error(cf, "\"%V\" in \"ratelimit_shards\": a "
+                                 "cluster has a rule of its own", word);
     }
 
-    return NGX_OK;
+    return NGX_CONF_OK;
 }
 
 
@@ -161,7 +159,7 @@ ngx_rl_shards_conf_hash(ngx_conf_t *cf,
  * value may be a password, and is not shown.
  */
 
-static ngx_int_t
+static char *
 ngx_rl_shards_conf_param(ngx_conf_t *cf, ngx_str_t *word)
 {
     u_char  *p, *last;
@@ -170,38 +168,34 @@ ngx_rl_shards_conf_param(ngx_conf_t *cf, ngx_str_t *word)
 
     for (p = word->data; p < last && *p != '='; p++) {
         if (!(*p >= 'a' && *p <= 'z') && *p != '_' && *p != '-') {
-            return NGX_OK;
+            return NGX_CONF_OK;
         }
     }
 
     if (p == last || p == word->data) {
-        return NGX_OK;
+        return NGX_CONF_OK;
     }
 
     p++;
 
     if (p - word->data == 9 && ngx_strncmp(word->data, "sentinel=", 9) == 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"%V\" must be the first parameter of "
-                           "\"ratelimit_shards\"", word);
-        return NGX_ERROR;
+        return ngx_rl_conf_error(cf, "\"%V\" must be the first parameter of "
+                                 "\"ratelimit_shards\"", word);
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid parameter \"%*s\" in \"ratelimit_shards\": "
-                       "%sthere are addresses, \"hash=consistent\" and "
-                       "\"hash=modulo\"", (size_t) (p - word->data), word->data,
-                       ngx_strncmp(word->data, "weight=", 7) == 0
-                       ? "shards have no weights, each gets as many keys as "
-                       "any other; " : "");
-
-    return NGX_ERROR;
+    return ngx_rl_conf_error(cf, "invalid parameter \"%*s\" in "
+                             "\"ratelimit_shards\": %sthere are addresses, "
+                             "\"hash=consistent\" and \"hash=modulo\"",
+                             (size_t) (p - word->data), word->data,
+                             ngx_strncmp(word->data, "weight=", 7) == 0
+                             ? "shards have no weights, each gets as many "
+                             "keys as any other; " : "");
 }
 
 
 /* sentinel=NAME[,NAME...] */
 
-static ngx_int_t
+static char *
 ngx_rl_shards_conf_masters(ngx_conf_t *cf, ngx_array_t *masters,
     ngx_str_t *word)
 {
@@ -215,7 +209,7 @@ ngx_rl_shards_conf_masters(ngx_conf_t *cf, ngx_array_t *masters,
     for ( ;; ) {
         name = ngx_array_push(masters);
         if (name == NULL) {
-            return NGX_ERROR;
+            return NGX_CONF_ERROR;
         }
 
         name->len = 0;
@@ -223,26 +217,24 @@ ngx_rl_shards_conf_masters(ngx_conf_t *cf, ngx_array_t *masters,
         while (p + name->len < last && p[name->len] != ',') {
 
             if (p[name->len] <= ' ' || p[name->len] >= 0x7f) {
-                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                                   "invalid name of a master in \"%V\" of "
-                                   "\"ratelimit_shards\"", word);
-                return NGX_ERROR;
+                return ngx_rl_conf_error(cf, "invalid name of a master in "
+                                         "\"%V\" of \"ratelimit_shards\"",
+                                         word);
             }
 
             name->len++;
         }
 
         if (name->len == 0) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "no master in \"%V\" of \"ratelimit_shards\": "
-                               "write sentinel=NAME, the name that the "
-                               "sentinels know it by", word);
-            return NGX_ERROR;
+            return ngx_rl_conf_error(cf, "no master in \"%V\" of "
+                                     "\"ratelimit_shards\": write "
+                                     "sentinel=NAME, the name that the "
+                                     "sentinels know it by", word);
         }
 
         name->data = ngx_pnalloc(cf->pool, name->len + 1);
         if (name->data == NULL) {
-            return NGX_ERROR;
+            return NGX_CONF_ERROR;
         }
 
         *ngx_cpymem(name->data, p, name->len) = '\0';
@@ -252,17 +244,16 @@ ngx_rl_shards_conf_masters(ngx_conf_t *cf, ngx_array_t *masters,
         for (i = 0; i + 1 < masters->nelts; i++) {
 
             if (ngx_rl_str_equal(&other[i], name)) {
-                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                                   "duplicate master \"%V\" in \"%V\" of "
-                                   "\"ratelimit_shards\"", name, word);
-                return NGX_ERROR;
+                return ngx_rl_conf_error(cf, "duplicate master \"%V\" in "
+                                         "\"%V\" of \"ratelimit_shards\"", name,
+                                         word);
             }
         }
 
         p += name->len;
 
         if (p == last) {
-            return NGX_OK;
+            return NGX_CONF_OK;
         }
 
         p++;
@@ -272,14 +263,14 @@ ngx_rl_shards_conf_masters(ngx_conf_t *cf, ngx_array_t *masters,
 
 /* not every address is one of a cluster, or of a sentinel */
 
-static ngx_int_t
+static char *
 ngx_rl_shards_conf_fit(ngx_conf_t *cf,
     ngx_rl_shards_conf_t *shards_conf, ngx_rl_url_t *url)
 {
     const char  *err;
 
     if (shards_conf->kind == NGX_RL_SHARDS) {
-        return NGX_OK;
+        return NGX_CONF_OK;
     }
 
     err = NULL;
@@ -306,18 +297,15 @@ ngx_rl_shards_conf_fit(ngx_conf_t *cf,
     }
 
     if (err == NULL) {
-        return NGX_OK;
+        return NGX_CONF_OK;
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid address \"%V\" in \"ratelimit_shards\": %s",
-                       &url->name, err);
-
-    return NGX_ERROR;
+    return ngx_rl_conf_error(cf, "invalid address \"%V\" in "
+                             "\"ratelimit_shards\": %s", &url->name, err);
 }
 
 
-static ngx_int_t
+static char *
 ngx_rl_url_parse(ngx_conf_t *cf, ngx_str_t *word,
     ngx_rl_url_t *url, in_port_t port)
 {
@@ -329,10 +317,10 @@ ngx_rl_url_parse(ngx_conf_t *cf, ngx_str_t *word,
     url->url = *word;
     url->database = NGX_CONF_UNSET;
 
-    if (ngx_rl_url_split(cf, word, url) != NGX_OK
-        || ngx_rl_url_host(cf, &url->url) != NGX_OK)
+    if (ngx_rl_url_split(cf, word, url) != NGX_CONF_OK
+        || ngx_rl_url_host(cf, &url->url) != NGX_CONF_OK)
     {
-        return NGX_ERROR;
+        return NGX_CONF_ERROR;
     }
 
     ngx_memzero(&u, sizeof(ngx_url_t));
@@ -350,7 +338,7 @@ ngx_rl_url_parse(ngx_conf_t *cf, ngx_str_t *word,
                                u.err, &u.url);
         }
 
-        return NGX_ERROR;
+        return NGX_CONF_ERROR;
     }
 
     url->addrs = u.addrs;
@@ -358,7 +346,7 @@ ngx_rl_url_parse(ngx_conf_t *cf, ngx_str_t *word,
 
     if (u.family == AF_UNIX) {
         url->name = url->url;
-        return NGX_OK;
+        return NGX_CONF_OK;
     }
 
     url->host = u.host;
@@ -366,7 +354,7 @@ ngx_rl_url_parse(ngx_conf_t *cf, ngx_str_t *word,
 
     p = ngx_pnalloc(cf->pool, u.host.len + sizeof(":65535/65535"));
     if (p == NULL) {
-        return NGX_ERROR;
+        return NGX_CONF_ERROR;
     }
 
     url->name.data = p;
@@ -381,13 +369,13 @@ ngx_rl_url_parse(ngx_conf_t *cf, ngx_str_t *word,
 
     ngx_strlow(url->name.data, url->name.data, url->name.len);
 
-    return NGX_OK;
+    return NGX_CONF_OK;
 }
 
 
 /* what nginx would call an invalid port, or a host that was not found */
 
-static ngx_int_t
+static char *
 ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url)
 {
     u_char     *p, *last, *colon;
@@ -400,11 +388,11 @@ ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url)
         || (url->len >= 5
             && ngx_strncasecmp(url->data, (u_char *) "unix:", 5) == 0))
     {
-        return NGX_OK;
+        return NGX_CONF_OK;
     }
 
-    if (ngx_rl_url_single(cf, url->data, last) != NGX_OK) {
-        return NGX_ERROR;
+    if (ngx_rl_url_single(cf, url->data, last) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
     }
 
     colon = NULL;
@@ -418,7 +406,7 @@ ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url)
     }
 
     if (n < 2) {
-        return NGX_OK;
+        return NGX_CONF_OK;
     }
 
     /* the last number is a port if it can be one */
@@ -429,69 +417,52 @@ ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url)
         colon = last;
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid address \"%V\" in \"ratelimit_shards\": "
-                       "an IPv6 address needs brackets, "
-                       "write \"[%*s]%*s\"", url,
-                       (size_t) (colon - url->data), url->data,
-                       (size_t) (last - colon), colon);
-
-    return NGX_ERROR;
+    return ngx_rl_conf_error(cf, "invalid address \"%V\" in "
+                             "\"ratelimit_shards\": an IPv6 address needs "
+                             "brackets, write \"[%*s]%*s\"", url,
+                             (size_t) (colon - url->data), url->data,
+                             (size_t) (last - colon), colon);
 }
 
 
-static ngx_int_t
+static char *
 ngx_rl_url_single(ngx_conf_t *cf, u_char *p, u_char *last)
 {
     if (ngx_strlchr(p, last, ',') == NULL) {
-        return NGX_OK;
+        return NGX_CONF_OK;
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid address \"%*s\" in \"ratelimit_shards\": "
-                       "addresses are separated by spaces, "
-                       "write \"host1:port host2:port\"",
-                       (size_t) (last - p), p);
-
-    return NGX_ERROR;
+    return ngx_rl_conf_error(cf, "invalid address \"%*s\" in "
+                             "\"ratelimit_shards\": addresses are separated by "
+                             "spaces, write \"host1:port host2:port\"",
+                             (size_t) (last - p), p);
 }
 
 
 /* redis[s]://[user[:password]@]host[:port][/database] */
 
-static ngx_int_t
+static char *
 ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word, ngx_rl_url_t *url)
 {
     u_char  *p, *at, *host, *last;
 
-    static ngx_str_t  scheme = ngx_string("redis://");
-    static ngx_str_t  tls = ngx_string("rediss://");
-    static ngx_str_t  unix_socket = ngx_string("unix:");
+    if (ngx_strncasecmp(word->data, (u_char *) "unix:", 5) == 0) {
+        return NGX_CONF_OK;
+    }
 
-    if (word->len >= tls.len
-        && ngx_strncasecmp(word->data, tls.data, tls.len) == 0)
-    {
-        host = word->data + tls.len;
+    if (ngx_strncasecmp(word->data, (u_char *) "rediss://", 9) == 0) {
+        host = word->data + 9;
         url->tls = 1;
 
-    } else if (word->len >= scheme.len
-               && ngx_strncasecmp(word->data, scheme.data, scheme.len) == 0)
-    {
-        host = word->data + scheme.len;
+    } else if (ngx_strncasecmp(word->data, (u_char *) "redis://", 8) == 0) {
+        host = word->data + 8;
 
     } else {
-        if (ngx_strncasecmp(word->data, unix_socket.data, unix_socket.len) == 0)
-        {
-            return NGX_OK;
-        }
-
         if (ngx_strstr(word->data, "://")) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "an address in \"ratelimit_shards\" has an "
-                               "unknown scheme: write "
-                               "redis://user:password@host, or rediss:// for "
-                               "TLS");
-            return NGX_ERROR;
+            return ngx_rl_conf_error(cf, "an address in \"ratelimit_shards\" "
+                                     "has an unknown scheme: write "
+                                     "redis://user:password@host, or rediss:// "
+                                     "for TLS");
         }
 
         return ngx_rl_url_no_password(cf, word->data, word->data + word->len);
@@ -512,20 +483,19 @@ ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word, ngx_rl_url_t *url)
     {
         /* what is behind the colon may be a password */
 
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "no host, or no port behind \":\", in a URL of "
-                           "\"ratelimit_shards\": write redis://host:port, or "
-                           "redis://user:password@host");
-        return NGX_ERROR;
+        return ngx_rl_conf_error(cf, "no host, or no port behind \":\", in a "
+                                 "URL of \"ratelimit_shards\": write "
+                                 "redis://host:port, or "
+                                 "redis://user:password@host");
     }
 
     url->url.data = at ? at + 1 : host;
     url->url.len = p - url->url.data;
 
-    if (ngx_rl_url_no_password(cf, url->url.data, last) != NGX_OK
-        || ngx_rl_url_single(cf, url->url.data, p) != NGX_OK)
+    if (ngx_rl_url_no_password(cf, url->url.data, last) != NGX_CONF_OK
+        || ngx_rl_url_single(cf, url->url.data, p) != NGX_CONF_OK)
     {
-        return NGX_ERROR;
+        return NGX_CONF_ERROR;
     }
 
     if (p + 1 < last) {
@@ -534,24 +504,22 @@ ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word, ngx_rl_url_t *url)
         if (url->database == NGX_ERROR
             || url->database > NGX_RL_REDIS_DATABASES)
         {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid database \"%*s\" in "
-                               "\"ratelimit_shards\": it must be a number "
-                               "from 0 to %d",
-                               at || ngx_strlchr(host, p, ':') == NULL
-                               ? (size_t) (last - p - 1) : 0, p + 1,
-                               NGX_RL_REDIS_DATABASES);
-            return NGX_ERROR;
+            return ngx_rl_conf_error(cf, "invalid database \"%*s\" in "
+                                     "\"ratelimit_shards\": it must be a "
+                                     "number from 0 to %d",
+                                     at || ngx_strlchr(host, p, ':') == NULL
+                                     ? (size_t) (last - p - 1) : 0, p + 1,
+                                     NGX_RL_REDIS_DATABASES);
         }
     }
 
-    return at ? ngx_rl_url_credentials(cf, url, host, at) : NGX_OK;
+    return at ? ngx_rl_url_credentials(cf, url, host, at) : NGX_CONF_OK;
 }
 
 
 /* user:password, up to the "@" */
 
-static ngx_int_t
+static char *
 ngx_rl_url_credentials(ngx_conf_t *cf, ngx_rl_url_t *url, u_char *p, u_char *at)
 {
     u_char  *colon;
@@ -559,20 +527,16 @@ ngx_rl_url_credentials(ngx_conf_t *cf, ngx_rl_url_t *url, u_char *p, u_char *at)
     colon = ngx_strlchr(p, at, ':');
 
     if (colon == NULL) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "no password before \"@%V\" in "
-                           "\"ratelimit_shards\": write "
-                           "redis://user:password@host, or "
-                           "redis://:password@host for the default user",
-                           &url->url);
-        return NGX_ERROR;
+        return ngx_rl_conf_error(cf, "no password before \"@%V\" in "
+                                 "\"ratelimit_shards\": write "
+                                 "redis://user:password@host, or "
+                                 "redis://:password@host for the default user",
+                                 &url->url);
     }
 
-    if (ngx_rl_url_decode(cf, &url->user, p, colon) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    return ngx_rl_url_decode(cf, &url->password, colon + 1, at);
+    return ngx_rl_url_decode(cf, &url->user, p, colon) == NGX_CONF_OK
+           ? ngx_rl_url_decode(cf, &url->password, colon + 1, at)
+           : NGX_CONF_ERROR;
 }
 
 
@@ -582,31 +546,24 @@ ngx_rl_url_credentials(ngx_conf_t *cf, ngx_rl_url_t *url, u_char *p, u_char *at)
  * shown, and does not get as far as to nginx's own complaints
  */
 
-static ngx_int_t
+static char *
 ngx_rl_url_no_password(ngx_conf_t *cf, u_char *p, u_char *last)
 {
-    if (ngx_strlchr(p, last, '@') == NULL) {
-
-        if (ngx_strlchr(p, last, '?') == NULL
-            && ngx_strlchr(p, last, '=') == NULL)
-        {
-            return NGX_OK;
-        }
-
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "an address in \"ratelimit_shards\" has "
-                           "parameters: write redis://user:password@host, or "
-                           "\"ratelimit_redis_password\"");
-
-        return NGX_ERROR;
+    if (ngx_strlchr(p, last, '@')) {
+        return ngx_rl_conf_error(cf, "an address with \"@\" in "
+                                 "\"ratelimit_shards\" is no URL: write "
+                                 "redis://user:password@host, with \"%%2F\" "
+                                 "for \"/\" in a password");
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "an address with \"@\" in \"ratelimit_shards\" is no "
-                       "URL: write redis://user:password@host, "
-                       "with \"%%2F\" for \"/\" in a password");
+    if (ngx_strlchr(p, last, '?') || ngx_strlchr(p, last, '=')) {
+        return ngx_rl_conf_error(cf, "an address in \"ratelimit_shards\" has "
+                                 "parameters: write "
+                                 "redis://user:password@host, or "
+                                 "\"ratelimit_redis_password\"");
+    }
 
-    return NGX_ERROR;
+    return NGX_CONF_OK;
 }
 
 
@@ -648,21 +605,19 @@ ngx_rl_url_plain(u_char *p, u_char *last)
 }
 
 
-static ngx_int_t
+static char *
 ngx_rl_url_decode(ngx_conf_t *cf, ngx_str_t *text, u_char *start, u_char *end)
 {
     u_char  *dst;
 
     text->data = ngx_pcalloc(cf->pool, end - start + 1);
     if (text->data == NULL) {
-        return NGX_ERROR;
+        return NGX_CONF_ERROR;
     }
 
     dst = text->data;
     ngx_unescape_uri(&dst, &start, end - start, 0);
     text->len = dst - text->data;
 
-    *dst = '\0';
-
-    return NGX_OK;
+    return NGX_CONF_OK;
 }

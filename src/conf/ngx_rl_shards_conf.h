@@ -18,8 +18,8 @@
 #define NGX_RL_REDIS_DATABASES  65535       /* the last one */
 
 
-/* parses the words of the directive; NULL: an error was logged */
-ngx_rl_shards_conf_t *ngx_rl_shards_conf_parse(ngx_conf_t *cf);
+/* the handler of the directive; sets a pointer in the conf */
+char *ngx_rl_shards_conf_parse(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 
 #endif /* _NGX_RL_SHARDS_CONF_H_INCLUDED_ */

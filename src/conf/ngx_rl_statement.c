@@ -162,7 +162,7 @@ ngx_rl_statement_set(ngx_conf_t *cf, ngx_rl_block_t *block,
 }
 
 
-void ngx_cdecl
+char *ngx_cdecl
 ngx_rl_statement_error(ngx_conf_t *cf, ngx_rl_block_t *block,
     const char *directive, const char *fmt, ...)
 {
@@ -181,4 +181,23 @@ ngx_rl_statement_error(ngx_conf_t *cf, ngx_rl_block_t *block,
                        (size_t) (last - text), text);
 
     cf->conf_file = saved;
+
+    return NGX_CONF_ERROR;
+}
+
+
+char *ngx_cdecl
+ngx_rl_conf_error(ngx_conf_t *cf, const char *fmt, ...)
+{
+    u_char   text[NGX_MAX_CONF_ERRSTR], *last;
+    va_list  args;
+
+    va_start(args, fmt);
+    last = ngx_vslprintf(text, text + NGX_MAX_CONF_ERRSTR, fmt, args);
+    va_end(args);
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%*s",
+                       (size_t) (last - text), text);
+
+    return NGX_CONF_ERROR;
 }

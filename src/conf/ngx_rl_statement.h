@@ -62,11 +62,13 @@ void ngx_rl_statement_set(ngx_conf_t *cf, ngx_rl_block_t *block,
     const char *directive, ngx_conf_file_t *file);
 
 /*
- * Logs an error about a directive, which is looked for in the block and those
- * around it.  If it is not there, the block itself is shown.
+ * These log an error and return NGX_CONF_ERROR.  The first is about a directive
+ * that is looked for in the block and those around it; if it is not there, the
+ * block itself is shown.  The second is about the directive that nginx parses.
  */
-void ngx_cdecl ngx_rl_statement_error(ngx_conf_t *cf, ngx_rl_block_t *block,
+char *ngx_cdecl ngx_rl_statement_error(ngx_conf_t *cf, ngx_rl_block_t *block,
     const char *directive, const char *fmt, ...);
+char *ngx_cdecl ngx_rl_conf_error(ngx_conf_t *cf, const char *fmt, ...);
 
 
 #endif /* _NGX_RL_STATEMENT_H_INCLUDED_ */
