@@ -3,10 +3,8 @@
 #include "pure/ngx_rl_text.h"
 
 
-static ngx_int_t ngx_rl_body_json(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx, ngx_str_t *body);
-static ngx_int_t ngx_rl_body_problem(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx, ngx_str_t *body);
+static ngx_int_t ngx_rl_body_json(ngx_rl_ctx_t *ctx, ngx_str_t *body);
+static ngx_int_t ngx_rl_body_problem(ngx_rl_ctx_t *ctx, ngx_str_t *body);
 
 
 ngx_int_t
@@ -23,11 +21,11 @@ ngx_rl_body_send(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 
     if (ctx->conf->body == NGX_RL_BODY_JSON) {
         type = &json;
-        rc = ngx_rl_body_json(r, ctx, &body.value);
+        rc = ngx_rl_body_json(ctx, &body.value);
 
     } else {
         type = &problem;
-        rc = ngx_rl_body_problem(r, ctx, &body.value);
+        rc = ngx_rl_body_problem(ctx, &body.value);
     }
 
     if (rc != NGX_OK) {
@@ -55,7 +53,7 @@ ngx_rl_body_send(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 
 
 static ngx_int_t
-ngx_rl_body_json(ngx_http_request_t *r, ngx_rl_ctx_t *ctx, ngx_str_t *body)
+ngx_rl_body_json(ngx_rl_ctx_t *ctx, ngx_str_t *body)
 {
     u_char             *p;
     ngx_str_t          *name;
@@ -69,7 +67,8 @@ ngx_rl_body_json(ngx_http_request_t *r, ngx_rl_ctx_t *ctx, ngx_str_t *body)
     d = &ctx->decision;
     name = &ctx->shown->limit->name;
 
-    p = ngx_pnalloc(r->pool, sizeof(head) + ngx_rl_quote_size(name->len)
+    p = ngx_pnalloc(ctx->request->pool,
+                    sizeof(head) + ngx_rl_quote_size(name->len)
                     + sizeof(numbers) + 3 * NGX_INT64_LEN + sizeof("}"));
     if (p == NULL) {
         return NGX_ERROR;
@@ -81,12 +80,8 @@ ngx_rl_body_json(ngx_http_request_t *r, ngx_rl_ctx_t *ctx, ngx_str_t *body)
     p = ngx_rl_quote(p, name->data, name->len);
     p = ngx_sprintf(p, numbers, d->limit, d->remaining);
 
-    if (d->retry_after == NGX_RL_NEVER) {
-        p = ngx_cpymem(p, "null}", sizeof("null}") - 1);
-
-    } else {
-        p = ngx_sprintf(p, "%uL}", d->retry_after);
-    }
+    p = ngx_sprintf(p, d->retry_after == NGX_RL_NEVER ? "null}" : "%uL}",
+                    d->retry_after);
 
     body->len = p - body->data;
 
@@ -97,7 +92,7 @@ ngx_rl_body_json(ngx_http_request_t *r, ngx_rl_ctx_t *ctx, ngx_str_t *body)
 /* the problem type of the IETF draft on rate limit headers */
 
 static ngx_int_t
-ngx_rl_body_problem(ngx_http_request_t *r, ngx_rl_ctx_t *ctx, ngx_str_t *body)
+ngx_rl_body_problem(ngx_rl_ctx_t *ctx, ngx_str_t *body)
 {
     u_char               *p;
     size_t                len;
@@ -119,7 +114,7 @@ ngx_rl_body_problem(ngx_http_request_t *r, ngx_rl_ctx_t *ctx, ngx_str_t *body)
         len += ngx_rl_quote_size(claims[i].limit->name.len) + sizeof(",");
     }
 
-    p = ngx_pnalloc(r->pool, len);
+    p = ngx_pnalloc(ctx->request->pool, len);
     if (p == NULL) {
         return NGX_ERROR;
     }

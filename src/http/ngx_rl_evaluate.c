@@ -39,11 +39,11 @@ ngx_rl_evaluate(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     claim->shadow = conf->dry_run || ll->limit->dry_run;
 
     rc = ngx_rl_evaluate_key(r, ll, hc);
-    if (rc != NGX_OK) {
-        return rc;
+
+    if (rc == NGX_OK) {
+        rc = ngx_rl_evaluate_bucket(r, conf, hc);
     }
 
-    rc = ngx_rl_evaluate_bucket(r, conf, hc);
     if (rc != NGX_OK) {
         return rc;
     }

@@ -17,6 +17,8 @@
 #include "pure/ngx_rl_text.h"
 
 
+/* the headers of a family stand together */
+
 typedef enum {
     NGX_RL_H_LIMIT = 0,
     NGX_RL_H_REMAINING,
@@ -28,39 +30,22 @@ typedef enum {
 
     NGX_RL_H_DEGRADED,
     NGX_RL_H_REASON,
-    NGX_RL_H_RETRY_AFTER,
-    NGX_RL_H_ALL
+    NGX_RL_H_RETRY_AFTER
 } ngx_rl_header_e;
 
 
-/* the headers of a family, as a mask of the above */
-
-#define NGX_RL_MASK_LEGACY                                                    \
-    (1 << NGX_RL_H_LIMIT|1 << NGX_RL_H_REMAINING                              \
-     |1 << NGX_RL_H_RESET|1 << NGX_RL_H_RETRY)
-
-#define NGX_RL_MASK_DRAFT_8                                                   \
-    (1 << NGX_RL_H_POLICY|1 << NGX_RL_H_RATELIMIT)
-
-#define NGX_RL_MASK_DEGRADED                                                  \
-    (1 << NGX_RL_H_DEGRADED|1 << NGX_RL_H_REASON)
-
-
 static ngx_int_t ngx_rl_header_filter(ngx_http_request_t *r);
-static ngx_int_t ngx_rl_headers_legacy(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx);
-static ngx_int_t ngx_rl_headers_draft_8(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx);
-static ngx_int_t ngx_rl_headers_policy(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx);
-static ngx_int_t ngx_rl_headers_common(ngx_http_request_t *r,
-    ngx_rl_ctx_t *ctx);
+static ngx_int_t ngx_rl_headers_legacy(ngx_rl_ctx_t *ctx);
+static ngx_int_t ngx_rl_headers_draft_8(ngx_rl_ctx_t *ctx);
+static ngx_int_t ngx_rl_headers_policy(ngx_rl_ctx_t *ctx);
+static ngx_int_t ngx_rl_headers_common(ngx_rl_ctx_t *ctx);
 static ngx_uint_t ngx_rl_headers_wait(ngx_rl_decision_t *d);
-static void ngx_rl_headers_remove(ngx_http_request_t *r, ngx_uint_t mask);
-static ngx_int_t ngx_rl_header_number(ngx_http_request_t *r,
-    ngx_rl_header_e name, uint64_t number);
-static ngx_int_t ngx_rl_header_set(ngx_http_request_t *r,
-    ngx_rl_header_e name, const char *value, size_t len);
+static void ngx_rl_headers_remove(ngx_rl_ctx_t *ctx, ngx_rl_header_e first,
+    ngx_rl_header_e last);
+static ngx_int_t ngx_rl_header_number(ngx_rl_ctx_t *ctx, ngx_rl_header_e name,
+    uint64_t number);
+static ngx_int_t ngx_rl_header_set(ngx_rl_ctx_t *ctx, ngx_rl_header_e name,
+    const void *value, size_t len);
 
 
 static ngx_http_output_header_filter_pt  ngx_http_next_header_filter;
@@ -95,7 +80,6 @@ ngx_rl_headers_init(void)
 static ngx_int_t
 ngx_rl_header_filter(ngx_http_request_t *r)
 {
-    ngx_uint_t     legacy, draft_8, mask;
     ngx_rl_ctx_t  *ctx;
 
     if (r != r->main) {
@@ -113,28 +97,11 @@ ngx_rl_header_filter(ngx_http_request_t *r)
         return ngx_http_next_header_filter(r);
     }
 
-    legacy = ctx->conf->headers & NGX_RL_HEADERS_LEGACY;
-    draft_8 = ctx->conf->headers & NGX_RL_HEADERS_DRAFT_8;
-
-    mask = NGX_RL_MASK_DEGRADED;
-
-    if (legacy) {
-        mask |= NGX_RL_MASK_LEGACY;
-    }
-
-    if (draft_8) {
-        mask |= NGX_RL_MASK_DRAFT_8;
-    }
-
-    if (ngx_rl_headers_wait(&ctx->decision)) {
-        mask |= 1 << NGX_RL_H_RETRY_AFTER;
-    }
-
-    ngx_rl_headers_remove(r, mask);
-
-    if ((legacy && ngx_rl_headers_legacy(r, ctx) != NGX_OK)
-        || (draft_8 && ngx_rl_headers_draft_8(r, ctx) != NGX_OK)
-        || ngx_rl_headers_common(r, ctx) != NGX_OK)
+    if (((ctx->conf->headers & NGX_RL_HEADERS_LEGACY)
+         && ngx_rl_headers_legacy(ctx) != NGX_OK)
+        || ((ctx->conf->headers & NGX_RL_HEADERS_DRAFT_8)
+            && ngx_rl_headers_draft_8(ctx) != NGX_OK)
+        || ngx_rl_headers_common(ctx) != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -144,22 +111,24 @@ ngx_rl_header_filter(ngx_http_request_t *r)
 
 
 static ngx_int_t
-ngx_rl_headers_legacy(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
+ngx_rl_headers_legacy(ngx_rl_ctx_t *ctx)
 {
     ngx_rl_decision_t  *d;
 
     d = &ctx->decision;
 
+    ngx_rl_headers_remove(ctx, NGX_RL_H_LIMIT, NGX_RL_H_RETRY);
+
     if (d->limit
-        && (ngx_rl_header_number(r, NGX_RL_H_LIMIT, d->limit) != NGX_OK
-            || ngx_rl_header_number(r, NGX_RL_H_REMAINING, d->remaining)
+        && (ngx_rl_header_number(ctx, NGX_RL_H_LIMIT, d->limit) != NGX_OK
+            || ngx_rl_header_number(ctx, NGX_RL_H_REMAINING, d->remaining)
                != NGX_OK))
     {
         return NGX_ERROR;
     }
 
     if (d->limit && d->reset != NGX_RL_NEVER
-        && ngx_rl_header_number(r, NGX_RL_H_RESET, ctx->time + d->reset)
+        && ngx_rl_header_number(ctx, NGX_RL_H_RESET, ctx->time + d->reset)
            != NGX_OK)
     {
         return NGX_ERROR;
@@ -169,7 +138,7 @@ ngx_rl_headers_legacy(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
         return NGX_OK;
     }
 
-    return ngx_rl_header_number(r, NGX_RL_H_RETRY, d->retry_after);
+    return ngx_rl_header_number(ctx, NGX_RL_H_RETRY, d->retry_after);
 }
 
 
@@ -181,14 +150,16 @@ ngx_rl_headers_legacy(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
  */
 
 static ngx_int_t
-ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
+ngx_rl_headers_draft_8(ngx_rl_ctx_t *ctx)
 {
     u_char             *p, *start;
     uint64_t            t;
     ngx_str_t          *name;
     ngx_rl_decision_t  *d;
 
-    if (ngx_rl_headers_policy(r, ctx) != NGX_OK) {
+    ngx_rl_headers_remove(ctx, NGX_RL_H_POLICY, NGX_RL_H_RATELIMIT);
+
+    if (ngx_rl_headers_policy(ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -200,8 +171,8 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 
     name = &ctx->shown->limit->name;
 
-    p = ngx_pnalloc(r->pool, ngx_rl_quote_size(name->len) + sizeof(";r=;t=")
-                             + 2 * NGX_INT64_LEN);
+    p = ngx_pnalloc(ctx->request->pool, ngx_rl_quote_size(name->len)
+                    + sizeof(";r=;t=") + 2 * NGX_INT64_LEN);
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -217,12 +188,12 @@ ngx_rl_headers_draft_8(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
         p = ngx_sprintf(p, ";t=%uL", t);
     }
 
-    return ngx_rl_header_set(r, NGX_RL_H_RATELIMIT, (char *) start, p - start);
+    return ngx_rl_header_set(ctx, NGX_RL_H_RATELIMIT, start, p - start);
 }
 
 
 static ngx_int_t
-ngx_rl_headers_policy(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
+ngx_rl_headers_policy(ngx_rl_ctx_t *ctx)
 {
     u_char               *p, *start;
     size_t                len;
@@ -239,7 +210,7 @@ ngx_rl_headers_policy(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
                + sizeof(";q=;w=, ") + 2 * NGX_INT64_LEN;
     }
 
-    p = ngx_pnalloc(r->pool, len);
+    p = ngx_pnalloc(ctx->request->pool, len);
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -284,28 +255,33 @@ ngx_rl_headers_policy(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
         return NGX_OK;
     }
 
-    return ngx_rl_header_set(r, NGX_RL_H_POLICY, (char *) start, p - start);
+    return ngx_rl_header_set(ctx, NGX_RL_H_POLICY, start, p - start);
 }
 
 
 /* the headers that come with either family */
 
 static ngx_int_t
-ngx_rl_headers_common(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
+ngx_rl_headers_common(ngx_rl_ctx_t *ctx)
 {
     const char         *reason;
     ngx_rl_decision_t  *d;
 
     d = &ctx->decision;
 
+    ngx_rl_headers_remove(ctx, NGX_RL_H_DEGRADED,
+                          ngx_rl_headers_wait(d) ? NGX_RL_H_RETRY_AFTER
+                                                 : NGX_RL_H_REASON);
+
     if (d->failure != NGX_RL_OK
         && !(ctx->conf->headers & NGX_RL_HEADERS_HEALTHY))
     {
         reason = ngx_rl_reason_names[ngx_rl_failure_reason(d->failure)];
 
-        if (ngx_rl_header_set(r, NGX_RL_H_DEGRADED, "true", 4) != NGX_OK
-            || ngx_rl_header_set(r, NGX_RL_H_REASON, reason, ngx_strlen(reason))
-            != NGX_OK)
+        if (ngx_rl_header_set(ctx, NGX_RL_H_DEGRADED, "true", 4) != NGX_OK
+            || ngx_rl_header_set(ctx, NGX_RL_H_REASON, reason,
+                                 ngx_strlen(reason))
+               != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -315,7 +291,7 @@ ngx_rl_headers_common(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
         return NGX_OK;
     }
 
-    return ngx_rl_header_number(r, NGX_RL_H_RETRY_AFTER, d->retry_after);
+    return ngx_rl_header_number(ctx, NGX_RL_H_RETRY_AFTER, d->retry_after);
 }
 
 
@@ -329,17 +305,18 @@ ngx_rl_headers_wait(ngx_rl_decision_t *d)
 }
 
 
-/* removes those in the mask, in whichever case a backend wrote them */
+/* those from "first" to "last", in whichever case a backend wrote them */
 
 static void
-ngx_rl_headers_remove(ngx_http_request_t *r, ngx_uint_t mask)
+ngx_rl_headers_remove(ngx_rl_ctx_t *ctx, ngx_rl_header_e first,
+    ngx_rl_header_e last)
 {
     ngx_str_t        *name;
     ngx_uint_t        i, k;
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
-    part = &r->headers_out.headers.part;
+    part = &ctx->request->headers_out.headers.part;
     h = part->elts;
 
     for (i = 0; /* void */ ; i++) {
@@ -354,10 +331,10 @@ ngx_rl_headers_remove(ngx_http_request_t *r, ngx_uint_t mask)
             i = 0;
         }
 
-        for (k = 0; k < NGX_RL_H_ALL; k++) {
+        for (k = first; k <= (ngx_uint_t) last; k++) {
             name = &ngx_rl_headers[k].name;
 
-            if ((mask & 1 << k) && h[i].key.len == name->len
+            if (h[i].key.len == name->len
                 && ngx_strncasecmp(h[i].key.data, name->data, name->len) == 0)
             {
                 h[i].hash = 0;
@@ -369,12 +346,11 @@ ngx_rl_headers_remove(ngx_http_request_t *r, ngx_uint_t mask)
 
 
 static ngx_int_t
-ngx_rl_header_number(ngx_http_request_t *r,
-    ngx_rl_header_e name, uint64_t number)
+ngx_rl_header_number(ngx_rl_ctx_t *ctx, ngx_rl_header_e name, uint64_t number)
 {
     char  *p, *digits;
 
-    p = ngx_pnalloc(r->pool, NGX_RL_NUMBER_LEN);
+    p = ngx_pnalloc(ctx->request->pool, NGX_RL_NUMBER_LEN);
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -382,19 +358,19 @@ ngx_rl_header_number(ngx_http_request_t *r,
     p += NGX_RL_NUMBER_LEN;
     digits = ngx_rl_number(p, number);
 
-    return ngx_rl_header_set(r, name, digits, p - digits);
+    return ngx_rl_header_set(ctx, name, digits, p - digits);
 }
 
 
 /* the value is not copied */
 
 static ngx_int_t
-ngx_rl_header_set(ngx_http_request_t *r,
-    ngx_rl_header_e name, const char *value, size_t len)
+ngx_rl_header_set(ngx_rl_ctx_t *ctx, ngx_rl_header_e name, const void *value,
+    size_t len)
 {
     ngx_table_elt_t  *h;
 
-    h = ngx_list_push(&r->headers_out.headers);
+    h = ngx_list_push(&ctx->request->headers_out.headers);
     if (h == NULL) {
         return NGX_ERROR;
     }
