@@ -4,8 +4,6 @@
 
 static void ngx_rl_decide_bucket(ngx_rl_decision_t *d,
     const ngx_rl_bucket_t *bucket, uint64_t left, const int64_t *state);
-static void ngx_rl_decide_window(ngx_rl_decision_t *d,
-    const ngx_rl_bucket_t *bucket, uint64_t left, const int64_t *state);
 
 
 const char  *const ngx_rl_outcome_names[] = {
@@ -42,7 +40,12 @@ ngx_rl_decide(ngx_rl_decision_t *d,
     d->retry_after = 0;
 
     if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-        ngx_rl_decide_window(d, bucket, left, state);
+        d->remaining = (left < bucket->capacity) ? left : bucket->capacity;
+        d->reset = ngx_rl_seconds(state[1] > 0 ? state[1] : 0);
+
+        if (d->outcome == NGX_RL_REJECTED) {
+            d->retry_after = ngx_rl_seconds(state[2] > 0 ? state[2] : 0);
+        }
 
     } else {
         ngx_rl_decide_bucket(d, bucket, left, state);
@@ -82,19 +85,6 @@ ngx_rl_decide_bucket(ngx_rl_decision_t *d,
 
     if (d->outcome == NGX_RL_REJECTED && cost > left) {
         d->retry_after = ngx_rl_bucket_wait(bucket, cost - left + owed, gone);
-    }
-}
-
-
-static void
-ngx_rl_decide_window(ngx_rl_decision_t *d,
-    const ngx_rl_bucket_t *bucket, uint64_t left, const int64_t *state)
-{
-    d->remaining = (left < bucket->capacity) ? left : bucket->capacity;
-    d->reset = ngx_rl_seconds(state[1] > 0 ? state[1] : 0);
-
-    if (d->outcome == NGX_RL_REJECTED) {
-        d->retry_after = ngx_rl_seconds(state[2] > 0 ? state[2] : 0);
     }
 }
 

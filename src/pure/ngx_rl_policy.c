@@ -67,19 +67,6 @@ static const ngx_rl_outcome_e  ngx_rl_policy_outcomes[2][3][3] = {
 };
 
 
-/* which limit is shown: the first of these that there is */
-
-static const struct {
-    ngx_rl_pick_e  pick;
-    unsigned       shadow;
-} ngx_rl_policy_order[] = {
-    { NGX_RL_PICK_REJECTED, 0 },
-    { NGX_RL_PICK_TIGHTEST, 0 },
-    { NGX_RL_PICK_REJECTED, 1 },
-    { NGX_RL_PICK_TIGHTEST, 1 }
-};
-
-
 int
 ngx_rl_policy_ends(const ngx_rl_policy_t *policy,
     ngx_rl_claim_t *const *claims, size_t n)
@@ -199,28 +186,33 @@ ngx_rl_policy_outcome(const ngx_rl_policy_t *policy, ngx_rl_claim_t *claim)
 }
 
 
-/* n if nothing is to be shown */
+/*
+ * Which limit is shown: one that rejects, or else the tightest, and of both an
+ * enforced one before those in a dry run; n: none
+ */
 
 static size_t
 ngx_rl_policy_shown(ngx_rl_claim_t *const *claims, size_t n, size_t failed)
 {
-    size_t  i, k;
+    size_t    i;
+    unsigned  shadow;
 
-    for (i = 0; i < sizeof(ngx_rl_policy_order)
-         / sizeof(ngx_rl_policy_order[0]); i++)
-    {
+    for (shadow = 0; shadow <= 1; shadow++) {
+
         /* nothing is known of those that are enforced: no numbers of others */
 
-        if (ngx_rl_policy_order[i].shadow && failed != n
-            && !claims[failed]->shadow)
-        {
+        if (shadow && failed != n && !claims[failed]->shadow) {
             break;
         }
 
-        k = ngx_rl_policy_pick(ngx_rl_policy_order[i].pick,
-                               ngx_rl_policy_order[i].shadow, claims, n);
-        if (k != n) {
-            return k;
+        i = ngx_rl_policy_pick(NGX_RL_PICK_REJECTED, shadow, claims, n);
+
+        if (i == n) {
+            i = ngx_rl_policy_pick(NGX_RL_PICK_TIGHTEST, shadow, claims, n);
+        }
+
+        if (i != n) {
+            return i;
         }
     }
 
