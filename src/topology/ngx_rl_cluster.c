@@ -65,9 +65,8 @@ typedef struct {
 static ngx_rl_server_t *ngx_rl_cluster_any(ngx_rl_cluster_t *cluster);
 static ngx_rl_failure_e ngx_rl_cluster_step(
     void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply);
-static ngx_int_t ngx_rl_cluster_redirect(void *owner,
-    ngx_rl_pending_t *pending, ngx_rl_reply_t *reply,
-    ngx_rl_failure_e *failure);
+static ngx_int_t ngx_rl_cluster_redirect(void *owner, ngx_rl_pending_t *pending,
+    ngx_rl_reply_t *reply, ngx_rl_failure_e *failure);
 static ngx_int_t ngx_rl_cluster_forward(ngx_rl_server_t *server,
     ngx_rl_pending_t *pending, ngx_uint_t asking, ngx_rl_failure_e *failure);
 static void ngx_rl_cluster_park(ngx_rl_cluster_t *cluster,
@@ -514,8 +513,7 @@ ngx_rl_cluster_want(ngx_rl_cluster_t *cluster)
 
     age = ngx_current_msec - cluster->refreshed;
 
-    delay = (age < NGX_RL_CLUSTER_REFRESH)
-            ? NGX_RL_CLUSTER_REFRESH - age : 1;
+    delay = (age < NGX_RL_CLUSTER_REFRESH) ? NGX_RL_CLUSTER_REFRESH - age : 1;
 
     ngx_add_timer(&cluster->refresh,
                   delay + ngx_random() % NGX_RL_CLUSTER_JITTER);

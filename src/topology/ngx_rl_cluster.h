@@ -19,9 +19,8 @@ typedef struct ngx_rl_cluster_s  ngx_rl_cluster_t;
 
 
 /* NULL: no memory; begins to look for the map */
-ngx_rl_cluster_t *ngx_rl_cluster_create(
-    ngx_cycle_t *cycle, ngx_rl_server_conf_t *conf,
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
+ngx_rl_cluster_t *ngx_rl_cluster_create(ngx_cycle_t *cycle,
+    ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 
 /* where the key lives, as far as is known, and its slot; never NULL */
 ngx_rl_server_t *ngx_rl_cluster_find(

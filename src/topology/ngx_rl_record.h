@@ -69,12 +69,11 @@ typedef struct {
 
 typedef struct {
     ngx_atomic_t  role;
-    uint64_t      set;      /* of a node: its cluster;
-                               of a master: sentinels */
-    uint64_t      logged;   /* hash of what was logged about it last */
-    ngx_atomic_t  mapped;   /* of a node: is in use */
+    uint64_t      set;     /* of a node: its cluster; of a master: sentinels */
+    uint64_t      logged;  /* hash of what was logged about it last */
+    ngx_atomic_t  mapped;  /* of a node: is in use */
     u_char        address[NGX_SOCKADDR_STRLEN];
-    size_t        len;      /* of the address that it had last */
+    size_t        len;     /* of the address that it had last */
 } ngx_rl_place_t;
 
 
@@ -83,8 +82,8 @@ typedef struct {
     /* changed with the zone locked; its state is read without */
 
     ngx_rl_breaker_t    breaker;
-    ngx_atomic_t        failure;       /* the last one that counted */
-    ngx_atomic_t        changed;       /* s: when its state has */
+    ngx_atomic_t        failure;     /* the last one that counted */
+    ngx_atomic_t        changed;     /* s: when its state has */
 
     ngx_rl_counters_t   counters;
     ngx_rl_traffic_t    traffic;
@@ -92,12 +91,12 @@ typedef struct {
 
     struct {
         ngx_rl_throttle_t  failure[NGX_RL_FAILURES];
-        ngx_rl_throttle_t  changes;    /* to fallback and back */
-        ngx_rl_throttle_t  outages;    /* begun and ended */
-        ngx_rl_throttle_t  open;       /* one that goes on */
+        ngx_rl_throttle_t  changes;  /* to fallback and back */
+        ngx_rl_throttle_t  outages;  /* begun and ended */
+        ngx_rl_throttle_t  open;     /* one that goes on */
     } log;
 
-    ngx_rl_processes_t  users;         /* with the zone locked */
+    ngx_rl_processes_t  users;       /* with the zone locked */
     ngx_rl_gauges_t     gauges[NGX_RL_PROCESSES];
 } ngx_rl_record_t;
 

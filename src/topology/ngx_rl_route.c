@@ -16,9 +16,8 @@ typedef struct {
 } ngx_rl_route_t;
 
 
-static ngx_int_t ngx_rl_route_shard(ngx_cycle_t *cycle,
-    ngx_rl_route_t *route, ngx_rl_server_conf_t *conf,
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
+static ngx_int_t ngx_rl_route_shard(ngx_cycle_t *cycle, ngx_rl_route_t *route,
+    ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 static void ngx_rl_route_failed(void *owner, ngx_rl_failure_e failure);
 static ngx_int_t ngx_rl_route_sentinel(ngx_cycle_t *cycle,
     ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
@@ -92,9 +91,8 @@ ngx_rl_route_init(ngx_cycle_t *cycle, ngx_array_t *confs,
 
 
 static ngx_int_t
-ngx_rl_route_shard(ngx_cycle_t *cycle,
-    ngx_rl_route_t *route, ngx_rl_server_conf_t *conf,
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
+ngx_rl_route_shard(ngx_cycle_t *cycle, ngx_rl_route_t *route,
+    ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats)
 {
     route->server = ngx_rl_server_create(cycle->pool, cycle->log, conf,
                                          zone, stats, &ngx_rl_route_events,
@@ -159,8 +157,7 @@ ngx_rl_route_sentinel(ngx_cycle_t *cycle,
     route[conf->index].sentinels = sentinels;
 
     for (i = 0; i < conf->sentinels->masters.nelts; i++) {
-        route[master[i]->index].server =
-                               ngx_rl_sentinels_server(sentinels, i);
+        route[master[i]->index].server = ngx_rl_sentinels_server(sentinels, i);
     }
 
     return NGX_OK;

@@ -514,8 +514,7 @@ ngx_rl_sentinel_step(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
 
     if (reply->type == REDIS_REPLY_NIL) {
 
-        if (ngx_rl_sentinel_may_log(sentinel, NGX_RL_CONFIG))
-        {
+        if (ngx_rl_sentinel_may_log(sentinel, NGX_RL_CONFIG)) {
             ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
                           "sentinel %V knows no master \"%V\": check the name "
                           "in \"ratelimit_shards sentinel=...\"",
@@ -697,9 +696,8 @@ ngx_rl_master_learn(ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
 /* NGX_OK: an address; NGX_DECLINED: a name; NGX_ERROR: of no use */
 
 static ngx_int_t
-ngx_rl_master_address(ngx_rl_master_t *master,
-    ngx_rl_master_address_t *there, ngx_str_t *host, ngx_int_t port,
-    ngx_rl_address_t *address)
+ngx_rl_master_address(ngx_rl_master_t *master, ngx_rl_master_address_t *there,
+    ngx_str_t *host, ngx_int_t port, ngx_rl_address_t *address)
 {
     u_char  *p;
 

@@ -19,9 +19,8 @@ typedef struct ngx_rl_sentinels_s  ngx_rl_sentinels_t;
 
 
 /* NULL: no memory; begins to look for the masters */
-ngx_rl_sentinels_t *ngx_rl_sentinels_create(
-    ngx_cycle_t *cycle, ngx_rl_sentinels_conf_t *conf,
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
+ngx_rl_sentinels_t *ngx_rl_sentinels_create(ngx_cycle_t *cycle,
+    ngx_rl_sentinels_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 
 /* the master with this number */
 ngx_rl_server_t *ngx_rl_sentinels_server(

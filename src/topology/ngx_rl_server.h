@@ -56,10 +56,9 @@ struct ngx_rl_server_s {
 
 
 /* NULL if there is no memory; connects when it is used or woken */
-ngx_rl_server_t *ngx_rl_server_create(ngx_pool_t *pool,
-    ngx_log_t *log, ngx_rl_server_conf_t *conf,
-    ngx_rl_zone_t *zone, ngx_rl_stats_t *stats, const ngx_rl_events_t *events,
-    void *route);
+ngx_rl_server_t *ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
+    ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
+    const ngx_rl_events_t *events, void *route);
 
 /*
  * For the tables of events of all topologies; the owner is a server.  The store

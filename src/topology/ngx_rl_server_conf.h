@@ -149,9 +149,8 @@ ngx_uint_t ngx_rl_server_conf_allows(ngx_rl_server_conf_t *conf,
  * Leaves those of the addresses that are allowed, and returns their number; the
  * others are counted and logged, as announced by "who" called "name".
  */
-ngx_uint_t ngx_rl_server_conf_filter(ngx_rl_server_conf_t *conf,
-    ngx_log_t *log, const char *who, ngx_str_t *name, ngx_addr_t *addrs,
-    ngx_uint_t n);
+ngx_uint_t ngx_rl_server_conf_filter(ngx_rl_server_conf_t *conf, ngx_log_t *log,
+    const char *who, ngx_str_t *name, ngx_addr_t *addrs, ngx_uint_t n);
 
 /* finds or makes the records of the servers in the zone */
 ngx_int_t ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,

@@ -17,9 +17,8 @@ static ngx_int_t ngx_rl_shards_join(ngx_conf_t *cf,
 
 
 ngx_rl_shards_t *
-ngx_rl_shards_create(ngx_conf_t *cf,
-    ngx_rl_shards_conf_t *shards_conf, ngx_rl_server_defaults_t *defaults,
-    ngx_array_t *confs)
+ngx_rl_shards_create(ngx_conf_t *cf, ngx_rl_shards_conf_t *shards_conf,
+    ngx_rl_server_defaults_t *defaults, ngx_array_t *confs)
 {
     ngx_int_t              rc;
     ngx_uint_t             i, n;
