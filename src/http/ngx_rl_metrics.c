@@ -434,7 +434,8 @@ ngx_rl_metrics_nodes(ngx_rl_metrics_t *m, ngx_rl_server_conf_t *cluster)
             }
         }
 
-        record = ngx_rl_record_next(m->rmcf->zone, record, &name, room);
+        record = ngx_rl_zone_next(m->rmcf->zone, NGX_RL_ZONE_SERVER, record,
+                                  &name, room);
         if (record == NULL) {
             return;
         }

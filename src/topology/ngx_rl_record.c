@@ -3,8 +3,8 @@
 #include "pure/ngx_rl_hash.h"
 
 
-static void ngx_rl_record_ask(ngx_rl_zone_ask_t *ask,
-    ngx_str_t *name, ngx_rl_processes_t living);
+static ngx_rl_record_t *ngx_rl_record_get(ngx_rl_zone_t *zone,
+    ngx_rl_stats_t *stats, ngx_str_t *name, ngx_uint_t lend);
 static void ngx_rl_record_mark(ngx_rl_record_t *record, ngx_uint_t used);
 static ngx_uint_t ngx_rl_record_unused(void *record, void *data);
 
@@ -100,18 +100,51 @@ ngx_rl_record_layout(void)
 ngx_rl_record_t *
 ngx_rl_record(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats, ngx_str_t *name)
 {
+    return ngx_rl_record_get(zone, stats, name, 0);
+}
+
+
+ngx_rl_record_t *
+ngx_rl_record_lend(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats, ngx_str_t *name)
+{
+    if (ngx_rl_process() == NGX_RL_PROCESSES) {
+        return NULL;
+    }
+
+    return ngx_rl_record_get(zone, stats, name, 1);
+}
+
+
+static ngx_rl_record_t *
+ngx_rl_record_get(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats, ngx_str_t *name,
+    ngx_uint_t lend)
+{
     ngx_rl_record_t    *record;
     ngx_rl_zone_ask_t   ask;
     ngx_rl_processes_t  living;
 
-    ngx_rl_record_ask(&ask, name, living);
+    ask.kind = NGX_RL_ZONE_SERVER;
+    ask.name = name;
+    ask.size = sizeof(ngx_rl_record_t);
+    ask.unused = ngx_rl_record_unused;
+    ask.data = living;
 
     ngx_rl_zone_lock(zone);
 
     /* not before: a process that begins now may get a record next */
 
     ngx_rl_process_living(stats, living);
-    record = ngx_rl_zone_record(zone, &ask);
+
+    if (lend) {
+        record = ngx_rl_zone_lend(zone, &ask);
+
+        if (record) {
+            ngx_rl_record_mark(record, 1);
+        }
+
+    } else {
+        record = ngx_rl_zone_record(zone, &ask);
+    }
 
     ngx_rl_zone_unlock(zone);
 
@@ -125,16 +158,15 @@ ngx_rl_record_begin(ngx_rl_zone_t *zone)
     ngx_str_t         name;
     ngx_rl_record_t  *record;
 
-    if (ngx_rl_process() == NGX_RL_PROCESSES) {
-        return;
-    }
-
     ngx_str_set(&name, "");
+    record = NULL;
 
-    for (record = ngx_rl_record_next(zone, NULL, &name, 0);
-         record;
-         record = ngx_rl_record_next(zone, record, &name, 0))
-    {
+    for ( ;; ) {
+        record = ngx_rl_zone_next(zone, NGX_RL_ZONE_SERVER, record, &name, 0);
+        if (record == NULL) {
+            return;
+        }
+
         ngx_memzero(ngx_rl_record_gauges(record), sizeof(ngx_rl_gauges_t));
 
         ngx_rl_zone_lock(zone);
@@ -147,41 +179,9 @@ ngx_rl_record_begin(ngx_rl_zone_t *zone)
 void
 ngx_rl_record_use(ngx_rl_zone_t *zone, ngx_rl_record_t *record)
 {
-    if (ngx_rl_process() == NGX_RL_PROCESSES) {
-        return;
-    }
-
     ngx_rl_zone_lock(zone);
     ngx_rl_record_mark(record, 1);
     ngx_rl_zone_unlock(zone);
-}
-
-
-ngx_rl_record_t *
-ngx_rl_record_lend(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats, ngx_str_t *name)
-{
-    ngx_rl_record_t    *record;
-    ngx_rl_zone_ask_t   ask;
-    ngx_rl_processes_t  living;
-
-    if (ngx_rl_process() == NGX_RL_PROCESSES) {
-        return NULL;
-    }
-
-    ngx_rl_record_ask(&ask, name, living);
-
-    ngx_rl_zone_lock(zone);
-
-    ngx_rl_process_living(stats, living);
-    record = ngx_rl_zone_lend(zone, &ask);
-
-    if (record) {
-        ngx_rl_record_mark(record, 1);
-    }
-
-    ngx_rl_zone_unlock(zone);
-
-    return record;
 }
 
 
@@ -190,10 +190,6 @@ ngx_rl_record_return(ngx_rl_zone_t *zone,
     ngx_rl_stats_t *stats, ngx_rl_record_t *record)
 {
     ngx_rl_processes_t  living;
-
-    if (ngx_rl_process() == NGX_RL_PROCESSES) {
-        return;
-    }
 
     ngx_rl_zone_lock(zone);
 
@@ -219,27 +215,7 @@ ngx_rl_record_used(ngx_rl_stats_t *stats, ngx_rl_record_t *record)
 }
 
 
-ngx_rl_record_t *
-ngx_rl_record_next(ngx_rl_zone_t *zone,
-    ngx_rl_record_t *after, ngx_str_t *name, size_t room)
-{
-    return ngx_rl_zone_next(zone, NGX_RL_ZONE_SERVER, after, name, room);
-}
-
-
-static void
-ngx_rl_record_ask(ngx_rl_zone_ask_t *ask,
-    ngx_str_t *name, ngx_rl_processes_t living)
-{
-    ask->kind = NGX_RL_ZONE_SERVER;
-    ask->name = name;
-    ask->size = sizeof(ngx_rl_record_t);
-    ask->unused = ngx_rl_record_unused;
-    ask->data = living;
-}
-
-
-/* whether this process uses it */
+/* whether this process uses it; one that has found no place can't say so */
 
 static void
 ngx_rl_record_mark(ngx_rl_record_t *record, ngx_uint_t used)
@@ -248,6 +224,11 @@ ngx_rl_record_mark(ngx_rl_record_t *record, ngx_uint_t used)
     ngx_uint_t  i;
 
     i = ngx_rl_process();
+
+    if (i == NGX_RL_PROCESSES) {
+        return;
+    }
+
     bit = (uint64_t) 1 << i % 64;
     users = &record->users[i / 64];
 

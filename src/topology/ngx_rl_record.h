@@ -126,13 +126,6 @@ void ngx_rl_record_return(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
 /* whether a process that lives uses it */
 ngx_uint_t ngx_rl_record_used(ngx_rl_stats_t *stats, ngx_rl_record_t *record);
 
-/*
- * All of them, in any order: the one after that, NULL at the end.  The name is
- * copied.
- */
-ngx_rl_record_t *ngx_rl_record_next(ngx_rl_zone_t *zone, ngx_rl_record_t *after,
-    ngx_str_t *name, size_t room);
-
 /* of this process; never NULL */
 ngx_rl_gauges_t *ngx_rl_record_gauges(ngx_rl_record_t *record);
 
@@ -140,10 +133,7 @@ ngx_rl_gauges_t *ngx_rl_record_gauges(ngx_rl_record_t *record);
 void ngx_rl_record_sum(ngx_rl_stats_t *stats,
     ngx_rl_record_t *record, ngx_rl_gauges_t *sum);
 
-/*
- * Whether a failure of this class is to be logged now: once a minute, and once
- * for all workers
- */
+/* whether to log such a failure now: once a minute, once for all workers */
 ngx_uint_t ngx_rl_record_may_log(ngx_rl_record_t *record,
     ngx_rl_failure_e failure);
 
