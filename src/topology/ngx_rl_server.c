@@ -53,14 +53,13 @@ static ngx_uint_t ngx_rl_server_others(ngx_rl_server_t *server);
 static void ngx_rl_server_failure(ngx_rl_server_t *server,
     ngx_rl_failure_e failure, ngx_uint_t counts, ngx_uint_t probe);
 static void ngx_rl_server_success(ngx_rl_server_t *server, ngx_uint_t probe);
-static void ngx_rl_server_schedule(ngx_rl_server_t *server, ngx_msec_t delay);
+static void ngx_rl_server_schedule(ngx_rl_server_t *server);
 static void ngx_rl_server_probe_handler(ngx_event_t *ev);
 static ngx_int_t ngx_rl_server_probed(void *data,
     const ngx_rl_answer_t *answer);
 static void ngx_rl_server_changed(ngx_rl_server_t *server,
     ngx_rl_breaker_e was, ngx_rl_breaker_e state, ngx_rl_failure_e failure);
 static void ngx_rl_server_settled(ngx_rl_server_t *server);
-static void ngx_rl_server_still_open(ngx_rl_server_t *server);
 
 
 ngx_rl_server_t *
@@ -195,17 +194,16 @@ ngx_rl_server_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 {
     ngx_rl_server_t  *server = data;
 
-    ngx_rl_counters_t  *counters;
+    ngx_atomic_t  *events;
 
-    counters = &server->record->counters;
+    events = server->record->counters.events;
 
     if (n == 0) {
-        ngx_rl_count(counters->events[NGX_RL_EVENT_RESOLVE_FAILED]);
-
+        ngx_rl_count(events[NGX_RL_EVENT_RESOLVE_FAILED]);
         return ngx_rl_server_may_log(server, NGX_RL_CONFIG);
     }
 
-    ngx_rl_count(counters->events[NGX_RL_EVENT_RESOLVED]);
+    ngx_rl_count(events[NGX_RL_EVENT_RESOLVED]);
 
     /* calls under way are answered by the server that they were sent to */
 
@@ -228,13 +226,25 @@ ngx_rl_server_exit(ngx_rl_server_t *server)
 ngx_rl_failure_e
 ngx_rl_server_check(ngx_rl_server_t *server)
 {
+    ngx_rl_record_t   *record;
     ngx_rl_breaker_t  *breaker;
 
-    breaker = &server->record->breaker;
+    record = server->record;
+    breaker = &record->breaker;
 
     if (breaker->state == NGX_RL_CIRCUIT_OPEN) {
-        ngx_rl_server_still_open(server);
-        ngx_rl_server_schedule(server, NGX_RL_BACKOFF_MIN);
+
+        /* an outage is logged at its beginning and then once a minute */
+
+        if (ngx_rl_throttle(&record->log.open, 1, NULL)) {
+            ngx_log_error(NGX_LOG_ERR, server->log, 0,
+                          "ratelimit: redis %V is still unavailable after %uA "
+                          "s (%s)", &server->conf->label,
+                          ngx_current_msec / 1000 - record->changed,
+                          ngx_rl_failure_names[record->failure]);
+        }
+
+        ngx_rl_server_schedule(server);
         ngx_rl_connection_schedule(server->connection);
 
         return NGX_RL_CIRCUIT;
@@ -305,8 +315,9 @@ ngx_rl_server_answered(ngx_rl_server_t *server, uint64_t us)
     if (server->record->breaker.state == NGX_RL_FALLBACK) {
         ngx_rl_server_success(server, 0);
 
-    } else if (server->record->log.changes.dropped
-               || server->record->log.outages.dropped)
+    } else if (server->record->breaker.state == NGX_RL_DISTRIBUTED
+               && (server->record->log.changes.dropped
+                   || server->record->log.outages.dropped))
     {
         ngx_rl_server_settled(server);
     }
@@ -385,12 +396,9 @@ ngx_rl_server_may_connect(void *owner)
 {
     ngx_rl_server_t  *server = owner;
 
-    uint64_t                       wait, now;
-    ngx_rl_breaker_t  *breaker;
+    uint64_t  wait, now;
 
-    breaker = &server->record->breaker;
-
-    if (breaker->state != NGX_RL_CIRCUIT_OPEN) {
+    if (server->record->breaker.state != NGX_RL_CIRCUIT_OPEN) {
         return 0;
     }
 
@@ -404,7 +412,7 @@ ngx_rl_server_may_connect(void *owner)
 
     ngx_rl_zone_lock(server->zone);
 
-    wait = ngx_rl_breaker_probe(breaker, now,
+    wait = ngx_rl_breaker_probe(&server->record->breaker, now,
                                 server->conf->redis.connect_timeout
                                 + NGX_RL_SERVER_GRACE, server->who);
 
@@ -446,7 +454,6 @@ ngx_rl_server_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
 {
     ngx_rl_server_t  *server = owner;
 
-    ngx_msec_t                     wait;
     ngx_rl_breaker_t  *breaker;
 
     breaker = &server->record->breaker;
@@ -468,11 +475,8 @@ ngx_rl_server_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
     server->up = 0;
 
     if (breaker->state == NGX_RL_CIRCUIT_OPEN) {
-
-        wait = (breaker->until > ngx_current_msec)
-               ? (ngx_msec_t) (breaker->until - ngx_current_msec) : 0;
-
-        return ngx_max(wait, 1);
+        return (breaker->until > ngx_current_msec)
+               ? (ngx_msec_t) (breaker->until - ngx_current_msec) : 1;
     }
 
     /* without a pause if it worked until now: it may be back already */
@@ -563,7 +567,7 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
     }
 
     if (state == NGX_RL_CIRCUIT_OPEN) {
-        ngx_rl_server_schedule(server, NGX_RL_BACKOFF_MIN);
+        ngx_rl_server_schedule(server);
     }
 }
 
@@ -598,12 +602,12 @@ ngx_rl_server_success(ngx_rl_server_t *server, ngx_uint_t probe)
 /* a connection that is there is probed; the next one is a probe by itself */
 
 static void
-ngx_rl_server_schedule(ngx_rl_server_t *server, ngx_msec_t delay)
+ngx_rl_server_schedule(ngx_rl_server_t *server)
 {
     if (!server->probe.timer_set && !ngx_exiting
         && ngx_rl_connection_ready(server->connection))
     {
-        ngx_add_timer(&server->probe, delay);
+        ngx_add_timer(&server->probe, NGX_RL_BACKOFF_MIN);
     }
 }
 
@@ -788,10 +792,6 @@ ngx_rl_server_settled(ngx_rl_server_t *server)
 
     record = server->record;
 
-    if (record->breaker.state != NGX_RL_DISTRIBUTED) {
-        return;
-    }
-
     dropped = ngx_rl_throttle_dropped(&record->log.outages);
 
     if (dropped) {
@@ -809,25 +809,4 @@ ngx_rl_server_settled(ngx_rl_server_t *server)
                       "changes before this one: %uA",
                       &server->conf->label, dropped);
     }
-}
-
-
-/* an outage is logged at its beginning and then once a minute */
-
-static void
-ngx_rl_server_still_open(ngx_rl_server_t *server)
-{
-    ngx_rl_record_t  *record;
-
-    record = server->record;
-
-    if (!ngx_rl_throttle(&record->log.open, 1, NULL)) {
-        return;
-    }
-
-    ngx_log_error(NGX_LOG_ERR, server->log, 0,
-                  "ratelimit: redis %V is still unavailable after %uA s (%s)",
-                  &server->conf->label,
-                  ngx_current_msec / 1000 - record->changed,
-                  ngx_rl_failure_names[(ngx_rl_failure_e) record->failure]);
 }

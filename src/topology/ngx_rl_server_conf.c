@@ -186,11 +186,10 @@ ngx_rl_server_conf_tls(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
 
 ngx_int_t
 ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
-    ngx_rl_server_defaults_t *defaults)
+    ngx_str_t *label, ngx_rl_server_defaults_t *defaults)
 {
     char                     *command;
-    u_char                   *p;
-    size_t                    len;
+    ssize_t                   len;
     ngx_uint_t                i;
     ngx_rl_server_conf_t     *conf, **master;
     ngx_rl_handshake_step_t  *step;
@@ -204,35 +203,14 @@ ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
 
     master = sentinels->masters.elts;
 
-    len = sizeof("sentinel=") - 1;
-
-    for (i = 0; i < sentinels->masters.nelts; i++) {
-        len += master[i]->redis.name.len + 1;
-    }
-
-    p = ngx_pnalloc(cf->pool, len);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    conf->label.data = p;
-    p = ngx_cpymem(p, "sentinel=", sizeof("sentinel=") - 1);
-
-    for (i = 0; i < sentinels->masters.nelts; i++) {
-        p = ngx_cpymem(p, master[i]->redis.name.data,
-                       master[i]->redis.name.len);
-        *p++ = ',';
-    }
-
-    conf->label.len = p - 1 - conf->label.data;
-
+    conf->label = *label;
     conf->redis.tls = master[0]->redis.tls;
     conf->role = NGX_RL_ROLE_SENTINEL;
     conf->resolver = defaults->resolver;
     conf->resolver_timeout = defaults->resolver_timeout;
     conf->user = sentinels->user;
     conf->password = sentinels->password;
-    conf->redis.name = conf->label;
+    conf->redis.name = *label;
     conf->redis.connect_timeout = defaults->connect_timeout;
     conf->breaker = defaults->breaker;
 
@@ -246,14 +224,12 @@ ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
     }
 
     for (i = 0; i < sentinels->masters.nelts; i++) {
-
+        len = ngx_rl_resp_command(&command, "SENTINEL",
+                                  "GET-MASTER-ADDR-BY-NAME",
+                                  master[i]->redis.name.data, NULL);
         step = ngx_rl_server_conf_step(cf, conf,
                                        "SENTINEL GET-MASTER-ADDR-BY-NAME",
-                                       &command,
-                                       ngx_rl_resp_command(&command, "SENTINEL",
-                                                "GET-MASTER-ADDR-BY-NAME",
-                                                master[i]->redis.name.data,
-                                                           NULL));
+                                       &command, len);
         if (step == NULL) {
             return NGX_ERROR;
         }
@@ -261,9 +237,8 @@ ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
         step->tag = i + 1;
     }
 
-    step = ngx_rl_server_conf_step(cf, conf, "SUBSCRIBE", &command,
-                                   ngx_rl_resp_command(&command, "SUBSCRIBE",
-                                                       "+switch-master", NULL));
+    len = ngx_rl_resp_command(&command, "SUBSCRIBE", "+switch-master", NULL);
+    step = ngx_rl_server_conf_step(cf, conf, "SUBSCRIBE", &command, len);
 
     return step ? NGX_OK : NGX_ERROR;
 }
@@ -334,6 +309,7 @@ ngx_rl_server_conf_probe(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
 {
     char                     *command;
     u_char                   *key, *p;
+    ssize_t                   len;
     ngx_rl_handshake_step_t  *step;
 
     key = ngx_pnalloc(cf->pool, conf->prefix.len + sizeof(":{probe}"));
@@ -343,9 +319,9 @@ ngx_rl_server_conf_probe(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
 
     p = ngx_sprintf(key, "%V:{probe}", &conf->prefix);
 
+    len = ngx_rl_scripts_probe(&command, (char *) key, p - key);
     step = ngx_rl_server_conf_step(cf, conf, "a script that writes", &command,
-                                   ngx_rl_scripts_probe(&command, (char *) key,
-                                                        p - key));
+                                   len);
     if (step == NULL) {
         return NGX_ERROR;
     }
@@ -534,6 +510,7 @@ ngx_rl_server_conf_handshake(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
     char                     *command;
     u_char                    database[NGX_INT_T_LEN + 1];
     size_t                    i;
+    ssize_t                   len;
     ngx_rl_handshake_step_t  *step;
 
     if (ngx_rl_server_conf_auth(cf, conf) != NGX_OK) {
@@ -543,9 +520,8 @@ ngx_rl_server_conf_handshake(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
     if (conf->database) {
         ngx_sprintf(database, "%i%Z", conf->database);
 
-        step = ngx_rl_server_conf_step(cf, conf, "SELECT", &command,
-                                       ngx_rl_resp_command(&command, "SELECT",
-                                                           database, NULL));
+        len = ngx_rl_resp_command(&command, "SELECT", database, NULL);
+        step = ngx_rl_server_conf_step(cf, conf, "SELECT", &command, len);
         if (step == NULL) {
             return NGX_ERROR;
         }
@@ -556,10 +532,8 @@ ngx_rl_server_conf_handshake(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
     }
 
     if (conf->kind == NGX_RL_SENTINEL) {
-
-        step = ngx_rl_server_conf_step(cf, conf, "ROLE", &command,
-                                       ngx_rl_resp_command(&command, "ROLE",
-                                                           NULL));
+        len = ngx_rl_resp_command(&command, "ROLE", NULL);
+        step = ngx_rl_server_conf_step(cf, conf, "ROLE", &command, len);
         if (step == NULL) {
             return NGX_ERROR;
         }
@@ -571,10 +545,9 @@ ngx_rl_server_conf_handshake(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
     }
 
     if (conf->kind == NGX_RL_CLUSTER) {
-
+        len = ngx_rl_resp_command(&command, "CLUSTER", "SLOTS", NULL);
         step = ngx_rl_server_conf_step(cf, conf, "CLUSTER SLOTS", &command,
-                                       ngx_rl_resp_command(&command, "CLUSTER",
-                                                           "SLOTS", NULL));
+                                       len);
         if (step == NULL) {
             return NGX_ERROR;
         }
@@ -584,8 +557,8 @@ ngx_rl_server_conf_handshake(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
     }
 
     for (i = 0; i < NGX_RL_SCRIPTS; i++) {
-        step = ngx_rl_server_conf_step(cf, conf, "SCRIPT LOAD", &command,
-                                       ngx_rl_scripts_load(&command, i));
+        len = ngx_rl_scripts_load(&command, i);
+        step = ngx_rl_server_conf_step(cf, conf, "SCRIPT LOAD", &command, len);
         if (step == NULL) {
             return NGX_ERROR;
         }
@@ -630,14 +603,14 @@ ngx_rl_server_conf_introduce(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
     char                     *command;
     u_char                    name[sizeof("nginx-ratelimit@")
                                    + NGX_MAXHOSTNAMELEN];
+    ssize_t                   len;
     ngx_rl_handshake_step_t  *step;
 
     ngx_snprintf(name, sizeof(name), "nginx-ratelimit@%V%Z",
                  &cf->cycle->hostname);
 
-    step = ngx_rl_server_conf_step(cf, conf, "CLIENT SETNAME", &command,
-                                   ngx_rl_resp_command(&command, "CLIENT",
-                                                       "SETNAME", name, NULL));
+    len = ngx_rl_resp_command(&command, "CLIENT", "SETNAME", name, NULL);
+    step = ngx_rl_server_conf_step(cf, conf, "CLIENT SETNAME", &command, len);
     if (step == NULL) {
         return NGX_ERROR;
     }
@@ -650,8 +623,8 @@ ngx_rl_server_conf_introduce(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
 
 /*
  * Adds a command, which is released, to the handshake: one without which the
- * server is of no use, unless the caller says otherwise in the step.  It may be
- * written while the arguments are evaluated.  NULL: no memory
+ * server is of no use, unless the caller says otherwise in the step.  NULL: no
+ * memory, be it for the step or, with a "len" below 0, for the command
  */
 
 static ngx_rl_handshake_step_t *

@@ -131,7 +131,8 @@ ngx_rl_server_conf_t *ngx_rl_server_conf_create(ngx_conf_t *cf,
 
 /* the connection to sentinels, when all their masters are known */
 ngx_int_t ngx_rl_server_conf_sentinel(ngx_conf_t *cf,
-    ngx_rl_sentinels_conf_t *sentinels, ngx_rl_server_defaults_t *defaults);
+    ngx_rl_sentinels_conf_t *sentinels, ngx_str_t *label,
+    ngx_rl_server_defaults_t *defaults);
 
 /* the label of a node of that cluster, at "p", where there is room for it */
 void ngx_rl_server_conf_node(ngx_rl_server_conf_t *cluster,

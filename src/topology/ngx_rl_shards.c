@@ -136,8 +136,9 @@ ngx_rl_shards_sentinel(ngx_conf_t *cf,
     ngx_rl_shards_t *shards, ngx_rl_shards_conf_t *shards_conf,
     ngx_rl_server_defaults_t *defaults, ngx_array_t *confs)
 {
-    ngx_str_t                *name;
+    ngx_str_t                *name, label;
     ngx_uint_t                i;
+    ngx_array_t               urls;
     ngx_rl_url_t              master, *url;
     ngx_rl_server_conf_t     *conf, **pp;
     ngx_rl_sentinels_conf_t  *sentinels;
@@ -150,6 +151,9 @@ ngx_rl_shards_sentinel(ngx_conf_t *cf,
     if (ngx_array_init(&sentinels->masters, cf->pool,
                        shards_conf->masters.nelts,
                        sizeof(ngx_rl_server_conf_t *))
+        != NGX_OK
+        || ngx_array_init(&urls, cf->pool, shards_conf->masters.nelts,
+                          sizeof(ngx_rl_url_t))
         != NGX_OK
         || ngx_rl_shards_join(cf, "", &shards_conf->addresses, &sentinels->name)
         != NGX_OK)
@@ -188,17 +192,26 @@ ngx_rl_shards_sentinel(ngx_conf_t *cf,
         if (conf->sentinels == sentinels) {
 
             pp = ngx_array_push(&sentinels->masters);
-            if (pp == NULL) {
+            url = ngx_array_push(&urls);
+
+            if (pp == NULL || url == NULL) {
                 return NGX_ERROR;
             }
 
             *pp = conf;
+            *url = master;
         }
     }
 
-    return sentinels->masters.nelts
-           ? ngx_rl_server_conf_sentinel(cf, sentinels, defaults)
-           : NGX_OK;
+    if (urls.nelts == 0) {
+        return NGX_OK;
+    }
+
+    if (ngx_rl_shards_join(cf, "sentinel=", &urls, &label) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_rl_server_conf_sentinel(cf, sentinels, &label, defaults);
 }
 
 
