@@ -45,7 +45,6 @@ typedef struct {
 } ngx_rl_check_t;
 
 
-static void ngx_rl_check_auth(ngx_rl_check_t *check);
 static void ngx_rl_check_named(ngx_rl_check_t *check, ngx_rl_statement_t *s);
 static void ngx_rl_check_select(ngx_rl_check_t *check, ngx_uint_t i);
 static void ngx_rl_check_conf(ngx_rl_check_t *check);
@@ -88,6 +87,7 @@ void
 ngx_rl_check(ngx_conf_t *cf)
 {
     ngx_uint_t      i;
+    ngx_module_t  **module;
     ngx_rl_check_t  check;
 
     ngx_memzero(&check, sizeof(ngx_rl_check_t));
@@ -101,7 +101,17 @@ ngx_rl_check(ngx_conf_t *cf)
     }
 
     ngx_rl_check_named(&check, ngx_rl_statement_root(cf, &check.rmcf->text));
-    ngx_rl_check_auth(&check);
+
+    /* handlers of a phase run in the reverse order of their modules */
+
+    for (module = cf->cycle->modules;
+         *module && *module != &ngx_http_ratelimit_module;
+         module++)
+    {
+        if (ngx_strcmp((*module)->name, "ngx_http_auth_request_module") == 0) {
+            check.auth = 1;
+        }
+    }
 
     for (i = 0; i < check.rmcf->text.blocks.nelts; i++) {
         ngx_rl_check_select(&check, i);
@@ -139,24 +149,6 @@ ngx_rl_check_named(ngx_rl_check_t *check, ngx_rl_statement_t *s)
 }
 
 
-/* handlers of a phase run in the reverse order of their modules */
-
-static void
-ngx_rl_check_auth(ngx_rl_check_t *check)
-{
-    ngx_module_t  **module;
-
-    for (module = check->cf->cycle->modules;
-         *module && *module != &ngx_http_ratelimit_module;
-         module++)
-    {
-        if (ngx_strcmp((*module)->name, "ngx_http_auth_request_module") == 0) {
-            check->auth = 1;
-        }
-    }
-}
-
-
 /* the one that is checked; the first one is that of "http" */
 
 static void
@@ -177,16 +169,18 @@ ngx_rl_check_conf(ngx_rl_check_t *check)
     ngx_uint_t           i;
     ngx_rl_statement_t  *s;
 
+    static const char  *files[] = {
+        "ratelimit_redis_password_file", "ratelimit_redis_ssl_password_file",
+        "ratelimit_sentinel_password_file", NULL
+    };
+
     for (s = check->block->child; s; s = s->next) {
 
         if (ngx_rl_statement_is(s, "ratelimit_redis_timeout")) {
             ngx_rl_check_timeout(check, s);
         }
 
-        if (ngx_rl_statement_is(s, "ratelimit_redis_password_file")
-            || ngx_rl_statement_is(s, "ratelimit_redis_ssl_password_file")
-            || ngx_rl_statement_is(s, "ratelimit_sentinel_password_file"))
-        {
+        if (ngx_rl_word_among(s->words[0].data, files)) {
             ngx_rl_check_file(check, s);
         }
     }
@@ -304,23 +298,20 @@ ngx_rl_check_value(ngx_rl_check_t *check, ngx_rl_statement_t *s,
 static void
 ngx_rl_check_return(ngx_rl_check_t *check)
 {
-    ngx_uint_t           own;
     ngx_rl_statement_t  *s;
 
-    own = 0;
+    static const char  *own[] = {
+        "ratelimit", "ratelimit_rate", "ratelimit_capacity", "ratelimit_key",
+        NULL
+    };
 
     for (s = check->block->child; s; s = s->next) {
-
-        if (ngx_rl_statement_is(s, "ratelimit")
-            || ngx_rl_statement_is(s, "ratelimit_rate")
-            || ngx_rl_statement_is(s, "ratelimit_capacity")
-            || ngx_rl_statement_is(s, "ratelimit_key"))
-        {
-            own = 1;
+        if (ngx_rl_word_among(s->words[0].data, own)) {
+            break;
         }
     }
 
-    if (!own) {
+    if (s == NULL) {
         return;
     }
 
@@ -604,28 +595,21 @@ ngx_rl_check_loopback(ngx_array_t *addresses)
         for (k = 0; k < url[i].naddrs; k++) {
             sa = url[i].addrs[k].sockaddr;
 
-            switch (sa->sa_family) {
-
-            case AF_INET:
-                if ((ntohl(((struct sockaddr_in *) sa)->sin_addr.s_addr) >> 24)
-                    != 127)
-                {
-                    return 0;
-                }
-
-                break;
+            if (sa->sa_family == AF_INET
+                && (ntohl(((struct sockaddr_in *) sa)->sin_addr.s_addr) >> 24)
+                != 127)
+            {
+                return 0;
+            }
 
 #if (NGX_HAVE_INET6)
-            case AF_INET6:
-                if (!IN6_IS_ADDR_LOOPBACK(
+            if (sa->sa_family == AF_INET6
+                && !IN6_IS_ADDR_LOOPBACK(
                                   &((struct sockaddr_in6 *) sa)->sin6_addr))
-                {
-                    return 0;
-                }
-
-                break;
-#endif
+            {
+                return 0;
             }
+#endif
         }
     }
 

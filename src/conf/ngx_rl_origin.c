@@ -22,9 +22,8 @@ typedef struct {
 
 static ngx_uint_t ngx_rl_origin_search(ngx_rl_search_t *search,
     ngx_str_t *text, ngx_str_t *name);
-static ngx_uint_t ngx_rl_origin_uses(
-    ngx_rl_search_t *search, ngx_str_t *text, ngx_uint_t depth,
-    ngx_str_t *found);
+static ngx_uint_t ngx_rl_origin_uses(ngx_rl_search_t *search, ngx_str_t *text,
+    ngx_uint_t depth, ngx_str_t *found);
 static ngx_uint_t ngx_rl_origin_made(
     ngx_rl_search_t *search, ngx_str_t *name, ngx_uint_t depth);
 static ngx_uint_t ngx_rl_origin_first(ngx_rl_statement_t *statement);
@@ -421,8 +420,7 @@ ngx_rl_origin_is(ngx_str_t *word, ngx_str_t *name)
 ngx_uint_t
 ngx_rl_regex_any(ngx_str_t *regex)
 {
-    u_char       *p;
-    const char  **any;
+    u_char  *p;
 
     static const char  *all[] = {
         "^", "$", ".*", "^.*", ".*$", "^.*$", "(.*)", "^(.*)", "(.*)$",
@@ -436,11 +434,5 @@ ngx_rl_regex_any(ngx_str_t *regex)
         p += (*p == '*');
     }
 
-    for (any = all; *any; any++) {
-        if (ngx_strcmp(p, *any) == 0) {
-            return 1;
-        }
-    }
-
-    return 0;
+    return ngx_rl_word_among(p, all);
 }

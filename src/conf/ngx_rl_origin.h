@@ -20,9 +20,8 @@
  * one that is made of such by "map" or "set"; "name" is the one in the text.
  * "set" is whether it takes a "set", which comes before any authentication.
  */
-ngx_uint_t ngx_rl_origin_auth(
-    ngx_rl_statement_t *block, ngx_str_t *text, ngx_str_t *name,
-    ngx_uint_t *set);
+ngx_uint_t ngx_rl_origin_auth(ngx_rl_statement_t *block, ngx_str_t *text,
+    ngx_str_t *name, ngx_uint_t *set);
 
 /* whether it has one of a "map" or a "geo" that has no value for everything */
 ngx_uint_t ngx_rl_origin_map(

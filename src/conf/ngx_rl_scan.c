@@ -36,7 +36,6 @@ static ngx_int_t ngx_rl_scan_word(ngx_rl_source_t *source);
 static ngx_int_t ngx_rl_scan_lua(ngx_rl_source_t *source);
 static ngx_uint_t ngx_rl_scan_kept(
     ngx_rl_statement_t *block, ngx_array_t *words, ngx_uint_t opens);
-static ngx_uint_t ngx_rl_scan_among(ngx_str_t *word, const char **names);
 static ngx_rl_statement_t *ngx_rl_scan_add(ngx_rl_source_t *source,
     ngx_rl_statement_t *block);
 
@@ -65,11 +64,8 @@ ngx_rl_scan(ngx_conf_t *cf)
 
     root->last = &root->child;
 
-    if (ngx_rl_scan_file(cf, &cf->cycle->conf_file, root, 0) != NGX_OK) {
-        return NULL;
-    }
-
-    return root;
+    return ngx_rl_scan_file(cf, &cf->cycle->conf_file, root, 0) == NGX_OK
+           ? root : NULL;
 }
 
 
@@ -77,7 +73,6 @@ static ngx_int_t
 ngx_rl_scan_file(ngx_conf_t *cf, ngx_str_t *file,
     ngx_rl_statement_t *block, ngx_uint_t depth)
 {
-    ngx_int_t        rc;
     ngx_rl_source_t  source;
 
     source.cf = cf;
@@ -85,19 +80,11 @@ ngx_rl_scan_file(ngx_conf_t *cf, ngx_str_t *file,
     source.line = 1;
     source.ended = '\0';
 
-    if (ngx_array_init(&source.words, cf->temp_pool, 8, sizeof(ngx_str_t))
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (ngx_rl_scan_read(&source) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    rc = ngx_rl_scan_block(&source, block, depth);
-
-    return rc == NGX_RL_SCAN_EOF ? NGX_OK : NGX_ERROR;
+    return ngx_array_init(&source.words, cf->temp_pool, 8, sizeof(ngx_str_t))
+           == NGX_OK
+           && ngx_rl_scan_read(&source) == NGX_OK
+           && ngx_rl_scan_block(&source, block, depth) == NGX_RL_SCAN_EOF
+           ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -120,15 +107,13 @@ ngx_rl_scan_read(ngx_rl_source_t *source)
 
     rc = NGX_ERROR;
 
-    if (ngx_fd_info(fd, &fi) == NGX_FILE_ERROR || !ngx_is_file(&fi)) {
+    if (ngx_fd_info(fd, &fi) == NGX_FILE_ERROR || !ngx_is_file(&fi)
+        || ngx_file_size(&fi) > NGX_RL_SCAN_FILE)
+    {
         goto done;
     }
 
     size = ngx_file_size(&fi);
-
-    if (size > NGX_RL_SCAN_FILE) {
-        goto done;
-    }
 
     source->pos = ngx_pnalloc(source->cf->temp_pool, (size_t) size + 1);
     if (source->pos == NULL) {
@@ -172,7 +157,6 @@ ngx_rl_scan_block(ngx_rl_source_t *source,
 {
     ngx_int_t            rc;
     ngx_str_t           *word;
-    ngx_uint_t           kept;
     ngx_rl_statement_t  *statement;
 
     if (depth > NGX_RL_SCAN_DEPTH) {
@@ -189,10 +173,9 @@ ngx_rl_scan_block(ngx_rl_source_t *source,
         word = source->words.elts;
         statement = NULL;
 
-        kept = block && ngx_rl_scan_kept(block, &source->words,
-                                         rc == NGX_RL_SCAN_BLOCK);
-
-        if (kept) {
+        if (block && ngx_rl_scan_kept(block, &source->words,
+                                      rc == NGX_RL_SCAN_BLOCK))
+        {
             statement = ngx_rl_scan_add(source, block);
             if (statement == NULL) {
                 return NGX_ERROR;
@@ -211,7 +194,7 @@ ngx_rl_scan_block(ngx_rl_source_t *source,
                 return NGX_ERROR;
             }
 
-        } else if (block && !kept && source->words.nelts == 2
+        } else if (block && statement == NULL && source->words.nelts == 2
                    && ngx_strcmp(word->data, "include") == 0)
         {
             if (ngx_rl_scan_include(source->cf, &word[1], block, depth + 1)
@@ -314,12 +297,10 @@ ngx_rl_scan_words(ngx_rl_source_t *source)
                 return NGX_ERROR;
             }
 
-            return ch == ';' ? NGX_RL_SCAN_LINE
-                             : NGX_RL_SCAN_BLOCK;
+            return ch == ';' ? NGX_RL_SCAN_LINE : NGX_RL_SCAN_BLOCK;
 
         case '}':
-            return source->words.nelts ? NGX_ERROR
-                                       : NGX_RL_SCAN_DONE;
+            return source->words.nelts ? NGX_ERROR : NGX_RL_SCAN_DONE;
 
         default:
             source->pos--;
@@ -533,20 +514,17 @@ ngx_rl_scan_kept(ngx_rl_statement_t *block,
                        && ngx_strcmp(block->words[0].data, "geo") == 0));
     }
 
-    if (opens) {
-        return ngx_rl_scan_among(word, ngx_rl_scan_blocks);
-    }
-
-    return ngx_strncmp(word->data, "ratelimit", 9) == 0
-           || ngx_rl_scan_among(word, ngx_rl_scan_lines);
+    return opens ? ngx_rl_word_among(word->data, ngx_rl_scan_blocks)
+                 : ngx_strncmp(word->data, "ratelimit", 9) == 0
+                   || ngx_rl_word_among(word->data, ngx_rl_scan_lines);
 }
 
 
-static ngx_uint_t
-ngx_rl_scan_among(ngx_str_t *word, const char **names)
+ngx_uint_t
+ngx_rl_word_among(u_char *word, const char **names)
 {
     for ( /* void */ ; *names; names++) {
-        if (ngx_strcmp(word->data, *names) == 0) {
+        if (ngx_strcmp(word, *names) == 0) {
             return 1;
         }
     }
@@ -558,22 +536,20 @@ ngx_rl_scan_among(ngx_str_t *word, const char **names)
 static ngx_rl_statement_t *
 ngx_rl_scan_add(ngx_rl_source_t *source, ngx_rl_statement_t *block)
 {
-    ngx_rl_statement_t  *statement;
+    size_t               size;
+    ngx_rl_statement_t  *statement, **pos;
 
-    statement = ngx_pcalloc(source->cf->temp_pool, sizeof(ngx_rl_statement_t));
+    size = source->words.nelts * sizeof(ngx_str_t);
+
+    statement = ngx_pcalloc(source->cf->temp_pool,
+                            sizeof(ngx_rl_statement_t) + size);
     if (statement == NULL) {
         return NULL;
     }
 
     statement->n = source->words.nelts;
-    statement->words = ngx_palloc(source->cf->temp_pool,
-                                  statement->n * sizeof(ngx_str_t));
-    if (statement->words == NULL) {
-        return NULL;
-    }
-
-    ngx_memcpy(statement->words, source->words.elts,
-               statement->n * sizeof(ngx_str_t));
+    statement->words = (ngx_str_t *) (statement + 1);
+    ngx_memcpy(statement->words, source->words.elts, size);
 
     statement->parent = block;
     statement->last = &statement->child;
@@ -583,17 +559,12 @@ ngx_rl_scan_add(ngx_rl_source_t *source, ngx_rl_statement_t *block)
     statement->map = (ngx_strcmp(statement->words[0].data, "map") == 0
                       || ngx_strcmp(statement->words[0].data, "geo") == 0);
 
-    if (statement->map) {
-        statement->next = block->child;
+    pos = statement->map ? &block->child : block->last;
 
-        if (block->child == NULL) {
-            block->last = &statement->next;
-        }
+    statement->next = *pos;
+    *pos = statement;
 
-        block->child = statement;
-
-    } else {
-        *block->last = statement;
+    if (statement->next == NULL) {
         block->last = &statement->next;
     }
 

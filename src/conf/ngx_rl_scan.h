@@ -50,5 +50,8 @@ struct ngx_rl_statement_s {
  */
 ngx_rl_statement_t *ngx_rl_scan(ngx_conf_t *cf);
 
+/* whether a word is one of those names, of which the last is NULL */
+ngx_uint_t ngx_rl_word_among(u_char *word, const char **names);
+
 
 #endif /* _NGX_RL_SCAN_H_INCLUDED_ */

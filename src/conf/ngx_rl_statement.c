@@ -7,7 +7,6 @@
 
 
 static void ngx_rl_statement_lookup(ngx_rl_text_t *text);
-static ngx_uint_t ngx_rl_statement_has_conf(ngx_rl_statement_t *statement);
 
 
 ngx_int_t
@@ -63,6 +62,10 @@ ngx_rl_statement_lookup(ngx_rl_text_t *text)
     ngx_rl_block_t     **block;
     ngx_rl_statement_t  *s, *next;
 
+    static const char  *names[] = {
+        "http", "server", "location", "if", "limit_except", NULL
+    };
+
     block = text->blocks.elts;
     next = text->root;
 
@@ -70,9 +73,9 @@ ngx_rl_statement_lookup(ngx_rl_text_t *text)
 
         for (s = next; s; s = ngx_rl_statement_next(s)) {
 
-            if (s->line == block[i]->line
+            if (s->n && s->line == block[i]->line
                 && ngx_rl_str_equal(&s->file, &block[i]->file)
-                && ngx_rl_statement_has_conf(s))
+                && ngx_rl_word_among(s->words[0].data, names))
             {
                 block[i]->statement = s;
                 next = ngx_rl_statement_next(s);
@@ -80,17 +83,6 @@ ngx_rl_statement_lookup(ngx_rl_text_t *text)
             }
         }
     }
-}
-
-
-static ngx_uint_t
-ngx_rl_statement_has_conf(ngx_rl_statement_t *statement)
-{
-    return ngx_rl_statement_is(statement, "http")
-           || ngx_rl_statement_is(statement, "server")
-           || ngx_rl_statement_is(statement, "location")
-           || ngx_rl_statement_is(statement, "if")
-           || ngx_rl_statement_is(statement, "limit_except");
 }
 
 
@@ -176,7 +168,10 @@ ngx_rl_statement_error(ngx_conf_t *cf, ngx_rl_block_t *block,
 
     saved = cf->conf_file;
 
-    ngx_rl_statement_set(cf, block, directive, &file);
+    if (block) {
+        ngx_rl_statement_set(cf, block, directive, &file);
+    }
+
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%*s",
                        (size_t) (last - text), text);
 

@@ -64,7 +64,8 @@ void ngx_rl_statement_set(ngx_conf_t *cf, ngx_rl_block_t *block,
 /*
  * These log an error and return NGX_CONF_ERROR.  The first is about a directive
  * that is looked for in the block and those around it; if it is not there, the
- * block itself is shown.  The second is about the directive that nginx parses.
+ * block itself is shown.  The second is about the directive that nginx parses,
+ * as is the first without a block.
  */
 char *ngx_cdecl ngx_rl_statement_error(ngx_conf_t *cf, ngx_rl_block_t *block,
     const char *directive, const char *fmt, ...);
