@@ -117,6 +117,13 @@ static ngx_rl_bounds_t  ngx_rl_ipv6_bits = {
 };
 
 
+static ngx_rl_bounds_t  ngx_rl_statuses = {
+    NGX_RL_STATUS, 400, 599, 0,
+    "it must be a status from 400 to 599 other than 401, 403 and 407, which "
+    "\"satisfy any\" may overrule"
+};
+
+
 static ngx_rl_bounds_t  ngx_rl_depths = {
     NGX_RL_NUMBER, 0, 100, 0,
     "it must be a number from 0 to 100"
@@ -202,7 +209,7 @@ static ngx_command_t  ngx_rl_commands[] = {
                    ngx_rl_directive_enum, clock, &ngx_rl_clocks),
 
     ngx_rl_command("ratelimit_status", NGX_CONF_TAKE1,
-                   ngx_rl_directive_status, status, NULL),
+                   ngx_rl_directive_number, status, &ngx_rl_statuses),
     ngx_rl_command("ratelimit_headers", NGX_CONF_1MORE,
                    ngx_rl_directive_headers, headers, &ngx_rl_headers),
     ngx_rl_command("ratelimit_body", NGX_CONF_TAKE1,
@@ -235,7 +242,7 @@ static ngx_command_t  ngx_rl_commands[] = {
     ngx_rl_command("ratelimit_silence", NGX_CONF_1MORE,
                    ngx_rl_directive_silence, silence, &ngx_rl_silences),
     ngx_rl_command("ratelimit_error_status", NGX_CONF_TAKE1,
-                   ngx_rl_directive_status, error_status, NULL),
+                   ngx_rl_directive_number, error_status, &ngx_rl_statuses),
 
     ngx_rl_command("ratelimit_redis_timeout", NGX_CONF_TAKE1,
                    ngx_rl_directive_number, timeout, &ngx_rl_timeouts),

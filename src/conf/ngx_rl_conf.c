@@ -26,7 +26,7 @@ static char *ngx_rl_merge_limit(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
 static char *ngx_rl_merge_incomplete(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
-static void ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf);
+static void ngx_rl_merge_servers(ngx_rl_loc_conf_t *conf);
 static char *ngx_rl_merge_location_limits(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf);
 static char *ngx_rl_location_limit_add(ngx_conf_t *cf,
@@ -36,8 +36,7 @@ static ngx_uint_t ngx_rl_location_limit_log_key(
 static ngx_uint_t ngx_rl_merge_server_defaults(
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
 static ngx_int_t ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data);
-static char *ngx_rl_make_shards(ngx_conf_t *cf,
-    ngx_rl_shards_t *shared, ngx_rl_loc_conf_t *conf);
+static char *ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf);
 static void ngx_rl_server_defaults_init(ngx_rl_server_defaults_t *defaults);
 static const char *ngx_rl_server_defaults_given(
     ngx_rl_server_defaults_t *defaults);
@@ -172,8 +171,7 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_rl_loc_conf_t  *prev = parent;
     ngx_rl_loc_conf_t  *conf = child;
 
-    char                      *rv;
-    ngx_uint_t                 i, own;
+    ngx_uint_t                 own;
     ngx_http_core_srv_conf_t  *cscf;
 
     ngx_conf_merge_uint_value(conf->status, prev->status,
@@ -193,8 +191,7 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_msec_value(conf->deny_cache, prev->deny_cache,
                               NGX_RL_DENY_CACHE);
     ngx_conf_merge_bitmask_value(conf->headers, prev->headers,
-                                 (NGX_CONF_BITMASK_SET
-                                  |NGX_RL_HEADERS_LEGACY));
+                                 (NGX_CONF_BITMASK_SET|NGX_RL_HEADERS_LEGACY));
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 50);
     ngx_conf_merge_str_value(conf->prefix, prev->prefix, "ratelimit");
 
@@ -219,9 +216,8 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     own = ngx_rl_merge_server_defaults(prev, conf);
 
-    rv = ngx_rl_merge_limit(cf, prev, conf);
-    if (rv != NGX_CONF_OK) {
-        return rv;
+    if (ngx_rl_merge_limit(cf, prev, conf) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
     }
 
     if (conf->limit == NULL && conf->names == NULL) {
@@ -236,30 +232,24 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         return NGX_CONF_OK;
     }
 
-    rv = ngx_rl_make_shards(cf, own ? NULL : prev->shards, conf);
-    if (rv != NGX_CONF_OK) {
-        return rv;
+    if (!own) {
+        conf->shards = prev->shards;
     }
 
-    for (i = 0; conf->shards && i < conf->shards->n; i++) {
-        conf->shards->confs[i]->timeout =
-            ngx_min(conf->shards->confs[i]->timeout, conf->timeout);
+    if (conf->shards == NULL && ngx_rl_make_shards(cf, conf) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
     }
 
-    rv = ngx_rl_merge_location_limits(cf, conf);
+    ngx_rl_merge_servers(conf);
 
-    if (rv == NGX_CONF_OK && conf->n) {
-        ngx_rl_merge_outage(conf);
-    }
-
-    return rv;
+    return ngx_rl_merge_location_limits(cf, conf);
 }
 
 
-/* for the log: places that share a shard may follow different policies */
+/* places that share a shard may follow different policies; for the log */
 
 static void
-ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf)
+ngx_rl_merge_servers(ngx_rl_loc_conf_t *conf)
 {
     ngx_uint_t             i;
     const char            *outage;
@@ -279,6 +269,7 @@ ngx_rl_merge_outage(ngx_rl_loc_conf_t *conf)
     for (i = 0; conf->shards && i < conf->shards->n; i++) {
         server = conf->shards->confs[i];
 
+        server->timeout = ngx_min(server->timeout, conf->timeout);
         server->outage = (server->outage == ngx_rl_server_conf_unused
                           || server->outage == outage)
                          ? outage : mixed;
@@ -465,21 +456,13 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
     ngx_rl_limit_t *limit)
 {
     u_char                   *p;
-    u_char                    text[NGX_MAX_CONF_ERRSTR];
-    ngx_str_t                 error;
-    const char               *directive;
     ngx_rl_param_t           *cost;
     ngx_rl_location_limit_t  *ll;
 
-    error.data = text;
-    error.len = NGX_MAX_CONF_ERRSTR;
-
     cost = limit->params.cost.value ? &limit->params.cost : &conf->params.cost;
-    directive = ngx_rl_limit_check(limit, cost, &error);
 
-    if (directive) {
-        return ngx_rl_statement_error(cf, &conf->block, directive, "%V",
-                                      &error);
+    if (ngx_rl_limit_check(cf, &conf->block, limit, cost) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
     }
 
     limit->used = 1;
@@ -505,18 +488,7 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
 
     /* what is in braces says where a key of a cluster lives */
 
-    ll->braces = conf->shards_conf
-                 && conf->shards_conf->kind == NGX_RL_CLUSTER;
-
-    if (ll->braces) {
-
-        for (p = ll->key_prefix.data + conf->prefix.len;
-             p < ll->key_prefix.data + ll->key_prefix.len - 1;
-             p++)
-        {
-            *p = (*p == '{') ? '(' : (*p == '}') ? ')' : *p;
-        }
-    }
+    ll->braces = conf->shards_conf && conf->shards_conf->kind == NGX_RL_CLUSTER;
 
     return NGX_CONF_OK;
 }
@@ -631,18 +603,12 @@ ngx_rl_merge_server_defaults(ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
  */
 
 static char *
-ngx_rl_make_shards(ngx_conf_t *cf,
-    ngx_rl_shards_t *shared, ngx_rl_loc_conf_t *conf)
+ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 {
     const char                *given;
     ngx_conf_file_t            file, *saved;
     ngx_rl_main_conf_t        *rmcf;
     ngx_http_core_loc_conf_t  *clcf;
-
-    if (shared) {
-        conf->shards = shared;
-        return NGX_CONF_OK;
-    }
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
@@ -650,15 +616,11 @@ ngx_rl_make_shards(ngx_conf_t *cf,
 
         given = ngx_rl_server_defaults_given(&conf->defaults);
 
-        if (given) {
-            return ngx_rl_statement_error(cf, &conf->block, given,
-                                          "\"%s\" without "
-                                          "\"ratelimit_shards\": limits would "
-                                          "live in this machine's memory "
-                                          "alone", given);
-        }
-
-        return NGX_CONF_OK;
+        return given == NULL ? NGX_CONF_OK
+               : ngx_rl_statement_error(cf, &conf->block, given, "\"%s\" "
+                                        "without \"ratelimit_shards\": limits "
+                                        "would live in this machine's memory "
+                                        "alone", given);
     }
 
     if (ngx_rl_server_defaults_user(cf, conf, "ratelimit_redis_user",
@@ -701,11 +663,7 @@ ngx_rl_make_shards(ngx_conf_t *cf,
                                         &rmcf->servers);
     cf->conf_file = saved;
 
-    if (conf->shards == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    return NGX_CONF_OK;
+    return conf->shards ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
@@ -756,9 +714,8 @@ ngx_rl_server_defaults_tls(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 
 
 static char *
-ngx_rl_server_defaults_user(ngx_conf_t *cf,
-    ngx_rl_loc_conf_t *conf, char *directive, ngx_str_t *user,
-    ngx_str_t *password)
+ngx_rl_server_defaults_user(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
+    char *directive, ngx_str_t *user, ngx_str_t *password)
 {
     size_t  len;
 

@@ -34,26 +34,30 @@ ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_rl_loc_conf_t  *rlcf = conf;
 
     ngx_str_t   *value, *name;
-    ngx_uint_t   i, j;
+    ngx_uint_t   i, j, n;
 
     value = cf->args->elts;
+    n = cf->args->nelts - 1;
 
     if (rlcf->names || rlcf->off) {
         return ngx_rl_directive_twice(cf, rlcf->names);
     }
 
-    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
+    if (n == 1 && ngx_strcmp(value[1].data, "off") == 0) {
         rlcf->off = 1;
         return NGX_CONF_OK;
     }
 
-    rlcf->names = ngx_array_create(cf->pool, cf->args->nelts - 1,
-                                   sizeof(ngx_str_t));
-    if (rlcf->names == NULL) {
+    rlcf->names = ngx_array_create(cf->pool, n, sizeof(ngx_str_t));
+
+    name = rlcf->names ? ngx_array_push_n(rlcf->names, n) : NULL;
+    if (name == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    for (i = 1; i < cf->args->nelts; i++) {
+    ngx_memcpy(name, &value[1], n * sizeof(ngx_str_t));
+
+    for (i = 1; i <= n; i++) {
 
         for (j = 1; j < i; j++) {
             if (ngx_rl_str_equal(&value[i], &value[j])) {
@@ -66,13 +70,6 @@ ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             return ngx_rl_conf_error(cf, "\"off\" stands beside limits in "
                                      "\"%V\"", &cmd->name);
         }
-
-        name = ngx_array_push(rlcf->names);
-        if (name == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        *name = value[i];
     }
 
     return NGX_CONF_OK;
@@ -158,39 +155,6 @@ ngx_rl_directive_invalid(ngx_conf_t *cf, ngx_str_t *word, const char *fmt, ...)
 }
 
 
-/* 401, 403 and 407 would let a request in under "satisfy any" */
-
-char *
-ngx_rl_directive_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_int_t    n;
-    ngx_str_t   *value;
-    ngx_uint_t  *status;
-
-    status = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
-
-    if (*status != NGX_CONF_UNSET_UINT) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-    n = ngx_atoi(value[1].data, value[1].len);
-
-    if (n == NGX_ERROR || n < 400 || n > 599
-        || n == NGX_HTTP_UNAUTHORIZED || n == NGX_HTTP_FORBIDDEN || n == 407)
-    {
-        return ngx_rl_directive_invalid(cf, &value[1], "it must be a status "
-                                        "from 400 to 599 other than 401, 403 "
-                                        "and 407, which \"satisfy any\" may "
-                                        "overrule");
-    }
-
-    *status = n;
-
-    return NGX_CONF_OK;
-}
-
-
 /* unlike nginx's own, names the directive and what is allowed */
 
 char *
@@ -273,16 +237,13 @@ ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return rv;
     }
 
-    if (rlcf->headers == NGX_RL_HEADERS_OFF) {
-        return NGX_CONF_OK;
-    }
-
     if (rlcf->headers & NGX_RL_HEADERS_OFF) {
-        return ngx_rl_conf_error(cf, "\"off\" stands beside other values in "
-                                 "\"%V\"", &cmd->name);
+        return rlcf->headers == NGX_RL_HEADERS_OFF ? NGX_CONF_OK
+               : ngx_rl_conf_error(cf, "\"off\" stands beside other values in "
+                                   "\"%V\"", &cmd->name);
     }
 
-    if (!(rlcf->headers & (NGX_RL_HEADERS_LEGACY |NGX_RL_HEADERS_DRAFT_8))) {
+    if (!(rlcf->headers & (NGX_RL_HEADERS_LEGACY|NGX_RL_HEADERS_DRAFT_8))) {
         return ngx_rl_conf_error(cf, "no family in \"%V\": add \"legacy\", "
                                  "\"draft-8\" or both", &cmd->name);
     }
@@ -330,7 +291,6 @@ ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     uint64_t          n;
     ngx_str_t        *value;
     ngx_uint_t       *number;
-    const char       *err;
     ngx_rl_bounds_t  *bounds;
 
     number = (ngx_uint_t *) ((u_char *) conf + cmd->offset);
@@ -341,7 +301,6 @@ ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     value = cf->args->elts;
-    err = NULL;
 
     if (bounds->kind == NGX_RL_TIME && bounds->min == 0
         && ngx_strcmp(value[1].data, "off") == 0)
@@ -351,12 +310,8 @@ ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     } else if (bounds->on && ngx_strcmp(value[1].data, "on") == 0) {
         n = bounds->on;
 
-    } else {
-        err = ngx_rl_bounds_parse(bounds, &value[1], &n);
-    }
-
-    if (err) {
-        return ngx_rl_directive_invalid(cf, &value[1], "%s", err);
+    } else if (ngx_rl_bounds_parse(bounds, &value[1], &n) != NULL) {
+        return ngx_rl_directive_invalid(cf, &value[1], "%s", bounds->allowed);
     }
 
     *number = (ngx_uint_t) n;
@@ -463,7 +418,6 @@ ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     uint64_t                n;
     ngx_str_t              *value, s;
     ngx_uint_t              i, k, given;
-    const char             *err;
     ngx_rl_breaker_conf_t  *breaker;
 
     static struct {
@@ -512,10 +466,9 @@ ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
         given |= 1 << k;
 
-        err = ngx_rl_bounds_parse(&words[k].bounds, &s, &n);
-
-        if (err) {
-            return ngx_rl_directive_invalid(cf, &value[i], "%s", err);
+        if (ngx_rl_bounds_parse(&words[k].bounds, &s, &n) != NULL) {
+            return ngx_rl_directive_invalid(cf, &value[i], "%s",
+                                            words[k].bounds.allowed);
         }
 
         *(uint32_t *) ((u_char *) breaker + words[k].offset) = (uint32_t) n;
@@ -685,10 +638,11 @@ ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_rl_loc_conf_t  *rlcf = conf;
 
-    ngx_int_t    rc;
-    ngx_str_t   *value;
-    ngx_uint_t   i;
-    ngx_cidr_t  *cidr;
+    ngx_int_t     rc;
+    ngx_str_t    *value;
+    ngx_uint_t    i, n;
+    ngx_cidr_t   *cidr;
+    ngx_array_t  *networks;
 
     if (rlcf->defaults.networks != NGX_CONF_UNSET_PTR) {
         return "is duplicate";
@@ -701,18 +655,17 @@ ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    rlcf->defaults.networks = ngx_array_create(cf->pool, cf->args->nelts - 1,
-                                               sizeof(ngx_cidr_t));
-    if (rlcf->defaults.networks == NULL) {
+    n = cf->args->nelts - 1;
+    networks = ngx_array_create(cf->pool, n, sizeof(ngx_cidr_t));
+
+    cidr = networks ? ngx_array_push_n(networks, n) : NULL;
+    if (cidr == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    for (i = 1; i < cf->args->nelts; i++) {
+    rlcf->defaults.networks = networks;
 
-        cidr = ngx_array_push(rlcf->defaults.networks);
-        if (cidr == NULL) {
-            return NGX_CONF_ERROR;
-        }
+    for (i = 1; i <= n; i++, cidr++) {
 
         rc = ngx_ptocidr(&value[i], cidr);
 
@@ -752,13 +705,9 @@ ngx_rl_directive_ssl_passwords(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     rlcf->defaults.tls.passwords = ngx_rl_tls_passwords(cf, &value[1]);
 
-    if (rlcf->defaults.tls.passwords == NULL) {
+    /* what is wrong was logged without the directive */
 
-        /* what is wrong was logged without the directive */
-
-        return ngx_rl_conf_error(cf, "invalid value \"%V\" in \"%V\"",
-                                 &value[1], &cmd->name);
-    }
-
-    return NGX_CONF_OK;
+    return rlcf->defaults.tls.passwords ? NGX_CONF_OK
+           : ngx_rl_conf_error(cf, "invalid value \"%V\" in \"%V\"",
+                               &value[1], &cmd->name);
 }

@@ -22,7 +22,6 @@ char *ngx_rl_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
-char *ngx_rl_directive_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);

@@ -1,6 +1,5 @@
 
 #include "conf/ngx_rl_limit.h"
-#include "conf/ngx_rl_statement.h"
 #include "core/ngx_rl_core.h"
 
 
@@ -103,8 +102,13 @@ ngx_rl_bounds_parse(const ngx_rl_bounds_t *bounds, ngx_str_t *text,
     n = (bounds->kind == NGX_RL_TIME) ? ngx_parse_time(text, 0)
                                       : ngx_atoi(text->data, text->len);
 
+    /* 401, 403 and 407 would let a request in under "satisfy any" */
+
     if (n == NGX_ERROR || (uint64_t) n < bounds->min
-        || (uint64_t) n > bounds->max)
+        || (uint64_t) n > bounds->max
+        || (bounds->kind == NGX_RL_STATUS
+            && (n == NGX_HTTP_UNAUTHORIZED || n == NGX_HTTP_FORBIDDEN
+                || n == 407)))
     {
         return bounds->allowed;
     }
@@ -154,13 +158,12 @@ ngx_rl_limit_params_complete(ngx_rl_limit_params_t *params)
 }
 
 
-const char *
-ngx_rl_limit_check(ngx_rl_limit_t *limit,
-    ngx_rl_param_t *cost, ngx_str_t *error)
+char *
+ngx_rl_limit_check(ngx_conf_t *cf, ngx_rl_block_t *block,
+    ngx_rl_limit_t *limit, ngx_rl_param_t *cost)
 {
-    u_char                 *p, *last;
     uint64_t                capacity;
-    const char             *err, *directive;
+    const char             *err;
     ngx_rl_limit_params_t  *params;
 
     params = &limit->params;
@@ -168,50 +171,47 @@ ngx_rl_limit_check(ngx_rl_limit_t *limit,
     if (params->capacity.value ? params->capacity.dynamic
         : params->rate.dynamic)
     {
-        return NULL;
+        return NGX_CONF_OK;
     }
 
     capacity = params->capacity.value ? params->capacity.u.number
                                       : params->rate.u.rate.count;
 
+    if (capacity == 0) {
+        return ngx_rl_statement_error(cf, block, "ratelimit_rate",
+                                      "\"ratelimit_rate\" \"%V\" of limit "
+                                      "\"%V\" never refills and needs "
+                                      "\"ratelimit_capacity\"",
+                                      &params->rate.value->value, &limit->name);
+    }
+
     err = NULL;
 
-    if (params->algorithm != NGX_RL_SLIDING_WINDOW_LOG && !params->rate.dynamic
-        && capacity)
+    if (params->algorithm != NGX_RL_SLIDING_WINDOW_LOG && !params->rate.dynamic)
     {
         err = ngx_rl_bucket_check(params->algorithm, &params->rate.u.rate,
                                   capacity);
     }
 
-    directive = "ratelimit_rate";
-    p = error->data;
-    last = p + error->len;
-
-    if (capacity == 0) {
-        p = ngx_slprintf(p, last, "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
-                         "never refills and needs \"ratelimit_capacity\"",
-                         &params->rate.value->value, &limit->name);
-
-    } else if (err) {
-        p = ngx_slprintf(p, last, "\"ratelimit_rate\" \"%V\" of limit \"%V\" "
-                         "does not fit capacity %uL: %s",
-                         &params->rate.value->value, &limit->name, capacity,
-                         err);
-
-    } else if (cost->value && !cost->dynamic && cost->u.number > capacity) {
-        directive = "ratelimit_cost";
-        p = ngx_slprintf(p, last, "\"ratelimit_cost\" \"%V\" is above capacity "
-                         "%uL of limit \"%V\": no request could ever pass; "
-                         "raise the capacity or lower the cost",
-                         &cost->value->value, capacity, &limit->name);
-
-    } else {
-        return NULL;
+    if (err) {
+        return ngx_rl_statement_error(cf, block, "ratelimit_rate",
+                                      "\"ratelimit_rate\" \"%V\" of limit "
+                                      "\"%V\" does not fit capacity %uL: %s",
+                                      &params->rate.value->value, &limit->name,
+                                      capacity, err);
     }
 
-    error->len = p - error->data;
+    if (cost->value && !cost->dynamic && cost->u.number > capacity) {
+        return ngx_rl_statement_error(cf, block, "ratelimit_cost",
+                                      "\"ratelimit_cost\" \"%V\" is above "
+                                      "capacity %uL of limit \"%V\": no "
+                                      "request could ever pass; raise the "
+                                      "capacity or lower the cost",
+                                      &cost->value->value, capacity,
+                                      &limit->name);
+    }
 
-    return directive;
+    return NGX_CONF_OK;
 }
 
 
@@ -278,12 +278,8 @@ ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits, ngx_str_t *name)
 
     /* at the http level there is no server */
 
-    if (cscf->ctx == NULL) {
-        server = &http;
-
-    } else {
-        server = cscf->server_name.len ? &cscf->server_name : &unnamed;
-    }
+    server = cscf->ctx == NULL ? &http
+             : cscf->server_name.len ? &cscf->server_name : &unnamed;
 
     kind = "";
 
@@ -309,13 +305,7 @@ ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits, ngx_str_t *name)
     /* the braces of a regex would move the hash tag of a cluster's keys */
 
     for ( /* void */ ; p < last; p++) {
-
-        if (*p == '{') {
-            *p = '(';
-
-        } else if (*p == '}') {
-            *p = ')';
-        }
+        *p = (*p == '{') ? '(' : (*p == '}') ? ')' : *p;
     }
 
     n = 1;
@@ -499,8 +489,7 @@ ngx_rl_word_find(ngx_str_t *word, const void *table, size_t size,
 static char *
 ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit)
 {
-    u_char                  text[NGX_MAX_CONF_ERRSTR];
-    ngx_str_t              *value, error;
+    ngx_str_t              *value;
     ngx_uint_t              window;
     ngx_rl_limit_params_t  *params;
 
@@ -533,14 +522,7 @@ ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit)
                                  &value[1]);
     }
 
-    error.data = text;
-    error.len = NGX_MAX_CONF_ERRSTR;
-
-    if (ngx_rl_limit_check(limit, &params->cost, &error)) {
-        return ngx_rl_conf_error(cf, "%V", &error);
-    }
-
-    return NGX_CONF_OK;
+    return ngx_rl_limit_check(cf, NULL, limit, &params->cost);
 }
 
 

@@ -13,7 +13,7 @@
 #include <ngx_http.h>
 
 #include "pure/ngx_rl_decision.h"
-#include "conf/ngx_rl_scan.h"
+#include "conf/ngx_rl_statement.h"
 #include "memory/ngx_rl_stats.h"
 
 
@@ -76,10 +76,11 @@ typedef struct {
 } ngx_rl_limit_t;
 
 
-/* a number or a time in ms, and what is said of any other */
+/* a number, a time in ms or a status, and what is said of any other */
 
 #define NGX_RL_NUMBER  0
 #define NGX_RL_TIME    1
+#define NGX_RL_STATUS  2
 
 typedef struct {
     ngx_uint_t   kind;
@@ -123,11 +124,10 @@ ngx_uint_t ngx_rl_limit_params_complete(ngx_rl_limit_params_t *params);
 
 /*
  * Whether the numbers of a limit and a cost fit each other, as far as they are
- * known.  NULL, or the directive to blame; "error", which comes with a buffer
- * and its size, says what is wrong.
+ * known.  If not, an error is logged as by ngx_rl_statement_error().
  */
-const char *ngx_rl_limit_check(ngx_rl_limit_t *limit,
-    ngx_rl_param_t *cost, ngx_str_t *error);
+char *ngx_rl_limit_check(ngx_conf_t *cf, ngx_rl_block_t *block,
+    ngx_rl_limit_t *limit, ngx_rl_param_t *cost);
 
 /* whether such a bucket can be kept; NULL, or a sentence on what can */
 const char *ngx_rl_bucket_check(ngx_uint_t algorithm,

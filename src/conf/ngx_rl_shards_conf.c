@@ -16,8 +16,7 @@ static char *ngx_rl_url_credentials(ngx_conf_t *cf,
     ngx_rl_url_t *url, u_char *p, u_char *at);
 static char *ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url);
 static char *ngx_rl_url_single(ngx_conf_t *cf, u_char *p, u_char *last);
-static char *ngx_rl_url_no_password(ngx_conf_t *cf,
-    u_char *p, u_char *last);
+static char *ngx_rl_url_no_password(ngx_conf_t *cf, u_char *p, u_char *last);
 static ngx_uint_t ngx_rl_url_plain(u_char *p, u_char *last);
 static char *ngx_rl_url_decode(ngx_conf_t *cf,
     ngx_str_t *text, u_char *start, u_char *end);
