@@ -21,9 +21,6 @@ ngx_rl_ctx_get(ngx_http_request_t *r)
     ctx = ngx_http_get_module_ctx(r, ngx_http_ratelimit_module);
 
     if (ctx == NULL && (r->internal || r->filter_finalize)) {
-
-        /* module contexts were wiped, but the cleanup still has the address */
-
         for (cln = r->pool->cleanup; cln; cln = cln->next) {
             if (cln->handler == ngx_rl_ctx_cleanup) {
                 ctx = cln->data;

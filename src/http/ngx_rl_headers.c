@@ -122,14 +122,14 @@ ngx_rl_headers_legacy(ngx_rl_ctx_t *ctx)
     if (d->limit
         && (ngx_rl_header_number(ctx, NGX_RL_H_LIMIT, d->limit) != NGX_OK
             || ngx_rl_header_number(ctx, NGX_RL_H_REMAINING, d->remaining)
-               != NGX_OK))
+            != NGX_OK))
     {
         return NGX_ERROR;
     }
 
     if (d->limit && d->reset != NGX_RL_NEVER
         && ngx_rl_header_number(ctx, NGX_RL_H_RESET, ctx->time + d->reset)
-           != NGX_OK)
+        != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -281,7 +281,7 @@ ngx_rl_headers_common(ngx_rl_ctx_t *ctx)
         if (ngx_rl_header_set(ctx, NGX_RL_H_DEGRADED, "true", 4) != NGX_OK
             || ngx_rl_header_set(ctx, NGX_RL_H_REASON, reason,
                                  ngx_strlen(reason))
-               != NGX_OK)
+            != NGX_OK)
         {
             return NGX_ERROR;
         }

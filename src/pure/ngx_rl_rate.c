@@ -32,26 +32,6 @@ static const char  ngx_rl_rate_allowed[] =
     "for example \"10r/s\" or \"0.5r/m\", "
     "at most 1000000000 with at most 6 digits after the point";
 
-static const char  ngx_rl_capacity_allowed[] =
-    "it must be a whole number from 1 to 1000000000";
-
-static const char  ngx_rl_cost_allowed[] =
-    "it must be a whole number from 1 to 100000";
-
-static const char  ngx_rl_cost_most[] =
-    "it must be a whole number from 1 to 100000, and counts as 100000";
-
-static const char  ngx_rl_share_allowed[] =
-    "it must be above 0 and at most 1, for example \"0.25\" or \"1/4\", "
-    "with at most 3 digits after the point or numbers up to 1000";
-
-static const char  ngx_rl_gcra_allowed[] =
-    "\"gcra\" needs a rate above zero and at most 100000r/s that refills the "
-    "capacity within a year";
-
-static const char  ngx_rl_rate_too_fast[] =
-    "the rate must be at most 1000 times the capacity per second";
-
 
 const char *
 ngx_rl_rate_parse(const void *data, size_t len, ngx_rl_rate_t *rate)
@@ -117,7 +97,7 @@ const char *
 ngx_rl_capacity_parse(const void *data, size_t len, uint64_t *capacity)
 {
     return ngx_rl_whole_parse(data, len, NGX_RL_MAX_CAPACITY, capacity)
-           ? NULL : ngx_rl_capacity_allowed;
+           ? NULL : "it must be a whole number from 1 to 1000000000";
 }
 
 
@@ -125,7 +105,7 @@ const char *
 ngx_rl_cost_parse(const void *data, size_t len, uint64_t *cost)
 {
     return ngx_rl_whole_parse(data, len, NGX_RL_MAX_COST, cost)
-           ? NULL : ngx_rl_cost_allowed;
+           ? NULL : "it must be a whole number from 1 to 100000";
 }
 
 
@@ -154,7 +134,8 @@ ngx_rl_cost_bound(const void *data, size_t len, uint64_t *cost)
                != p + len)
     {
         *cost = NGX_RL_MAX_COST;
-        return ngx_rl_cost_most;
+        return "it must be a whole number from 1 to 100000, "
+               "and counts as 100000";
     }
 
     if (*cost == 0) {
@@ -193,7 +174,9 @@ ngx_rl_share_parse(const void *data, size_t len, ngx_rl_share_t *share)
     }
 
     if (p != last || num == 0 || num > den) {
-        return ngx_rl_share_allowed;
+        return "it must be above 0 and at most 1, for example \"0.25\" or "
+               "\"1/4\", with at most 3 digits after the point or numbers up "
+               "to 1000";
     }
 
     gcd = ngx_rl_gcd(num, den);
@@ -212,7 +195,9 @@ ngx_rl_rate_check(const ngx_rl_rate_t *rate, uint64_t capacity)
 
     per_second = rate->num / rate->den + ((rate->num % rate->den) ? 1 : 0);
 
-    return (per_second > capacity * 1000) ? ngx_rl_rate_too_fast : NULL;
+    return (per_second > capacity * 1000)
+           ? "the rate must be at most 1000 times the capacity per second"
+           : NULL;
 }
 
 
@@ -227,7 +212,8 @@ ngx_rl_gcra_check(const ngx_rl_rate_t *rate, uint64_t capacity)
     if (rate->num == 0 || rate->num > 100000 * rate->den
         || ngx_rl_gcra_tick(rate) > NGX_RL_GCRA_MAX / capacity)
     {
-        return ngx_rl_gcra_allowed;
+        return "\"gcra\" needs a rate above zero and at most 100000r/s that "
+               "refills the capacity within a year";
     }
 
     return NULL;
