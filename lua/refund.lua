@@ -75,9 +75,12 @@ local function refund_window(key, id, amount)
             for j = i - 2, 1, -2 do
                 local sum, own, at, by = entry_parse(later[j])
 
-                call('ZADD', key, later[j + 1],
-                     entry_text(sum - amount, own, at, by))
-                call('ZREM', key, later[j])
+                -- another program's member has no total
+                if sum then
+                    call('ZADD', key, later[j + 1],
+                         entry_text(sum - amount, own, at, by))
+                    call('ZREM', key, later[j])
+                end
             end
 
             call('ZREM', key, later[i])

@@ -306,12 +306,21 @@ ngx_rl_refunds_sent(ngx_rl_command_t *command)
 }
 
 
-/* nor would the others be sent */
+/*
+ * What can't be sent now is lost, and so is all that waits behind it.  A repeat
+ * with the text of the script is longer: there may be no room for it alone.
+ */
 
 static void
 ngx_rl_refunds_unsent(ngx_rl_command_t *command, ngx_rl_failure_e failure)
 {
-    ngx_rl_refund_free(&command->server->queue.refunds, command->server, 1);
+    if (command->with_text) {
+        ngx_rl_server_unsent(command->server, failure);
+
+    } else {
+        ngx_rl_refund_free(&command->server->queue.refunds, command->server, 1);
+    }
+
     ngx_rl_refunds_done(command, failure);
 }
 
