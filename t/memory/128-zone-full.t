@@ -310,7 +310,7 @@ sub layout {
         write_file($path, $text);
     }
 
-    for my $source (qw(zone stats)) {
+    for my $source (qw(zone stats record)) {
         my $path = source_path("$source.c") =~ s{^src}{$src}r;
         my $asm = `cd $dir && \${CC:-cc} -I $src $flags -O0 -w -S -o - \\
                    $path`;
@@ -340,10 +340,10 @@ SKIP: {
     like($layout, qr/(?:\s+\.long.*\n){100}/, 'the layout is made of all fields');
     is(layout($dir, $flags), $layout, 'the same sources, the same layout');
 
-    for (['a field more', 'stats.h',
+    for (['a field more', 'record.h',
           sub { s/(ngx_atomic_t +refunds;)/$1 ngx_atomic_t more;/ }],
-         ['two fields of a size, the other way round', 'stats.h',
-          sub { s/(uint64_t +set);(.*?)(uint64_t +news);/$3;$2$1;/s }],
+         ['two fields of a size, the other way round', 'record.h',
+          sub { s/(uint64_t +set);(.*?)(uint64_t +logged);/$3;$2$1;/s }],
          ['a larger field', 'cells.h',
           sub { s/uint32_t( +turn;)/uint64_t$1/ }],
          ['one more of an enum that is counted', 'failure.h',
