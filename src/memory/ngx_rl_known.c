@@ -16,6 +16,7 @@
 
 #include "memory/ngx_rl_known.h"
 #include "core/ngx_rl_clock.h"
+#include "pure/ngx_rl_hash.h"
 
 
 /*
@@ -48,8 +49,6 @@ static ngx_int_t ngx_rl_known_window(ngx_rl_cell_t *cell, ngx_rl_claim_t *claim,
 static uint32_t ngx_rl_known_learn_bucket(ngx_rl_cell_t *cell,
     ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl,
     uint64_t sent, uint64_t until, uint64_t held);
-static void ngx_rl_known_learn_window(ngx_rl_cell_t *cell,
-    ngx_rl_claim_t *claim, uint64_t sent, uint64_t until);
 static ngx_uint_t ngx_rl_known_stale(
     ngx_rl_cell_t *cell, ngx_rl_known_ttl_t *ttl, uint64_t now);
 static ngx_uint_t ngx_rl_known_denies(
@@ -63,12 +62,9 @@ static void ngx_rl_known_key(ngx_rl_claim_t *claim, ngx_rl_cell_key_t *key);
 void
 ngx_rl_known_hash(ngx_rl_zone_t *zone, ngx_rl_claim_t *claim, uint64_t shard)
 {
-    ngx_rl_cell_key_t  key;
+    ngx_rl_siphash(zone->sh->secret, claim->key, claim->len, claim->hash);
 
-    ngx_rl_zone_key(zone, 0, claim->key, claim->len, &key);
-
-    claim->hash[0] = key.hash[0] ^ shard;
-    claim->hash[1] = key.hash[1];
+    claim->hash[0] ^= shard;
 }
 
 
@@ -147,7 +143,7 @@ ngx_rl_known_decide(ngx_rl_zone_t *zone,
     ngx_int_t       rc;
     ngx_rl_cell_t  *cell;
 
-    if (!ngx_rl_zone_knows(zone, now)) {
+    if (now >= zone->sh->knows) {
         return NGX_DECLINED;
     }
 
@@ -163,17 +159,14 @@ ngx_rl_known_decide(ngx_rl_zone_t *zone,
 
     ngx_rl_cells_unlock(zone);
 
-    if (rc != NGX_OK) {
-        return rc;
+    if (rc == NGX_OK) {
+        ngx_rl_decide(&claim->decision, &claim->bucket, claim->state);
+
+        claim->decision.source = (claim->state[0] < 0) ? NGX_RL_SOURCE_DENIED
+                                                       : NGX_RL_SOURCE_LEASE;
     }
 
-    ngx_rl_decide(&claim->decision, &claim->bucket, claim->state);
-
-    claim->decision.source = (claim->state[0] < 0)
-                             ? NGX_RL_SOURCE_DENIED
-                             : NGX_RL_SOURCE_LEASE;
-
-    return NGX_OK;
+    return rc;
 }
 
 
@@ -245,7 +238,7 @@ ngx_rl_known_learn(ngx_rl_zone_t *zone,
     uint64_t sent, uint64_t held, uint32_t *mark)
 {
     uint32_t           end;
-    uint64_t           until;
+    uint64_t           until, knows;
     ngx_rl_cell_t     *cell;
     ngx_rl_cell_key_t  key;
 
@@ -256,6 +249,8 @@ ngx_rl_known_learn(ngx_rl_zone_t *zone,
     until = held ? ngx_rl_clock_us() / 1000 + ttl->lease
                  : sent / 1000 + ngx_max(ttl->deny, ttl->lease);
 
+    knows = (until + NGX_RL_KNOWN_STALE + ttl->lease) * 1000;
+
     ngx_rl_cells_lock(zone);
 
     cell = ngx_rl_cells_make(zone->cells, &key, claim->limit,
@@ -265,10 +260,16 @@ ngx_rl_known_learn(ngx_rl_zone_t *zone,
         goto done;
     }
 
-    ngx_rl_zone_learned(zone, (until + NGX_RL_KNOWN_STALE + ttl->lease) * 1000);
+    zone->sh->knows = ngx_max(zone->sh->knows, knows);
 
     if (ngx_rl_known_is_window(claim)) {
-        ngx_rl_known_learn_window(cell, claim, sent, until);
+        ngx_rl_known_learned(cell, sent / 1000, until);
+
+        cell->u.known_window.left = (uint32_t) ngx_rl_known_left(claim);
+        cell->u.known_window.oldest = sent + claim->state[1];
+        cell->u.known_window.fits = sent + claim->state[2];
+        cell->u.known_window.cost = (uint32_t) claim->bucket.cost;
+
         goto done;
     }
 
@@ -323,19 +324,6 @@ ngx_rl_known_learn_bucket(ngx_rl_cell_t *cell,
     cell->u.known_bucket.held += (uint32_t) held;
 
     return cell->u.known_bucket.gone + cell->u.known_bucket.held;
-}
-
-
-static void
-ngx_rl_known_learn_window(ngx_rl_cell_t *cell,
-    ngx_rl_claim_t *claim, uint64_t sent, uint64_t until)
-{
-    ngx_rl_known_learned(cell, sent / 1000, until);
-
-    cell->u.known_window.left = (uint32_t) ngx_rl_known_left(claim);
-    cell->u.known_window.oldest = sent + claim->state[1];
-    cell->u.known_window.fits = sent + claim->state[2];
-    cell->u.known_window.cost = (uint32_t) claim->bucket.cost;
 }
 
 

@@ -1,5 +1,6 @@
 
 #include "memory/ngx_rl_local.h"
+#include "pure/ngx_rl_hash.h"
 
 
 /* a claim while it is looked at */
@@ -31,10 +32,9 @@ ngx_int_t
 ngx_rl_local_take(ngx_rl_zone_t *zone, ngx_rl_claim_t **claims, ngx_uint_t n,
     const ngx_rl_share_t *share, ngx_uint_t preview, uint64_t now)
 {
-    ngx_int_t           rc;
-    ngx_uint_t          i, denied;
-    ngx_rl_look_t      *look;
-    ngx_rl_decision_t  *d;
+    ngx_int_t       rc;
+    ngx_uint_t      i, denied;
+    ngx_rl_look_t  *look;
 
     look = ngx_rl_looks;
 
@@ -45,9 +45,10 @@ ngx_rl_local_take(ngx_rl_zone_t *zone, ngx_rl_claim_t **claims, ngx_uint_t n,
                        ? NGX_RL_CELL_LOG
                        : NGX_RL_CELL_LEVEL;
 
-        ngx_rl_zone_key(zone, look[i].kind, claims[i]->key,
-                        claims[i]->len, &look[i].key);
+        ngx_rl_siphash(zone->sh->secret, claims[i]->key, claims[i]->len,
+                       look[i].key.hash);
 
+        look[i].key.hash[1] ^= look[i].kind;
         look[i].bucket = claims[i]->bucket;
 
         if (share) {
@@ -109,10 +110,8 @@ done:
             look[i].bucket.cost = look[i].bucket.capacity;
         }
 
-        d = &claims[i]->decision;
-
-        ngx_rl_decide(d, &look[i].bucket, claims[i]->state);
-        d->source = NGX_RL_SOURCE_LOCAL;
+        ngx_rl_decide(&claims[i]->decision, &look[i].bucket, claims[i]->state);
+        claims[i]->decision.source = NGX_RL_SOURCE_LOCAL;
     }
 
     return NGX_OK;
@@ -126,25 +125,18 @@ ngx_rl_local_look(ngx_rl_zone_t *zone,
     ngx_rl_level_t  *level;
 
     if (look->kind == NGX_RL_CELL_LOG) {
+        look->log.n = 0;
 
         if (look->cell) {
             ngx_rl_cells_load(zone->cells, look->cell, &look->log);
-
-        } else {
-            look->log.n = 0;
         }
 
         look->fits = ngx_rl_log_look(&look->log, &look->bucket, now, state);
         return;
     }
 
-    if (look->cell) {
-        level = &look->cell->u.local.level;
-
-    } else {
-        level = &look->level;
-        ngx_memzero(level, sizeof(ngx_rl_level_t));
-    }
+    ngx_memzero(&look->level, sizeof(ngx_rl_level_t));
+    level = look->cell ? &look->cell->u.local.level : &look->level;
 
     look->fits = ngx_rl_level_look(level, &look->bucket, now, state);
 }

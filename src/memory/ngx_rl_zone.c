@@ -66,22 +66,6 @@ typedef struct {
 } ngx_rl_zone_record_t;
 
 
-struct ngx_rl_zone_sh_s {
-    uint64_t             secret[2];
-    ngx_queue_t          records;
-    ngx_uint_t           generation;  /* of configurations */
-    size_t               lent;        /* bytes of records */
-    size_t               lendable;    /* so many at most */
-
-    volatile uint64_t    knows;       /* us: nothing after this */
-
-    volatile ngx_uint_t  changing;
-    ngx_rl_cells_t       cells;
-
-    ngx_uint_t           resets;
-};
-
-
 static ngx_int_t ngx_rl_zone_init(ngx_shm_zone_t *shm_zone, void *data);
 static void ngx_rl_zone_empty(ngx_shm_zone_t *shm_zone);
 static ngx_int_t ngx_rl_zone_create(ngx_rl_zone_t *zone);
@@ -91,7 +75,6 @@ static ngx_rl_zone_record_t *ngx_rl_zone_named(
     ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask, ngx_rl_zone_record_t **unused);
 static ngx_rl_zone_record_t *ngx_rl_zone_new(
     ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);
-static void ngx_rl_zone_append(ngx_queue_t *records, ngx_queue_t *q);
 static void ngx_rl_zone_rename(
     ngx_rl_zone_record_t *record, ngx_rl_zone_ask_t *ask);
 static size_t ngx_rl_zone_size(size_t size);
@@ -199,7 +182,9 @@ ngx_rl_zone_add(ngx_conf_t *cf, size_t size, void *tag,
     ngx_rl_zone_t  *zone;
 
     zone = ngx_pcalloc(cf->pool, sizeof(ngx_rl_zone_t));
-    if (zone == NULL) {
+    name.data = ngx_pnalloc(cf->pool, NGX_RL_ZONE_NAME_LEN + 16);
+
+    if (zone == NULL || name.data == NULL) {
         return NULL;
     }
 
@@ -208,11 +193,6 @@ ngx_rl_zone_add(ngx_conf_t *cf, size_t size, void *tag,
 
     layout[0] = ngx_rl_hash(ngx_rl_zone_layout, sizeof(ngx_rl_zone_layout));
     layout[1] = records;
-
-    name.data = ngx_pnalloc(cf->pool, NGX_RL_ZONE_NAME_LEN + 16);
-    if (name.data == NULL) {
-        return NULL;
-    }
 
     name.len = ngx_sprintf(name.data, NGX_RL_ZONE_NAME "%016xL",
                            ngx_rl_hash(layout, sizeof(layout)))
@@ -352,17 +332,14 @@ ngx_rl_zone_create(ngx_rl_zone_t *zone)
     static ngx_str_t  context = ngx_string(" in ratelimit zone");
 
     sh = ngx_slab_calloc(zone->shpool, sizeof(ngx_rl_zone_sh_t));
-    if (sh == NULL) {
+    zone->shpool->log_ctx = ngx_slab_alloc(zone->shpool, context.len + 1);
+
+    if (sh == NULL || zone->shpool->log_ctx == NULL) {
         return NGX_ERROR;
     }
 
     ngx_queue_init(&sh->records);
     ngx_rl_zone_secret(zone, sh->secret);
-
-    zone->shpool->log_ctx = ngx_slab_alloc(zone->shpool, context.len + 1);
-    if (zone->shpool->log_ctx == NULL) {
-        return NGX_ERROR;
-    }
 
     (void) ngx_cpystrn(zone->shpool->log_ctx, context.data, context.len + 1);
 
@@ -564,6 +541,7 @@ static ngx_rl_zone_record_t *
 ngx_rl_zone_new(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
 {
     size_t                 len;
+    ngx_queue_t           *q;
     ngx_rl_zone_record_t  *record;
 
     /* what the allocator takes anyway: a later name may be longer */
@@ -575,7 +553,7 @@ ngx_rl_zone_new(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
         return NULL;
     }
 
-    record->data = ngx_slab_calloc_locked(zone->shpool, ask->size);
+    record->data = ngx_slab_alloc_locked(zone->shpool, ask->size);
 
     if (record->data == NULL) {
         ngx_slab_free_locked(zone->shpool, record);
@@ -585,25 +563,17 @@ ngx_rl_zone_new(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
     record->kind = ask->kind;
     record->room = len - sizeof(ngx_rl_zone_record_t);
     record->name.data = (u_char *) &record[1];
-    record->name.len = ask->name->len;
-    ngx_memcpy(record->name.data, ask->name->data, ask->name->len);
 
-    ngx_rl_zone_append(&zone->sh->records, &record->queue);
+    ngx_rl_zone_rename(record, ask);
 
-    return record;
-}
+    /*
+     * Those who walk along the records go by "next": whenever a worker dies
+     * here, that leads from one to the next, and back to the head
+     */
 
-
-/*
- * Those who walk along the records go by "next": whenever a worker dies here,
- * that leads from one to the next, and back to the head
- */
-
-static void
-ngx_rl_zone_append(ngx_queue_t *records, ngx_queue_t *q)
-{
-    q->prev = ngx_queue_last(records);
-    q->next = records;
+    q = &record->queue;
+    q->prev = ngx_queue_last(&zone->sh->records);
+    q->next = &zone->sh->records;
 
     ngx_memory_barrier();
 
@@ -611,7 +581,9 @@ ngx_rl_zone_append(ngx_queue_t *records, ngx_queue_t *q)
 
     ngx_memory_barrier();
 
-    records->prev = q;
+    zone->sh->records.prev = q;
+
+    return record;
 }
 
 
@@ -656,7 +628,7 @@ ngx_rl_zone_next(ngx_rl_zone_t *zone, ngx_rl_zone_kind_e kind,
     data = NULL;
     found = (after == NULL);
 
-    ngx_shmtx_lock(&zone->shpool->mutex);
+    ngx_rl_zone_lock(zone);
 
     for (q = ngx_queue_head(&zone->sh->records);
          q != ngx_queue_sentinel(&zone->sh->records);
@@ -678,43 +650,16 @@ ngx_rl_zone_next(ngx_rl_zone_t *zone, ngx_rl_zone_kind_e kind,
         }
     }
 
-    ngx_shmtx_unlock(&zone->shpool->mutex);
+    ngx_rl_zone_unlock(zone);
 
     return data;
 }
 
 
 void
-ngx_rl_zone_key(ngx_rl_zone_t *zone,
-    ngx_rl_cell_kind_e kind, const void *data, size_t len,
-    ngx_rl_cell_key_t *key)
-{
-    ngx_rl_siphash(zone->sh->secret, data, len, key->hash);
-
-    key->hash[1] ^= kind;
-}
-
-
-ngx_uint_t
-ngx_rl_zone_knows(ngx_rl_zone_t *zone, uint64_t now)
-{
-    return now < zone->sh->knows;
-}
-
-
-void
-ngx_rl_zone_learned(ngx_rl_zone_t *zone, uint64_t until)
-{
-    if (zone->sh->knows < until) {
-        zone->sh->knows = until;
-    }
-}
-
-
-void
 ngx_rl_cells_lock(ngx_rl_zone_t *zone)
 {
-    ngx_shmtx_lock(&zone->shpool->mutex);
+    ngx_rl_zone_lock(zone);
 
     if (zone->sh->changing) {
         ngx_rl_cells_reset(zone->cells);
@@ -735,7 +680,7 @@ ngx_rl_cells_unlock(ngx_rl_zone_t *zone)
     ngx_memory_barrier();
     zone->sh->changing = 0;
 
-    ngx_shmtx_unlock(&zone->shpool->mutex);
+    ngx_rl_zone_unlock(zone);
 
     if (zone->lost) {
         zone->lost = 0;
@@ -744,20 +689,6 @@ ngx_rl_cells_unlock(ngx_rl_zone_t *zone)
                       "a worker died while it changed the ratelimit zone: "
                       "what this machine knew about keys is forgotten");
     }
-}
-
-
-void
-ngx_rl_zone_lock(ngx_rl_zone_t *zone)
-{
-    ngx_shmtx_lock(&zone->shpool->mutex);
-}
-
-
-void
-ngx_rl_zone_unlock(ngx_rl_zone_t *zone)
-{
-    ngx_shmtx_unlock(&zone->shpool->mutex);
 }
 
 

@@ -19,16 +19,37 @@
 #define NGX_RL_ZONE_PAGES  16               /* at least */
 
 
-typedef struct ngx_rl_zone_s    ngx_rl_zone_t;
-typedef struct ngx_rl_zone_sh_s ngx_rl_zone_sh_t;
+typedef struct ngx_rl_zone_s  ngx_rl_zone_t;
 
 typedef ngx_int_t (*ngx_rl_zone_pt)(ngx_rl_zone_t *zone, void *data);
+
+
+/* in shared memory */
+
+typedef struct {
+    uint64_t             secret[2];   /* hashes of keys depend on it */
+    ngx_queue_t          records;
+    ngx_uint_t           generation;  /* of configurations */
+    size_t               lent;        /* bytes of records */
+    size_t               lendable;    /* so many at most */
+
+    /*
+     * us: nothing is known of Redis after this.  Looked at without a lock;
+     * whoever learns something raises it while the cells are locked.
+     */
+    volatile uint64_t    knows;
+
+    volatile ngx_uint_t  changing;
+    ngx_rl_cells_t       cells;
+
+    ngx_uint_t           resets;
+} ngx_rl_zone_sh_t;
 
 
 struct ngx_rl_zone_s {
     ngx_shm_zone_t    *shm_zone;
     ngx_slab_pool_t   *shpool;
-    ngx_rl_zone_sh_t  *sh;      /* shared memory */
+    ngx_rl_zone_sh_t  *sh;
     ngx_rl_cells_t    *cells;   /* in it */
 
     /* makes or finds the records that the configuration needs */
@@ -111,18 +132,6 @@ void *ngx_rl_zone_lend(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);
 void *ngx_rl_zone_next(ngx_rl_zone_t *zone,
     ngx_rl_zone_kind_e kind, void *record, ngx_str_t *name, size_t room);
 
-/* the hash depends on a secret of the zone */
-void ngx_rl_zone_key(ngx_rl_zone_t *zone,
-    ngx_rl_cell_kind_e kind, const void *data, size_t len,
-    ngx_rl_cell_key_t *key);
-
-/*
- * Whether anything may be known of Redis: a look without a lock.  Whoever
- * learns something says until when, us, while the cells are locked.
- */
-ngx_uint_t ngx_rl_zone_knows(ngx_rl_zone_t *zone, uint64_t now);
-void ngx_rl_zone_learned(ngx_rl_zone_t *zone, uint64_t until);
-
 /*
  * Cells are used between these two only.  Between them nothing is logged,
  * evaluated or allocated.
@@ -131,8 +140,8 @@ void ngx_rl_cells_lock(ngx_rl_zone_t *zone);
 void ngx_rl_cells_unlock(ngx_rl_zone_t *zone);
 
 /* the lock alone, for what is in records */
-void ngx_rl_zone_lock(ngx_rl_zone_t *zone);
-void ngx_rl_zone_unlock(ngx_rl_zone_t *zone);
+#define ngx_rl_zone_lock(zone)    ngx_shmtx_lock(&(zone)->shpool->mutex)
+#define ngx_rl_zone_unlock(zone)  ngx_shmtx_unlock(&(zone)->shpool->mutex)
 
 /* locks by itself */
 void ngx_rl_zone_usage(ngx_rl_zone_t *zone, ngx_rl_zone_usage_t *usage);
