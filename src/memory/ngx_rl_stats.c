@@ -25,6 +25,17 @@ const char  *const ngx_rl_decision_names[] = {
 static ngx_uint_t  ngx_rl_process_place = NGX_RL_PROCESSES;
 
 
+/* by outcome */
+
+static const ngx_rl_decision_e  ngx_rl_stats_outcomes[] = {
+    NGX_RL_DECISION_SKIPPED,
+    NGX_RL_DECISION_PASSED,
+    NGX_RL_DECISION_REJECTED,
+    NGX_RL_DECISION_DRY_RUN,
+    NGX_RL_DECISION_PASSED    /* degraded */
+};
+
+
 /* all that lives in shared memory, field by field */
 
 static const uint32_t  ngx_rl_stats_fields[] = {
@@ -108,25 +119,12 @@ ngx_rl_stats_decision(ngx_rl_decisions_t counters, ngx_rl_decision_t *d)
 {
     ngx_rl_decision_e  decision;
 
-    switch (d->outcome) {
+    decision = ngx_rl_stats_outcomes[d->outcome];
 
-    case NGX_RL_SKIPPED:
-        decision = NGX_RL_DECISION_SKIPPED;
-        break;
-
-    case NGX_RL_REJECTED:
+    if (decision == NGX_RL_DECISION_PASSED
+        && d->source == NGX_RL_SOURCE_CLOSED)
+    {
         decision = NGX_RL_DECISION_REJECTED;
-        break;
-
-    case NGX_RL_REJECTED_DRY_RUN:
-        decision = NGX_RL_DECISION_DRY_RUN;
-        break;
-
-    default: /* passed, degraded */
-        decision = (d->source == NGX_RL_SOURCE_CLOSED)
-                   ? NGX_RL_DECISION_REJECTED
-                   : NGX_RL_DECISION_PASSED;
-        break;
     }
 
     ngx_rl_count(counters[decision][d->source]);
