@@ -70,13 +70,6 @@ ngx_rl_throttle_start(ngx_rl_throttle_t *throttle)
 }
 
 
-void
-ngx_rl_throttle_reset(ngx_rl_throttle_t *throttle)
-{
-    throttle->minute = 0;
-}
-
-
 /* s, by a clock that never steps back; 0 is always at least a minute ago */
 
 static ngx_atomic_uint_t

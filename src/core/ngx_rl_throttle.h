@@ -39,7 +39,7 @@ ngx_atomic_uint_t ngx_rl_throttle_dropped(ngx_rl_throttle_t *throttle);
 void ngx_rl_throttle_start(ngx_rl_throttle_t *throttle);
 
 /* the next line is logged, whenever it comes */
-void ngx_rl_throttle_reset(ngx_rl_throttle_t *throttle);
+#define ngx_rl_throttle_reset(throttle)  ((throttle)->minute = 0)
 
 
 #endif /* _NGX_RL_THROTTLE_H_INCLUDED_ */

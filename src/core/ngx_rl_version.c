@@ -11,11 +11,10 @@
 #include "core/ngx_rl_version.h"
 
 
-#if (NGX_HAVE_DLOPEN)
-
 ngx_int_t
 ngx_rl_version_check(ngx_cycle_t *cycle)
 {
+#if (NGX_HAVE_DLOPEN)
     Dl_info          module, core;
     ngx_file_info_t  fi;
 
@@ -47,16 +46,7 @@ ngx_rl_version_check(ngx_cycle_t *cycle)
                       "upgrade it on the fly (USR2)",
                       module.dli_fname, NGX_RL_VERSION);
     }
-
-    return NGX_OK;
-}
-
-#else
-
-ngx_int_t
-ngx_rl_version_check(ngx_cycle_t *cycle)
-{
-    return NGX_OK;
-}
-
 #endif
+
+    return NGX_OK;
+}

@@ -131,13 +131,6 @@ ngx_rl_cells_reset(ngx_rl_cells_t *c)
 }
 
 
-void
-ngx_rl_cells_release(ngx_rl_cells_t *c)
-{
-    c->npinned = 0;
-}
-
-
 ngx_rl_cell_t *
 ngx_rl_cells_find(ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key)
 {
@@ -515,16 +508,11 @@ ngx_rl_cells_alloc(ngx_rl_cells_t *c, uint64_t now)
 
     ngx_rl_cells_sweep(c, NGX_RL_CELLS_SWEEP, now);
 
-    if (c->free == 0 && c->fresh < c->n) {
-        i = c->fresh++;
-        goto done;
-    }
-
-    if (c->free == 0) {
+    if (c->free == 0 && c->fresh == c->n) {
         ngx_rl_cells_sweep(c, NGX_RL_CELLS_SEARCH, now);
     }
 
-    if (c->free == 0) {
+    if (c->free == 0 && c->fresh == c->n) {
         i = ngx_rl_cells_victim(c);
         if (i == 0) {
             return 0;
@@ -533,10 +521,13 @@ ngx_rl_cells_alloc(ngx_rl_cells_t *c, uint64_t now)
         ngx_rl_cells_evict(c, i, now);
     }
 
-    i = c->free;
-    c->free = c->lines[i].cell.next;
+    if (c->free) {
+        i = c->free;
+        c->free = c->lines[i].cell.next;
 
-done:
+    } else {
+        i = c->fresh++;
+    }
 
     c->lines[i].cell.queue = 0;
     c->used++;

@@ -199,7 +199,7 @@ void ngx_rl_cells_init(ngx_rl_cells_t *c, void *memory, size_t size);
 void ngx_rl_cells_reset(ngx_rl_cells_t *c);
 
 /* keys that were in use are no more: they may be evicted */
-void ngx_rl_cells_release(ngx_rl_cells_t *c);
+#define ngx_rl_cells_release(c)  ((c)->npinned = 0)
 
 /* NULL: nothing is known; a cell is valid until all are released */
 ngx_rl_cell_t *ngx_rl_cells_find(
