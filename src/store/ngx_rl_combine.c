@@ -92,7 +92,7 @@ static void ngx_rl_combined_free(ngx_rl_combined_call_t *combined);
 
 
 static ngx_pool_t   *ngx_rl_combine_pool;
-static ngx_queue_t  *ngx_rl_combiners;
+static ngx_queue_t   ngx_rl_combiners[NGX_RL_COMBINERS];
 static ngx_queue_t   ngx_rl_combiners_free;
 
 /* under way, or about to be; and free ones */
@@ -100,18 +100,12 @@ static ngx_queue_t   ngx_rl_combined_calls;
 static ngx_queue_t   ngx_rl_combined_calls_free;
 
 
-ngx_int_t
+void
 ngx_rl_combine_init(ngx_cycle_t *cycle)
 {
     ngx_uint_t  i;
 
     ngx_rl_combine_pool = cycle->pool;
-
-    ngx_rl_combiners = ngx_palloc(cycle->pool,
-                                  NGX_RL_COMBINERS * sizeof(ngx_queue_t));
-    if (ngx_rl_combiners == NULL) {
-        return NGX_ERROR;
-    }
 
     for (i = 0; i < NGX_RL_COMBINERS; i++) {
         ngx_queue_init(&ngx_rl_combiners[i]);
@@ -120,8 +114,6 @@ ngx_rl_combine_init(ngx_cycle_t *cycle)
     ngx_queue_init(&ngx_rl_combiners_free);
     ngx_queue_init(&ngx_rl_combined_calls);
     ngx_queue_init(&ngx_rl_combined_calls_free);
-
-    return NGX_OK;
 }
 
 
@@ -130,10 +122,6 @@ ngx_rl_combine_exit(void)
 {
     ngx_queue_t             *q;
     ngx_rl_combined_call_t  *combined;
-
-    if (ngx_rl_combiners == NULL) {
-        return;
-    }
 
     ngx_queue_add(&ngx_rl_combined_calls_free, &ngx_rl_combined_calls);
 
@@ -147,8 +135,6 @@ ngx_rl_combine_exit(void)
             ngx_free(combined->key);
         }
     }
-
-    ngx_rl_combiners = NULL;
 }
 
 
@@ -173,15 +159,17 @@ ngx_rl_combine_join(ngx_rl_waiter_t *waiter, ngx_rl_server_t *server)
             waiter->call = combined;
             combined->entry.call.times++;
             ngx_queue_insert_tail(&combined->waiters, &waiter->queue);
-            ngx_rl_entry_grew(&combined->entry);
 
-            return NGX_RL_OK;
-        }
+            /* a call that has not been sent yet is for one request more */
 
-        ngx_queue_insert_tail(&combiner->waiting, &waiter->queue);
+            server->queue.grew = 1;
 
-        if (!combiner->timer.timer_set) {
-            ngx_add_timer(&combiner->timer, waiter->timeout / 4 + 1);
+        } else {
+            ngx_queue_insert_tail(&combiner->waiting, &waiter->queue);
+
+            if (!combiner->timer.timer_set) {
+                ngx_add_timer(&combiner->timer, waiter->timeout / 4 + 1);
+            }
         }
 
         return NGX_RL_OK;

@@ -50,7 +50,7 @@ struct ngx_rl_waiter_s {
 };
 
 
-ngx_int_t ngx_rl_combine_init(ngx_cycle_t *cycle);
+void ngx_rl_combine_init(ngx_cycle_t *cycle);
 void ngx_rl_combine_exit(void);
 
 /*

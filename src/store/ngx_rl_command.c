@@ -43,7 +43,6 @@ static ngx_int_t ngx_rl_command_reply(void *data,
 
 static void ngx_rl_calls_flush(ngx_event_t *ev);
 static ngx_rl_command_t *ngx_rl_calls_next(ngx_rl_server_t *server);
-static ngx_rl_calls_t *ngx_rl_calls_create(void);
 static void ngx_rl_calls_overload(ngx_rl_server_t *server);
 static void ngx_rl_calls_stamp(ngx_rl_calls_t *calls);
 static void ngx_rl_calls_format(ngx_rl_command_t *command, ngx_rl_resp_t *resp);
@@ -54,7 +53,6 @@ static void ngx_rl_calls_unsent(ngx_rl_command_t *command,
     ngx_rl_failure_e failure);
 static void ngx_rl_calls_done(ngx_rl_command_t *command,
     ngx_rl_failure_e failure);
-static void ngx_rl_calls_free(ngx_rl_calls_t *calls);
 
 
 static const ngx_rl_command_kind_t  ngx_rl_calls_kind = {
@@ -242,13 +240,6 @@ ngx_rl_entry_add(ngx_rl_server_t *server, ngx_rl_entry_t *entry)
 
 
 void
-ngx_rl_entry_grew(ngx_rl_entry_t *entry)
-{
-    entry->server->queue.grew = 1;
-}
-
-
-void
 ngx_rl_entry_cancel(ngx_rl_entry_t *entry)
 {
     ngx_rl_calls_t  *calls;
@@ -269,7 +260,7 @@ ngx_rl_entry_cancel(ngx_rl_entry_t *entry)
         /* nobody waits for the reply, and it may not have been sent yet */
 
         ngx_rl_pending_cancel(calls->command.pending);
-        ngx_rl_calls_free(calls);
+        ngx_queue_insert_head(&ngx_rl_calls_unused, &calls->queue);
     }
 }
 
@@ -333,11 +324,22 @@ ngx_rl_calls_next(ngx_rl_server_t *server)
         return NULL;
     }
 
-    calls = ngx_rl_calls_create();
+    if (!ngx_queue_empty(&ngx_rl_calls_unused)) {
+        q = ngx_queue_head(&ngx_rl_calls_unused);
+        ngx_queue_remove(q);
+        calls = ngx_queue_data(q, ngx_rl_calls_t, queue);
+
+    } else {
+        calls = ngx_palloc(ngx_rl_command_pool, sizeof(ngx_rl_calls_t));
+    }
+
     if (calls == NULL) {
         ngx_rl_calls_overload(server);
         return NULL;
     }
+
+    calls->live = 0;
+    calls->eval.n = 0;
 
     /* keys of one command to a cluster have to be of one slot */
 
@@ -369,31 +371,6 @@ ngx_rl_calls_next(ngx_rl_server_t *server)
     ngx_rl_calls_stamp(calls);
 
     return &calls->command;
-}
-
-
-static ngx_rl_calls_t *
-ngx_rl_calls_create(void)
-{
-    ngx_queue_t     *q;
-    ngx_rl_calls_t  *calls;
-
-    if (!ngx_queue_empty(&ngx_rl_calls_unused)) {
-        q = ngx_queue_head(&ngx_rl_calls_unused);
-        ngx_queue_remove(q);
-        calls = ngx_queue_data(q, ngx_rl_calls_t, queue);
-
-    } else {
-        calls = ngx_palloc(ngx_rl_command_pool, sizeof(ngx_rl_calls_t));
-        if (calls == NULL) {
-            return NULL;
-        }
-    }
-
-    calls->live = 0;
-    calls->eval.n = 0;
-
-    return calls;
 }
 
 
@@ -578,12 +555,5 @@ ngx_rl_calls_done(ngx_rl_command_t *command, ngx_rl_failure_e failure)
         entry->handler(entry, own);
     }
 
-    ngx_rl_calls_free(calls);
-}
-
-
-static void
-ngx_rl_calls_free(ngx_rl_calls_t *calls)
-{
     ngx_queue_insert_head(&ngx_rl_calls_unused, &calls->queue);
 }

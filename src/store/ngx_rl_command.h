@@ -104,9 +104,6 @@ void ngx_rl_command_flush(ngx_rl_server_t *server,
 ngx_rl_failure_e ngx_rl_entry_add(ngx_rl_server_t *server,
     ngx_rl_entry_t *entry);
 
-/* a call that has not been sent yet is for one request more */
-void ngx_rl_entry_grew(ngx_rl_entry_t *entry);
-
 /*
  * The handler will not be called, and nothing of the entry is used any more.
  * What it asks for is taken all the same, if it has been sent.

@@ -31,10 +31,7 @@ ngx_rl_store_init(ngx_cycle_t *cycle, ngx_array_t *confs,
     ngx_rl_refund_init();
     ngx_rl_lease_init(cycle, zone);
     ngx_rl_take_init();
-
-    if (ngx_rl_combine_init(cycle) != NGX_OK) {
-        return NGX_ERROR;
-    }
+    ngx_rl_combine_init(cycle);
 
     return ngx_rl_route_init(cycle, confs, zone, stats);
 }

@@ -23,18 +23,8 @@
 #include "topology/ngx_rl_route.h"
 
 
-/* a take whose request is gone; lives in the pool of the take */
-
-typedef struct {
-    ngx_queue_t    queue;
-    ngx_rl_take_t  take;
-} ngx_rl_detached_t;
-
-
 static ngx_rl_take_call_t *ngx_rl_take_call(
     ngx_rl_take_t *take, ngx_rl_server_t *server, ngx_uint_t part);
-static ngx_int_t ngx_rl_take_combine(ngx_rl_take_t *take,
-    ngx_rl_take_call_t *call);
 static void ngx_rl_take_combined(ngx_rl_waiter_t *waiter);
 static ngx_uint_t ngx_rl_take_away(ngx_rl_take_t *take);
 static void ngx_rl_take_answered(ngx_rl_entry_t *entry,
@@ -45,7 +35,7 @@ static ngx_int_t ngx_rl_take_detach(ngx_rl_take_t *take);
 static void ngx_rl_take_detached(ngx_rl_take_t *take);
 
 
-/* takes whose requests are gone */
+/* takes whose requests are gone, each in a pool of its own */
 static ngx_queue_t  ngx_rl_takes_detached;
 
 
@@ -59,15 +49,15 @@ ngx_rl_take_init(void)
 void
 ngx_rl_take_exit(void)
 {
-    ngx_queue_t        *q;
-    ngx_rl_detached_t  *detached;
+    ngx_queue_t    *q;
+    ngx_rl_take_t  *take;
 
     while (!ngx_queue_empty(&ngx_rl_takes_detached)) {
         q = ngx_queue_head(&ngx_rl_takes_detached);
         ngx_queue_remove(q);
 
-        detached = ngx_queue_data(q, ngx_rl_detached_t, queue);
-        ngx_destroy_pool(detached->take.pool);
+        take = ngx_queue_data(q, ngx_rl_take_t, queue);
+        ngx_destroy_pool(take->pool);
     }
 }
 
@@ -125,18 +115,15 @@ ngx_rl_take_call(ngx_rl_take_t *take, ngx_rl_server_t *server, ngx_uint_t part)
         return NULL;
     }
 
+    ngx_memzero(call, sizeof(ngx_rl_take_call_t));
+
     call->take = take;
     call->server = server;
     call->part = part;
-    call->failure = NGX_RL_OK;
-    call->under_way = 0;
 
-    call->entry.call.n = 0;
     call->entry.call.times = 1;
     call->entry.call.preview = take->preview;
     call->entry.call.clock = take->clock;
-    call->entry.call.part = 0;
-    call->entry.call.id_len = 0;
 
     return call;
 }
@@ -146,6 +133,7 @@ ngx_int_t
 ngx_rl_take_send(ngx_rl_take_t *take)
 {
     ngx_uint_t           i;
+    ngx_rl_waiter_t     *waiter;
     ngx_rl_take_call_t  *call;
 
     take->start = ngx_current_msec;
@@ -159,7 +147,20 @@ ngx_rl_take_send(ngx_rl_take_t *take)
     /* others may want the same of the same bucket */
 
     if (take->calls.nelts == 1 && call->entry.call.n == 1 && !take->preview) {
-        return ngx_rl_take_combine(take, call);
+        waiter = &take->waiter;
+
+        waiter->claim = call->entry.call.claims[0];
+        waiter->handler = ngx_rl_take_combined;
+        waiter->start = take->start;
+        waiter->timeout = take->timeout;
+        waiter->ttl = take->ttl;
+        waiter->lease = take->lease;
+        waiter->clock = take->clock;
+
+        call->failure = ngx_rl_combine_join(waiter, call->server);
+        take->pending = (call->failure == NGX_RL_OK);
+
+        return take->pending ? NGX_AGAIN : NGX_OK;
     }
 
     take->waiter.combiner = NULL;
@@ -179,33 +180,6 @@ ngx_rl_take_send(ngx_rl_take_t *take)
     }
 
     return take->pending ? NGX_AGAIN : NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_rl_take_combine(ngx_rl_take_t *take, ngx_rl_take_call_t *call)
-{
-    ngx_rl_waiter_t  *waiter;
-
-    waiter = &take->waiter;
-
-    waiter->claim = call->entry.call.claims[0];
-    waiter->handler = ngx_rl_take_combined;
-    waiter->start = take->start;
-    waiter->timeout = take->timeout;
-    waiter->ttl = take->ttl;
-    waiter->lease = take->lease;
-    waiter->clock = take->clock;
-
-    call->failure = ngx_rl_combine_join(waiter, call->server);
-
-    if (call->failure != NGX_RL_OK) {
-        return NGX_OK;
-    }
-
-    take->pending = 1;
-
-    return NGX_AGAIN;
 }
 
 
@@ -311,8 +285,8 @@ ngx_rl_take_detach(ngx_rl_take_t *take)
     ngx_uint_t           i, j;
     ngx_pool_t          *pool;
     ngx_rl_call_t       *asked;
+    ngx_rl_take_t       *detached;
     ngx_rl_claim_t      *claim;
-    ngx_rl_detached_t   *detached;
     ngx_rl_take_call_t  *call, *copy;
 
     pool = ngx_create_pool(2048, ngx_cycle->log);
@@ -320,30 +294,25 @@ ngx_rl_take_detach(ngx_rl_take_t *take)
         return NGX_ERROR;
     }
 
-    detached = ngx_palloc(pool, sizeof(ngx_rl_detached_t));
-    if (detached == NULL) {
-        goto failed;
-    }
-
-    detached->take = *take;
-    detached->take.pool = pool;
-    detached->take.handler = ngx_rl_take_detached;
-    detached->take.data = detached;
-
+    detached = ngx_palloc(pool, sizeof(ngx_rl_take_t));
     copy = ngx_palloc(pool, take->calls.nelts * sizeof(ngx_rl_take_call_t));
-    if (copy == NULL) {
+
+    if (detached == NULL || copy == NULL) {
         goto failed;
     }
 
-    detached->take.calls.elts = copy;
-    detached->take.calls.pool = pool;
+    *detached = *take;
+    detached->pool = pool;
+    detached->handler = ngx_rl_take_detached;
+    detached->calls.elts = copy;
+    detached->calls.pool = pool;
 
     call = take->calls.elts;
 
     for (i = 0; i < take->calls.nelts; i++) {
 
         copy[i] = call[i];
-        copy[i].take = &detached->take;
+        copy[i].take = detached;
         asked = &copy[i].entry.call;
 
         for (j = 0; j < asked->n; j++) {
@@ -389,10 +358,8 @@ static void
 ngx_rl_take_detached(ngx_rl_take_t *take)
 {
     ngx_uint_t           i;
-    ngx_rl_detached_t   *detached;
     ngx_rl_take_call_t  *call;
 
-    detached = take->data;
     call = take->calls.elts;
 
     for (i = 0; i < take->calls.nelts; i++) {
@@ -403,7 +370,7 @@ ngx_rl_take_detached(ngx_rl_take_t *take)
         }
     }
 
-    ngx_queue_remove(&detached->queue);
+    ngx_queue_remove(&take->queue);
     ngx_destroy_pool(take->pool);
 }
 

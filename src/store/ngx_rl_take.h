@@ -52,6 +52,7 @@ struct ngx_rl_take_s {
     ngx_uint_t          pending;    /* calls under way */
 
     ngx_rl_waiter_t     waiter;     /* of a single claim */
+    ngx_queue_t         queue;      /* of takes whose requests are gone */
 };
 
 
