@@ -83,7 +83,6 @@ static void ngx_rl_cluster_refresh(ngx_event_t *ev);
 static ngx_int_t ngx_rl_cluster_refreshed(void *data,
     const ngx_rl_answer_t *answer);
 static ngx_uint_t ngx_rl_cluster_failing(ngx_rl_cluster_t *cluster);
-static void ngx_rl_cluster_wake(ngx_rl_cluster_t *cluster);
 static void ngx_rl_cluster_again(ngx_event_t *ev);
 
 
@@ -409,7 +408,7 @@ ngx_rl_cluster_range(void *data, const ngx_rl_slot_range_t *range)
 {
     ngx_rl_map_t  *map = data;
 
-    ngx_uint_t                    i;
+    ngx_uint_t      i;
     ngx_rl_node_t  *node;
 
     node = ngx_rl_nodes_find(&map->cluster->nodes, map->from, range);
@@ -523,6 +522,8 @@ ngx_rl_cluster_want(ngx_rl_cluster_t *cluster)
 static void
 ngx_rl_cluster_refresh(ngx_event_t *ev)
 {
+    ngx_uint_t         i;
+    ngx_rl_node_t     *node;
     ngx_rl_server_t   *server;
     ngx_rl_pending_t  *pending;
     ngx_rl_cluster_t  *cluster;
@@ -556,9 +557,19 @@ ngx_rl_cluster_refresh(ngx_event_t *ev)
         return;
     }
 
-    /* no node is there: the handshake of the next connection brings the map */
+    /*
+     * no node is there: the handshake of the next connection brings the map,
+     * be it one of a seed or of a node of the last map
+     */
 
-    ngx_rl_cluster_wake(cluster);
+    for (i = 0; i < cluster->nodes.n; i++) {
+        node = cluster->nodes.list[i];
+
+        if (node->seed || node->mapped) {
+            ngx_rl_connection_schedule(node->server->connection);
+        }
+    }
+
     ngx_rl_cluster_want(cluster);
 }
 
@@ -606,32 +617,13 @@ ngx_rl_cluster_failing(ngx_rl_cluster_t *cluster)
         node = cluster->nodes.list[i];
 
         if (node->mapped
-            && node->conf.record->breaker.state
-            != NGX_RL_DISTRIBUTED)
+            && node->conf.record->breaker.state != NGX_RL_DISTRIBUTED)
         {
             return 1;
         }
     }
 
     return 0;
-}
-
-
-/* seeds, and nodes of the map, that have no connection */
-
-static void
-ngx_rl_cluster_wake(ngx_rl_cluster_t *cluster)
-{
-    ngx_uint_t      i;
-    ngx_rl_node_t  *node;
-
-    for (i = 0; i < cluster->nodes.n; i++) {
-        node = cluster->nodes.list[i];
-
-        if (node->seed || node->mapped) {
-            ngx_rl_connection_schedule(node->server->connection);
-        }
-    }
 }
 
 

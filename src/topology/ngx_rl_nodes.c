@@ -116,6 +116,7 @@ ngx_rl_nodes_seed(ngx_rl_nodes_t *nodes, ngx_rl_url_t *url)
     node->host = url->host;
     node->port = url->port;
     node->seed = 1;
+    node->left = 0;
 
     if (ngx_rl_node_attach(node) != NGX_OK
         || ngx_rl_node_follow(node) != NGX_OK)
@@ -150,6 +151,7 @@ ngx_rl_nodes_create(ngx_rl_nodes_t *nodes, size_t len)
     node->conf = *nodes->conf;
     node->index = (uint16_t) nodes->n;
     node->chain = NGX_RL_NODES_NONE;
+    node->left = 1;
 
     return node;
 }
@@ -161,11 +163,7 @@ ngx_rl_nodes_exit(ngx_rl_nodes_t *nodes)
     ngx_uint_t      i;
     ngx_rl_node_t  *node;
 
-    if (nodes->tidy.posted) {
-        ngx_delete_posted_event(&nodes->tidy);
-    }
-
-    ngx_rl_timer_end(&nodes->tidy);
+    ngx_rl_event_end(&nodes->tidy);
 
     for (i = 0; i < nodes->n; i++) {
         node = nodes->list[i];
@@ -248,8 +246,7 @@ ngx_rl_nodes_by_name(ngx_rl_nodes_t *nodes, ngx_rl_server_t *from,
     }
 
     if (node == NULL
-        && ngx_rl_resolve_check(nodes->conf->resolver, &host) == NGX_OK
-        && ngx_rl_resolve_valid(host.data, host.len)
+        && ngx_rl_resolve_valid(nodes->conf->resolver, &host)
         && !(known && ngx_rl_nodes_at(nodes, &where.addr)))
     {
         /* what DNS says counts, but until then it may be there */
@@ -457,13 +454,7 @@ ngx_rl_nodes_unused(ngx_rl_nodes_t *nodes)
         return NULL;
     }
 
-    node = ngx_rl_nodes_create(nodes, NGX_RL_SERVER_NAME);
-
-    if (node) {
-        node->left = 1;
-    }
-
-    return node;
+    return ngx_rl_nodes_create(nodes, NGX_RL_SERVER_NAME);
 }
 
 
@@ -852,25 +843,21 @@ ngx_rl_nodes_tidy(ngx_event_t *ev)
     for (i = 0; nodes->mapped && i < nodes->n; i++) {
         node = nodes->list[i];
 
-        if (node->mapped && !node->lent) {
-            ngx_rl_node_share(node);
-        }
-
         if (node->mapped) {
-            continue;
-        }
 
-        if (node->left) {
-            ngx_rl_server_close_idle(node->server);
+            if (!node->lent) {
+                ngx_rl_node_share(node);
+            }
+
             continue;
         }
 
         age = ngx_current_msec - node->asked;
 
-        if (age >= NGX_RL_NODES_ASKED) {
+        if (node->left || age >= NGX_RL_NODES_ASKED) {
             ngx_rl_server_close_idle(node->server);
 
-            if (node->seed) {
+            if (node->left || node->seed) {
                 continue;
             }
 

@@ -88,6 +88,8 @@ struct ngx_rl_resolve_s {
 };
 
 
+static ngx_int_t ngx_rl_resolve_check(ngx_resolver_t *resolver,
+    ngx_str_t *host);
 static void ngx_rl_resolve_lookup(ngx_event_t *ev);
 static void ngx_rl_resolve_resolved(ngx_resolver_ctx_t *ctx);
 static void ngx_rl_resolve_schedule(ngx_rl_resolve_t *resolve,
@@ -102,7 +104,12 @@ static void ngx_rl_resolve_add(ngx_rl_resolve_set_t *set,
     struct sockaddr *sockaddr, in_port_t port);
 
 
-ngx_int_t
+/*
+ * NGX_OK: a name, and there is somebody to ask; NGX_DECLINED: the host is an
+ * address, or the configuration has no "resolver"
+ */
+
+static ngx_int_t
 ngx_rl_resolve_check(ngx_resolver_t *resolver, ngx_str_t *host)
 {
 #if (NGX_HAVE_INET6)
@@ -129,17 +136,21 @@ ngx_rl_resolve_check(ngx_resolver_t *resolver, ngx_str_t *host)
 
 
 ngx_uint_t
-ngx_rl_resolve_valid(const u_char *host, size_t len)
+ngx_rl_resolve_valid(ngx_resolver_t *resolver, ngx_str_t *host)
 {
+    u_char  c;
     size_t  i, label;
 
-    if (len > NGX_RL_RESOLVE_LEN) {
+    if (ngx_rl_resolve_check(resolver, host) != NGX_OK
+        || host->len > NGX_RL_RESOLVE_LEN)
+    {
         return 0;
     }
 
-    for (label = 0, i = 0; i < len; i++) {
+    for (label = 0, i = 0; i < host->len; i++) {
+        c = host->data[i];
 
-        if (host[i] == '.') {
+        if (c == '.') {
 
             if (label == 0) {
                 return 0;
@@ -150,10 +161,8 @@ ngx_rl_resolve_valid(const u_char *host, size_t len)
         }
 
         if (++label > NGX_RL_RESOLVE_LABEL
-            || !((host[i] >= 'a' && host[i] <= 'z')
-                 || (host[i] >= 'A' && host[i] <= 'Z')
-                 || (host[i] >= '0' && host[i] <= '9')
-                 || host[i] == '-' || host[i] == '_'))
+            || !((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
+                 || (c >= '0' && c <= '9') || c == '-' || c == '_'))
         {
             return 0;
         }

@@ -36,13 +36,10 @@ typedef ngx_uint_t (*ngx_rl_resolve_pt)(void *data, ngx_addr_t *addrs,
 
 
 /*
- * NGX_OK: a name, and there is somebody to ask; NGX_DECLINED: the host is an
- * address, or the configuration has no "resolver"
+ * Whether the host is a name, there is somebody to ask, and DNS can have such a
+ * name: one that was announced may be anything
  */
-ngx_int_t ngx_rl_resolve_check(ngx_resolver_t *resolver, ngx_str_t *host);
-
-/* whether DNS can have such a name: one that was announced may be anything */
-ngx_uint_t ngx_rl_resolve_valid(const u_char *host, size_t len);
+ngx_uint_t ngx_rl_resolve_valid(ngx_resolver_t *resolver, ngx_str_t *host);
 
 /*
  * Looks "host" up from now on, the first time after a moment, if it is a name

@@ -10,8 +10,7 @@
 typedef struct {
     ngx_rl_server_t     *server;
     ngx_rl_cluster_t    *cluster;
-    ngx_rl_sentinels_t  *sentinels;  /* if it is the first that
-                                              has to ask them */
+    ngx_rl_sentinels_t  *sentinels;  /* if it is the first that asks them */
     ngx_rl_resolve_t    *resolve;    /* NULL: need not look it up */
 } ngx_rl_route_t;
 
@@ -38,7 +37,7 @@ static const ngx_rl_events_t  ngx_rl_route_events = {
 
 /* of this process, by the index of the configuration */
 static ngx_rl_route_t  *ngx_rl_routes;
-static ngx_uint_t                 ngx_rl_nroutes;
+static ngx_uint_t       ngx_rl_nroutes;
 
 
 ngx_int_t
@@ -97,14 +96,12 @@ ngx_rl_route_shard(ngx_cycle_t *cycle, ngx_rl_route_t *route,
     route->server = ngx_rl_server_create(cycle->pool, cycle->log, conf,
                                          zone, stats, &ngx_rl_route_events,
                                          route);
-    if (route->server == NULL) {
-        return NGX_ERROR;
-    }
 
-    if (ngx_rl_resolve_watch(&route->resolve, cycle->log, conf, &conf->label,
-                             &conf->host, conf->port, conf->redis.addrs,
-                             conf->redis.naddrs, ngx_rl_server_renamed,
-                             route->server)
+    if (route->server == NULL
+        || ngx_rl_resolve_watch(&route->resolve, cycle->log, conf, &conf->label,
+                                &conf->host, conf->port, conf->redis.addrs,
+                                conf->redis.naddrs, ngx_rl_server_renamed,
+                                route->server)
         != NGX_OK)
     {
         return NGX_ERROR;

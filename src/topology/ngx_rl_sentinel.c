@@ -107,8 +107,6 @@ static ngx_uint_t ngx_rl_sentinel_may_log(void *owner,
 static ngx_rl_failure_e ngx_rl_sentinel_step(
     void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply);
 static void ngx_rl_sentinel_push(void *owner, ngx_rl_reply_t *reply);
-static void ngx_rl_sentinels_switch(
-    ngx_rl_sentinels_t *sentinels, ngx_str_t *word);
 static ngx_int_t ngx_rl_master_learn(ngx_rl_master_t *master,
     ngx_str_t *host, ngx_str_t *port, ngx_uint_t switched);
 static ngx_int_t ngx_rl_master_address(
@@ -120,7 +118,8 @@ static void ngx_rl_master_address_copy(ngx_rl_master_address_t *to,
     ngx_rl_master_address_t *from);
 static ngx_uint_t ngx_rl_master_renamed(void *data,
     ngx_addr_t *addrs, ngx_uint_t n);
-static void ngx_rl_sentinels_again(ngx_rl_sentinels_t *sentinels);
+static void ngx_rl_sentinels_again(ngx_rl_sentinels_t *sentinels,
+    ngx_msec_t delay);
 static void ngx_rl_master_log(ngx_rl_master_t *master, ngx_uint_t switched,
     ngx_addr_t *from);
 static ngx_rl_failure_e ngx_rl_master_role(
@@ -147,11 +146,11 @@ static const ngx_rl_events_t  ngx_rl_master_events = {
     ngx_rl_server_ready,                   /* ready */
     ngx_rl_server_closed,                  /* closed */
     ngx_rl_server_may_log,                 /* may_log */
-    ngx_rl_master_role,                  /* step */
+    ngx_rl_master_role,                    /* step */
     NULL,                                  /* redirect */
     NULL,                                  /* forward_failed */
     NULL,                                  /* push */
-    ngx_rl_master_failed                /* failed */
+    ngx_rl_master_failed                   /* failed */
 };
 
 
@@ -188,7 +187,11 @@ ngx_rl_sentinels_create(ngx_cycle_t *cycle,
     sentinels->nmasters = conf->masters.nelts;
     sentinels->masters = ngx_pcalloc(cycle->pool, sentinels->nmasters
                                      * sizeof(ngx_rl_master_t));
-    if (sentinels->masters == NULL) {
+    sentinels->n = conf->addresses->nelts;
+    sentinels->list = ngx_pcalloc(cycle->pool, sentinels->n
+                                  * sizeof(ngx_rl_sentinel_t));
+
+    if (sentinels->masters == NULL || sentinels->list == NULL) {
         return NULL;
     }
 
@@ -203,13 +206,6 @@ ngx_rl_sentinels_create(ngx_cycle_t *cycle,
         {
             return NULL;
         }
-    }
-
-    sentinels->n = conf->addresses->nelts;
-    sentinels->list = ngx_pcalloc(cycle->pool, sentinels->n
-                                  * sizeof(ngx_rl_sentinel_t));
-    if (sentinels->list == NULL) {
-        return NULL;
     }
 
     url = conf->addresses->elts;
@@ -429,7 +425,7 @@ ngx_rl_sentinel_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
 {
     ngx_rl_sentinel_t  *sentinel = owner;
 
-    ngx_msec_t                      delay;
+    ngx_msec_t           delay;
     ngx_rl_sentinels_t  *sentinels;
 
     sentinels = sentinel->sentinels;
@@ -503,9 +499,9 @@ ngx_rl_sentinel_step(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
 {
     ngx_rl_sentinel_t  *sentinel = owner;
 
-    ngx_str_t                       host, port;
-    ngx_addr_t                     *addr;
-    ngx_rl_master_t    *master;
+    ngx_str_t            host, port;
+    ngx_addr_t          *addr;
+    ngx_rl_master_t     *master;
     ngx_rl_sentinels_t  *sentinels;
 
     sentinels = sentinel->sentinels;
@@ -554,11 +550,14 @@ ngx_rl_sentinel_push(void *owner, ngx_rl_reply_t *reply)
 {
     ngx_rl_sentinel_t  *sentinel = owner;
 
-    u_char      *p, *last;
-    ngx_str_t    word[5];
-    ngx_uint_t   n;
+    u_char              *p, *last;
+    ngx_str_t            word[5];
+    ngx_uint_t           i, n;
+    ngx_rl_master_t     *master;
+    ngx_rl_sentinels_t  *sentinels;
 
-    sentinel->sentinels->heard = 1;
+    sentinels = sentinel->sentinels;
+    sentinels->heard = 1;
 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3
         || reply->element[0]->type != REDIS_REPLY_STRING
@@ -587,24 +586,11 @@ ngx_rl_sentinel_push(void *owner, ngx_rl_reply_t *reply)
         }
     }
 
-    if (n == 5) {
-        ngx_rl_sentinels_switch(sentinel->sentinels, word);
-    }
-}
+    for (i = 0; n == 5 && i < sentinels->nmasters; i++) {
+        master = &sentinels->masters[i];
 
-
-static void
-ngx_rl_sentinels_switch(ngx_rl_sentinels_t *sentinels, ngx_str_t *word)
-{
-    ngx_str_t  *name;
-    ngx_uint_t  i;
-
-    for (i = 0; i < sentinels->nmasters; i++) {
-        name = &sentinels->masters[i].conf.redis.name;
-
-        if (ngx_rl_str_equal(name, &word[0])) {
-            (void) ngx_rl_master_learn(&sentinels->masters[i], &word[3],
-                                       &word[4], 1);
+        if (ngx_rl_str_equal(&master->conf.redis.name, &word[0])) {
+            (void) ngx_rl_master_learn(master, &word[3], &word[4], 1);
             return;
         }
     }
@@ -657,12 +643,10 @@ ngx_rl_master_learn(ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
     /* a sentinel that does not know of the switch yet: another one is asked */
 
     if (!switched && master->old.text.len
-        && ngx_current_msec - master->switched
-        < NGX_RL_SENTINEL_STALE
+        && ngx_current_msec - master->switched < NGX_RL_SENTINEL_STALE
         && ngx_rl_str_equal(&master->old.text, &there.text))
     {
-        ngx_rl_sentinels_again(sentinels);
-
+        ngx_rl_sentinels_again(sentinels, NGX_RL_SENTINEL_ASK);
         return NGX_OK;
     }
 
@@ -682,8 +666,7 @@ ngx_rl_master_learn(ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
                       "ratelimit shard %V: no memory to follow the master to "
                       "%V", &master->conf.label, &there.text);
 
-        ngx_rl_sentinels_again(sentinels);
-
+        ngx_rl_sentinels_again(sentinels, NGX_RL_SENTINEL_ASK);
         return NGX_ERROR;
     }
 
@@ -718,9 +701,7 @@ ngx_rl_master_address(ngx_rl_master_t *master, ngx_rl_master_address_t *there,
         return NGX_OK;
     }
 
-    if (ngx_rl_resolve_check(master->conf.resolver, host) != NGX_OK
-        || !ngx_rl_resolve_valid(host->data, host->len))
-    {
+    if (!ngx_rl_resolve_valid(master->conf.resolver, host)) {
         return NGX_ERROR;
     }
 
@@ -814,10 +795,10 @@ ngx_rl_master_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 /* in a moment another sentinel is asked */
 
 static void
-ngx_rl_sentinels_again(ngx_rl_sentinels_t *sentinels)
+ngx_rl_sentinels_again(ngx_rl_sentinels_t *sentinels, ngx_msec_t delay)
 {
     if (!sentinels->ask.timer_set) {
-        ngx_add_timer(&sentinels->ask, NGX_RL_SENTINEL_ASK);
+        ngx_add_timer(&sentinels->ask, delay);
     }
 }
 
@@ -896,17 +877,11 @@ ngx_rl_master_failed(void *owner, ngx_rl_failure_e failure)
     }
 
     master = ngx_rl_container(server->conf, ngx_rl_master_t, conf);
-
     ngx_rl_resolve_again(master->resolve);
 
-    if (sentinels->ask.timer_set) {
-        return;
-    }
-
     age = ngx_current_msec - sentinels->asked;
-
-    ngx_add_timer(&sentinels->ask, (age < NGX_RL_SENTINEL_ASK)
-                  ? NGX_RL_SENTINEL_ASK - age : 1);
+    ngx_rl_sentinels_again(sentinels, (age < NGX_RL_SENTINEL_ASK)
+                           ? NGX_RL_SENTINEL_ASK - age : 1);
 }
 
 

@@ -264,13 +264,8 @@ ngx_rl_server_conf_label(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
         return NGX_ERROR;
     }
 
-    conf->label.data = p;
-
-    if (conf->user.len) {
-        p = ngx_sprintf(p, "%V@", &conf->user);
-    }
-
-    p = ngx_cpymem(p, conf->redis.name.data, conf->redis.name.len);
+    ngx_rl_server_conf_node(conf, &conf->redis.name, p, &conf->label);
+    p += conf->label.len;
 
     if (conf->database && !named) {
         p = ngx_sprintf(p, "/%i", conf->database);
