@@ -24,7 +24,6 @@
 #define NGX_RL_NODES_ASKED  10000
 
 
-static ngx_int_t ngx_rl_nodes_seed(ngx_rl_nodes_t *nodes, ngx_rl_url_t *url);
 static ngx_rl_node_t *ngx_rl_nodes_create(ngx_rl_nodes_t *nodes, size_t len);
 static ngx_rl_node_t *ngx_rl_nodes_by_name(ngx_rl_nodes_t *nodes,
     ngx_rl_server_t *from, const ngx_rl_slot_range_t *there);
@@ -55,9 +54,10 @@ ngx_rl_nodes_init(ngx_rl_nodes_t *nodes, ngx_cycle_t *cycle,
     ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
     const ngx_rl_events_t *events, void *cluster)
 {
-    u_char        *p;
-    ngx_uint_t     i;
-    ngx_rl_url_t  *seed;
+    u_char         *p;
+    ngx_uint_t      i;
+    ngx_rl_url_t   *seed;
+    ngx_rl_node_t  *node;
 
     nodes->conf = conf;
     nodes->zone = zone;
@@ -90,41 +90,29 @@ ngx_rl_nodes_init(ngx_rl_nodes_t *nodes, ngx_cycle_t *cycle,
     seed = conf->seeds->elts;
 
     for (i = 0; i < conf->seeds->nelts && i < NGX_RL_NODES_MAX; i++) {
-        if (ngx_rl_nodes_seed(nodes, &seed[i]) != NGX_OK) {
+
+        node = ngx_rl_nodes_create(nodes, seed[i].name.len);
+        if (node == NULL) {
             return NGX_ERROR;
         }
+
+        node->conf.redis.name = seed[i].name;
+        node->conf.redis.host = seed[i].host;
+        node->conf.redis.addrs = seed[i].addrs;
+        node->conf.redis.naddrs = seed[i].naddrs;
+        node->host = seed[i].host;
+        node->port = seed[i].port;
+        node->seed = 1;
+        node->left = 0;
+
+        if (ngx_rl_node_attach(node) != NGX_OK
+            || ngx_rl_node_follow(node) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        ngx_rl_node_index(node);
     }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_rl_nodes_seed(ngx_rl_nodes_t *nodes, ngx_rl_url_t *url)
-{
-    ngx_rl_node_t  *node;
-
-    node = ngx_rl_nodes_create(nodes, url->name.len);
-    if (node == NULL) {
-        return NGX_ERROR;
-    }
-
-    node->conf.redis.name = url->name;
-    node->conf.redis.host = url->host;
-    node->conf.redis.addrs = url->addrs;
-    node->conf.redis.naddrs = url->naddrs;
-    node->host = url->host;
-    node->port = url->port;
-    node->seed = 1;
-    node->left = 0;
-
-    if (ngx_rl_node_attach(node) != NGX_OK
-        || ngx_rl_node_follow(node) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    ngx_rl_node_index(node);
 
     return NGX_OK;
 }
