@@ -244,11 +244,11 @@ ngx_rl_check_value(ngx_rl_check_t *check, ngx_rl_statement_t *s,
     ngx_rl_param_e what, ngx_str_t *text)
 {
     ngx_str_t   name;
-    ngx_uint_t  auth, set;
+    ngx_uint_t  auth;
 
-    auth = ngx_rl_origin_auth(check->block, text, &name, &set);
+    auth = ngx_rl_origin(check->block, NGX_RL_ORIGIN_AUTH, text, &name);
 
-    if (auth && set) {
+    if (auth == NGX_RL_ORIGIN_SET) {
         ngx_rl_check_warn(check, s, NGX_RL_CHECK_AUTH,
                           "\"$%V\" in \"%V\" takes by \"set\" what "
                           "\"auth_request_set\" sets only later, and is empty: "
@@ -269,7 +269,7 @@ ngx_rl_check_value(ngx_rl_check_t *check, ngx_rl_statement_t *s,
         return;
     }
 
-    if (ngx_rl_origin_map(check->block, text, &name)) {
+    if (ngx_rl_origin(check->block, NGX_RL_ORIGIN_MAP, text, &name)) {
         ngx_rl_check_warn(check, s, NGX_RL_CHECK_MAP,
                           "\"$%V\" in \"%V\" comes from a \"map\" or \"geo\" "
                           "without \"default\", or with an empty one: it is "
@@ -280,7 +280,8 @@ ngx_rl_check_value(ngx_rl_check_t *check, ngx_rl_statement_t *s,
 
     /* a key has to tell clients apart, and no cost switches a limit off */
 
-    if (what != NGX_RL_COST && ngx_rl_origin_client(check->block, text, &name))
+    if (what != NGX_RL_COST
+        && ngx_rl_origin(check->block, NGX_RL_ORIGIN_CLIENT, text, &name))
     {
         ngx_rl_check_warn(check, s, NGX_RL_CHECK_CLIENT,
                           "\"$%V\" in \"%V\" is what a client sends, so that "

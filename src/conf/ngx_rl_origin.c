@@ -20,8 +20,6 @@ typedef struct {
 } ngx_rl_search_t;
 
 
-static ngx_uint_t ngx_rl_origin_search(ngx_rl_search_t *search,
-    ngx_str_t *text, ngx_str_t *name);
 static ngx_uint_t ngx_rl_origin_uses(ngx_rl_search_t *search, ngx_str_t *text,
     ngx_uint_t depth, ngx_str_t *found);
 static ngx_uint_t ngx_rl_origin_made(
@@ -40,51 +38,34 @@ static ngx_uint_t ngx_rl_origin_sent(
 static ngx_uint_t ngx_rl_origin_is(ngx_str_t *word, ngx_str_t *name);
 
 
+/* in the order of ngx_rl_origin_e */
+
+static const ngx_rl_origin_pt  ngx_rl_origin_handlers[] = {
+    ngx_rl_origin_authorized, ngx_rl_origin_partial, ngx_rl_origin_sent
+};
+
 static ngx_uint_t  ngx_rl_origin_searches;
 
 
 ngx_uint_t
-ngx_rl_origin_auth(ngx_rl_statement_t *block,
-    ngx_str_t *text, ngx_str_t *name, ngx_uint_t *set)
+ngx_rl_origin(ngx_rl_statement_t *block, ngx_rl_origin_e what, ngx_str_t *text,
+    ngx_str_t *name)
 {
-    ngx_uint_t       found;
-    ngx_rl_search_t  search = { block, ngx_rl_origin_authorized, 1, 0, 0 };
+    ngx_rl_search_t  search = {
+        block, ngx_rl_origin_handlers[what], what == NGX_RL_ORIGIN_AUTH,
+        what == NGX_RL_ORIGIN_CLIENT, 0
+    };
 
-    found = ngx_rl_origin_search(&search, text, name);
-    *set = search.set;
+    /* no statement is looked at twice in one search */
 
-    return found;
-}
-
-
-ngx_uint_t
-ngx_rl_origin_map(ngx_rl_statement_t *block, ngx_str_t *text, ngx_str_t *name)
-{
-    ngx_rl_search_t  search = { block, ngx_rl_origin_partial, 0, 0, 0 };
-
-    return ngx_rl_origin_search(&search, text, name);
-}
-
-
-ngx_uint_t
-ngx_rl_origin_client(ngx_rl_statement_t *block,
-    ngx_str_t *text, ngx_str_t *name)
-{
-    ngx_rl_search_t  search = { block, ngx_rl_origin_sent, 0, 1, 0 };
-
-    return ngx_rl_origin_search(&search, text, name)
-           || ngx_rl_origin_located(block, text, name);
-}
-
-
-/* no statement is looked at twice in one search */
-
-static ngx_uint_t
-ngx_rl_origin_search(ngx_rl_search_t *search, ngx_str_t *text, ngx_str_t *name)
-{
     ngx_rl_origin_searches++;
 
-    return ngx_rl_origin_uses(search, text, 0, name);
+    if (ngx_rl_origin_uses(&search, text, 0, name)) {
+        return search.set ? NGX_RL_ORIGIN_SET : 1;
+    }
+
+    return what == NGX_RL_ORIGIN_CLIENT
+           && ngx_rl_origin_located(block, text, name);
 }
 
 

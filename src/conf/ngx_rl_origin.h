@@ -15,24 +15,36 @@
 #include "conf/ngx_rl_statement.h"
 
 
-/*
- * Whether a text has a variable that "auth_request_set" sets in this block, or
- * one that is made of such by "map" or "set"; "name" is the one in the text.
- * "set" is whether it takes a "set", which comes before any authentication.
- */
-ngx_uint_t ngx_rl_origin_auth(ngx_rl_statement_t *block, ngx_str_t *text,
-    ngx_str_t *name, ngx_uint_t *set);
+/* which variables are looked for in a text */
 
-/* whether it has one of a "map" or a "geo" that has no value for everything */
-ngx_uint_t ngx_rl_origin_map(
-    ngx_rl_statement_t *block, ngx_str_t *text, ngx_str_t *name);
+typedef enum {
+
+    /*
+     * those that "auth_request_set" sets in this block, or that are made of
+     * such by "map" or "set"
+     */
+    NGX_RL_ORIGIN_AUTH = 0,
+
+    /* those of a "map" or a "geo" that has no value for everything */
+    NGX_RL_ORIGIN_MAP,
+
+    /*
+     * those that a client sends, or that such a one may become, as a whole or
+     * by what a regex takes of it
+     */
+    NGX_RL_ORIGIN_CLIENT
+} ngx_rl_origin_e;
+
+
+#define NGX_RL_ORIGIN_SET  2
+
 
 /*
- * Whether it has one that a client sends, or one that such a one may become, as
- * a whole or by what a regex takes of it
+ * Whether a text has such a variable; "name" is the one in the text.
+ * NGX_RL_ORIGIN_SET: it takes a "set", which comes before any authentication.
  */
-ngx_uint_t ngx_rl_origin_client(
-    ngx_rl_statement_t *block, ngx_str_t *text, ngx_str_t *name);
+ngx_uint_t ngx_rl_origin(ngx_rl_statement_t *block, ngx_rl_origin_e what,
+    ngx_str_t *text, ngx_str_t *name);
 
 /* the next variable of a text, and where to go on; 0: there is none */
 ngx_uint_t ngx_rl_origin_next(u_char **pos, u_char *last, ngx_str_t *name);
