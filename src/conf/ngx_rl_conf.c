@@ -38,8 +38,6 @@ static ngx_uint_t ngx_rl_merge_server_defaults(
 static ngx_int_t ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data);
 static char *ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf);
 static void ngx_rl_server_defaults_init(ngx_rl_server_defaults_t *defaults);
-static const char *ngx_rl_server_defaults_given(
-    ngx_rl_server_defaults_t *defaults);
 static char *ngx_rl_server_defaults_tls(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf);
 static char *ngx_rl_server_defaults_user(ngx_conf_t *cf,
@@ -608,13 +606,25 @@ ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
     const char                *given;
     ngx_conf_file_t            file, *saved;
     ngx_rl_main_conf_t        *rmcf;
+    ngx_rl_server_defaults_t  *defaults;
     ngx_http_core_loc_conf_t  *clcf;
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+    defaults = &conf->defaults;
 
     if (conf->shards_conf == NULL) {
 
-        given = ngx_rl_server_defaults_given(&conf->defaults);
+        /* what is of no use without shards */
+
+        given = defaults->password.len ? "ratelimit_redis_password"
+                : defaults->user.len ? "ratelimit_redis_user"
+                : defaults->database ? "ratelimit_redis_database"
+                : defaults->sentinel_password.len
+                  ? "ratelimit_sentinel_password"
+                : defaults->sentinel_user.len ? "ratelimit_sentinel_user"
+                : defaults->networks ? "ratelimit_redis_networks"
+                : defaults->tls.enable == 1 ? "ratelimit_redis_ssl"
+                : ngx_rl_tls_conf_given(&defaults->tls);
 
         return given == NULL ? NGX_CONF_OK
                : ngx_rl_statement_error(cf, &conf->block, given, "\"%s\" "
@@ -624,34 +634,33 @@ ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
     }
 
     if (ngx_rl_server_defaults_user(cf, conf, "ratelimit_redis_user",
-                                    &conf->defaults.user,
-                                    &conf->defaults.password)
+                                    &defaults->user, &defaults->password)
         != NGX_CONF_OK
         || ngx_rl_server_defaults_user(cf, conf, "ratelimit_sentinel_user",
-                                       &conf->defaults.sentinel_user,
-                                       &conf->defaults.sentinel_password)
+                                       &defaults->sentinel_user,
+                                       &defaults->sentinel_password)
         != NGX_CONF_OK
         || ngx_rl_server_defaults_tls(cf, conf) != NGX_CONF_OK)
     {
         return NGX_CONF_ERROR;
     }
 
-    if (conf->shards_conf->kind == NGX_RL_CLUSTER && conf->defaults.database) {
+    if (conf->shards_conf->kind == NGX_RL_CLUSTER && defaults->database) {
         return ngx_rl_statement_error(cf, &conf->block,
                                       "ratelimit_redis_database",
                                       "\"ratelimit_redis_database\" %i with "
                                       "\"ratelimit_shards cluster\": a cluster "
                                       "has no databases",
-                                      conf->defaults.database);
+                                      defaults->database);
     }
 
-    conf->defaults.prefix = conf->prefix;
+    defaults->prefix = conf->prefix;
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 
     if (clcf->resolver->connections.nelts) {
-        conf->defaults.resolver = clcf->resolver;
-        conf->defaults.resolver_timeout = clcf->resolver_timeout;
+        defaults->resolver = clcf->resolver;
+        defaults->resolver_timeout = clcf->resolver_timeout;
     }
 
     /* errors of the servers are shown there */
@@ -659,27 +668,11 @@ ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
     saved = cf->conf_file;
     ngx_rl_statement_set(cf, &conf->block, "ratelimit_shards", &file);
 
-    conf->shards = ngx_rl_shards_create(cf, conf->shards_conf, &conf->defaults,
+    conf->shards = ngx_rl_shards_create(cf, conf->shards_conf, defaults,
                                         &rmcf->servers);
     cf->conf_file = saved;
 
     return conf->shards ? NGX_CONF_OK : NGX_CONF_ERROR;
-}
-
-
-/* what is of no use without shards, or NULL; the name of a directive */
-
-static const char *
-ngx_rl_server_defaults_given(ngx_rl_server_defaults_t *defaults)
-{
-    return defaults->password.len ? "ratelimit_redis_password"
-           : defaults->user.len ? "ratelimit_redis_user"
-           : defaults->database ? "ratelimit_redis_database"
-           : defaults->sentinel_password.len ? "ratelimit_sentinel_password"
-           : defaults->sentinel_user.len ? "ratelimit_sentinel_user"
-           : defaults->networks ? "ratelimit_redis_networks"
-           : defaults->tls.enable == 1 ? "ratelimit_redis_ssl"
-           : ngx_rl_tls_conf_given(&defaults->tls);
 }
 
 

@@ -4,6 +4,11 @@
 
 
 #define NGX_RL_LIMIT_NAME_MAX  64
+
+/* what can stand in keys, headers, labels and logs as it is */
+#define NGX_RL_LIMIT_NAME                                                     \
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
+
 #define NGX_RL_WINDOW_MAX      31536000000ULL       /* ms: a year */
 #define NGX_RL_INTERVAL_MAX    86400000             /* ms: a day */
 
@@ -13,7 +18,6 @@ static ngx_int_t ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
 static char *ngx_rl_limit_param(ngx_conf_t *cf,
     ngx_rl_limit_t *limit, ngx_str_t *word);
 static char *ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit);
-static ngx_uint_t ngx_rl_limit_name_valid(ngx_str_t *name);
 
 
 /* in the order of ngx_rl_param_e */
@@ -347,7 +351,10 @@ ngx_rl_limit_parse(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     value = cf->args->elts;
     limits = (ngx_array_t *) ((u_char *) conf + cmd->offset);
 
-    if (!ngx_rl_limit_name_valid(&value[1])) {
+    if (value[1].len == 0 || value[1].len > NGX_RL_LIMIT_NAME_MAX
+        || strspn((char *) value[1].data, NGX_RL_LIMIT_NAME) != value[1].len
+        || ngx_strcmp(value[1].data, "off") == 0)
+    {
         return ngx_rl_conf_error(cf, "invalid name \"%V\" in \"%V\": it must "
                                  "be 1 to %d letters, digits, \"_\", \"-\" or "
                                  "\".\" and not \"off\"", &value[1], &value[0],
@@ -523,32 +530,4 @@ ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit)
     }
 
     return ngx_rl_limit_check(cf, NULL, limit, &params->cost);
-}
-
-
-/* what can stand in keys, headers, labels and logs as it is */
-
-static ngx_uint_t
-ngx_rl_limit_name_valid(ngx_str_t *name)
-{
-    u_char  c;
-    size_t  i;
-
-    if (name->len == 0 || name->len > NGX_RL_LIMIT_NAME_MAX
-        || ngx_strcmp(name->data, "off") == 0)
-    {
-        return 0;
-    }
-
-    for (i = 0; i < name->len; i++) {
-        c = name->data[i];
-
-        if ((c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
-            && (c < '0' || c > '9') && c != '_' && c != '-' && c != '.')
-        {
-            return 0;
-        }
-    }
-
-    return 1;
 }
