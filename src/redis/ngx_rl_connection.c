@@ -74,16 +74,12 @@ static void ngx_rl_connection_connect(ngx_rl_connection_t *connection);
 static void ngx_rl_connection_timer_handler(ngx_event_t *ev);
 static void ngx_rl_connection_stall_handler(ngx_event_t *ev);
 static ngx_uint_t ngx_rl_connection_look(ngx_event_t *ev);
-static void ngx_rl_connection_flush_handler(ngx_event_t *ev);
 static void ngx_rl_connection_write_handler(ngx_event_t *wev);
 static ngx_int_t ngx_rl_connection_connected(ngx_rl_connection_t *connection);
 static void ngx_rl_connection_tls_handler(ngx_connection_t *c);
-static ngx_int_t ngx_rl_connection_secured(ngx_rl_connection_t *connection,
-    ngx_int_t rc, ngx_rl_failure_e failure);
 static void ngx_rl_connection_read_handler(ngx_event_t *rev);
 static void ngx_rl_connection_reply(ngx_rl_connection_t *connection,
     ngx_rl_reply_t *reply);
-static void ngx_rl_connection_begin(ngx_rl_connection_t *connection);
 static void ngx_rl_connection_lost(ngx_rl_connection_t *connection,
     ngx_err_t err);
 static void ngx_rl_connection_fail(ngx_rl_connection_t *connection,
@@ -132,15 +128,13 @@ ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
     pipeline->traffic = traffic;
     pipeline->gauges = gauges;
 
-    ngx_rl_pipeline_init(pipeline);
+    ngx_queue_init(&pipeline->waiting);
+    ngx_queue_init(&pipeline->sent);
+    ngx_queue_insert_tail(&ngx_rl_pipelines, &pipeline->queue);
 
     connection->handshake.conf = conf;
     connection->handshake.pipeline = pipeline;
     connection->handshake.addresses = &connection->addresses;
-
-    ngx_rl_event_init(&pipeline->flush, ngx_rl_connection_t,
-                      ngx_rl_connection_flush_handler, connection,
-                      &connection->log);
 
     ngx_rl_event_init(&pipeline->stall, ngx_rl_connection_t,
                       ngx_rl_connection_stall_handler, connection,
@@ -218,19 +212,13 @@ ngx_rl_connection_ping(ngx_rl_connection_t *connection, ngx_str_t *command)
 void
 ngx_rl_connection_wake(ngx_rl_connection_t *connection)
 {
-    if (connection->state != NGX_RL_CONNECTION_WAITING
-        && connection->state != NGX_RL_CONNECTION_IDLE)
+    if ((connection->state == NGX_RL_CONNECTION_WAITING
+         || connection->state == NGX_RL_CONNECTION_IDLE)
+        && connection->addresses.n)
     {
-        return;
+        ngx_rl_timer_end(&connection->timer);
+        ngx_rl_connection_connect(connection);
     }
-
-    if (connection->addresses.n == 0) {
-        return;
-    }
-
-    ngx_rl_timer_end(&connection->timer);
-
-    ngx_rl_connection_connect(connection);
 }
 
 
@@ -260,10 +248,20 @@ ngx_rl_connection_addr(ngx_rl_connection_t *connection)
 }
 
 
-ngx_rl_pipeline_t *
-ngx_rl_connection_pipeline(ngx_rl_connection_t *connection)
+ngx_rl_failure_e
+ngx_rl_connection_take(ngx_rl_connection_t *connection,
+    ngx_rl_pending_t *pending, ngx_uint_t asking)
 {
-    return &connection->pipeline;
+    ngx_rl_failure_e  failure;
+
+    failure = ngx_rl_connection_check(connection);
+
+    if (failure != NGX_RL_OK) {
+        return failure;
+    }
+
+    return ngx_rl_pipeline_take(&connection->pipeline, pending, asking)
+           == NGX_OK ? NGX_RL_OK : NGX_RL_OVERLOAD;
 }
 
 
@@ -356,12 +354,11 @@ ngx_rl_connection_timer_handler(ngx_event_t *ev)
 
     state = connection->state;
 
-    switch (state) {
-
-    case NGX_RL_CONNECTION_READY:
+    if (state == NGX_RL_CONNECTION_READY) {
         return;
+    }
 
-    case NGX_RL_CONNECTION_WAITING:
+    if (state == NGX_RL_CONNECTION_WAITING) {
 
         if (ngx_exiting) {
             connection->state = NGX_RL_CONNECTION_IDLE;
@@ -377,9 +374,6 @@ ngx_rl_connection_timer_handler(ngx_event_t *ev)
 
         ngx_rl_connection_connect(connection);
         return;
-
-    default: /* connecting, TLS, handshake */
-        break;
     }
 
     late = ngx_min(late, connection->grace);
@@ -453,32 +447,17 @@ static ngx_uint_t
 ngx_rl_connection_look(ngx_event_t *ev)
 {
     ngx_uint_t            generation;
+    ngx_connection_t     *c;
     ngx_rl_connection_t  *connection;
 
     connection = ev->data;
-
-    if (connection->pipeline.c == NULL) {
-        return 0;
-    }
-
     generation = connection->generation;
+    c = connection->pipeline.c;
 
     ngx_rl_pipeline_look(&connection->pipeline);
 
-    return connection->generation != generation
-           || connection->pipeline.c == NULL
+    return connection->generation != generation || connection->pipeline.c != c
            || ev->timer_set;
-}
-
-
-static void
-ngx_rl_connection_flush_handler(ngx_event_t *ev)
-{
-    ngx_rl_connection_t  *connection;
-
-    connection = ev->data;
-
-    ngx_rl_connection_write_handler(connection->pipeline.c->write);
 }
 
 
@@ -491,7 +470,7 @@ ngx_rl_connection_write_handler(ngx_event_t *wev)
     c = wev->data;
     connection = c->data;
 
-    if (connection->state == NGX_RL_CONNECTION_CONNECTING
+    if (connection->state < NGX_RL_CONNECTION_HANDSHAKE
         && ngx_rl_connection_connected(connection) != NGX_OK)
     {
         return;
@@ -509,7 +488,11 @@ ngx_rl_connection_write_handler(ngx_event_t *wev)
 }
 
 
-/* NGX_OK: there is something to write; else not yet, or it was closed */
+/*
+ * The socket is connected, or TLS is over: during its handshake the handlers
+ * are nginx's.  NGX_OK: there is something to write; else not yet, or the
+ * connection was closed
+ */
 
 static ngx_int_t
 ngx_rl_connection_connected(ngx_rl_connection_t *connection)
@@ -522,6 +505,12 @@ ngx_rl_connection_connected(ngx_rl_connection_t *connection)
     ngx_rl_failure_e   failure;
 
     c = connection->pipeline.c;
+
+    if (connection->state == NGX_RL_CONNECTION_TLS) {
+        rc = ngx_rl_handshake_secured(&connection->handshake, &failure);
+        goto done;
+    }
+
     addr = ngx_rl_addresses_current(&connection->addresses);
 
     err = 0;
@@ -547,36 +536,8 @@ ngx_rl_connection_connected(ngx_rl_connection_t *connection)
     rc = ngx_rl_handshake_start(&connection->handshake,
                                 ngx_rl_connection_tls_handler, &failure);
 
-    return ngx_rl_connection_secured(connection, rc, failure);
-}
+done:
 
-
-static void
-ngx_rl_connection_tls_handler(ngx_connection_t *c)
-{
-    ngx_int_t             rc;
-    ngx_rl_failure_e      failure;
-    ngx_rl_connection_t  *connection;
-
-    connection = c->data;
-
-    c->read->handler = ngx_rl_connection_read_handler;
-    c->write->handler = ngx_rl_connection_write_handler;
-
-    rc = ngx_rl_handshake_secured(&connection->handshake, &failure);
-
-    if (ngx_rl_connection_secured(connection, rc, failure) == NGX_OK) {
-        ngx_rl_connection_write_handler(c->write);
-    }
-}
-
-
-/* TLS is over, or is not needed, unless rc is NGX_AGAIN */
-
-static ngx_int_t
-ngx_rl_connection_secured(ngx_rl_connection_t *connection,
-    ngx_int_t rc, ngx_rl_failure_e failure)
-{
     if (rc == NGX_OK) {
         connection->state = NGX_RL_CONNECTION_HANDSHAKE;
 
@@ -585,6 +546,16 @@ ngx_rl_connection_secured(ngx_rl_connection_t *connection,
     }
 
     return rc;
+}
+
+
+static void
+ngx_rl_connection_tls_handler(ngx_connection_t *c)
+{
+    c->read->handler = ngx_rl_connection_read_handler;
+    c->write->handler = ngx_rl_connection_write_handler;
+
+    ngx_rl_connection_write_handler(c->write);
 }
 
 
@@ -672,11 +643,27 @@ ngx_rl_connection_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
 
         rc = ngx_rl_handshake_reply(&connection->handshake, reply, &failure);
 
-        if (rc == NGX_OK) {
-            ngx_rl_connection_begin(connection);
-
-        } else if (rc == NGX_ERROR) {
+        if (rc == NGX_ERROR) {
             ngx_rl_connection_close(connection, failure);
+        }
+
+        if (rc != NGX_OK) {
+            return;
+        }
+
+        /* it may be the timer that has looked */
+
+        ngx_rl_timer_end(&connection->timer);
+
+        connection->state = NGX_RL_CONNECTION_READY;
+        connection->ready = ngx_current_msec;
+        connection->pipeline.ready = 1;
+        connection->pipeline.gauges->connections++;
+
+        connection->events->ready(connection->owner);
+
+        if (ngx_rl_pipeline_send_waiting(&connection->pipeline) != NGX_OK) {
+            ngx_rl_connection_close(connection, NGX_RL_OVERLOAD);
         }
 
         return;
@@ -695,28 +682,6 @@ ngx_rl_connection_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
 
     } else if (rc == NGX_ERROR) {
         ngx_rl_connection_close(connection, NGX_RL_PROTOCOL);
-    }
-}
-
-
-/* it is ready */
-
-static void
-ngx_rl_connection_begin(ngx_rl_connection_t *connection)
-{
-    /* it may be the timer that has looked */
-
-    ngx_rl_timer_end(&connection->timer);
-
-    connection->state = NGX_RL_CONNECTION_READY;
-    connection->ready = ngx_current_msec;
-    connection->pipeline.ready = 1;
-    connection->pipeline.gauges->connections++;
-
-    connection->events->ready(connection->owner);
-
-    if (ngx_rl_pipeline_send_waiting(&connection->pipeline) != NGX_OK) {
-        ngx_rl_connection_close(connection, NGX_RL_OVERLOAD);
     }
 }
 
@@ -803,12 +768,11 @@ ngx_rl_connection_close(ngx_rl_connection_t *connection,
     connection->failure = (failure == NGX_RL_OK) ? NGX_RL_CLOSED : failure;
     connection->state = NGX_RL_CONNECTION_WAITING;
 
-    if (connection->retired) {
-        ngx_rl_pipeline_fail(&pendings, failure);
-        return;
-    }
+    delay = NGX_TIMER_INFINITE;
 
-    delay = connection->events->closed(connection->owner, failure, stable);
+    if (!connection->retired) {
+        delay = connection->events->closed(connection->owner, failure, stable);
+    }
 
     if (ngx_exiting || delay == NGX_TIMER_INFINITE) {
         /* from now on a connection is made only when one is needed */
@@ -830,18 +794,32 @@ ngx_rl_connection_close(ngx_rl_connection_t *connection,
 static void
 ngx_rl_connection_disconnect(ngx_rl_connection_t *connection)
 {
-    ngx_connection_t  *c;
+    ngx_connection_t   *c;
+    ngx_rl_pipeline_t  *pipeline;
+
+    pipeline = &connection->pipeline;
+    c = pipeline->c;
 
     ngx_rl_timer_end(&connection->timer);
+    ngx_rl_timer_end(&pipeline->stall);
 
-    ngx_rl_pipeline_close(&connection->pipeline);
+    if (pipeline->ready) {
+        pipeline->ready = 0;
+        pipeline->gauges->connections--;
+    }
 
-    c = connection->pipeline.c;
+    if (pipeline->reader) {
+        ngx_rl_reader_free(pipeline->reader);
+        pipeline->reader = NULL;
+    }
+
+    pipeline->pos = pipeline->out;
+    pipeline->last = pipeline->out;
 
     if (c) {
         ngx_rl_tls_close(c);
         ngx_close_connection(c);
-        connection->pipeline.c = NULL;
+        pipeline->c = NULL;
     }
 }
 
@@ -1003,7 +981,12 @@ ngx_rl_connection_end_handler(ngx_event_t *ev)
 
     ngx_rl_connection_disconnect(connection);
 
-    ngx_rl_pipeline_free(&connection->pipeline);
+    ngx_queue_remove(&connection->pipeline.queue);
+
+    if (connection->pipeline.out) {
+        ngx_free(connection->pipeline.out);
+    }
+
     ngx_rl_addresses_free(&connection->addresses);
     ngx_rl_tls_forget(&connection->handshake.session);
 

@@ -84,8 +84,12 @@ void ngx_rl_connection_wake(ngx_rl_connection_t *connection);
 void ngx_rl_connection_hold(ngx_rl_connection_t *connection);
 void ngx_rl_connection_release(ngx_rl_connection_t *connection);
 
-/* for those that forward */
-ngx_rl_pipeline_t *ngx_rl_connection_pipeline(ngx_rl_connection_t *connection);
+/*
+ * For those that forward: a pending that is in no queue is sent, after an
+ * ASKING if "asking" is set.  Anything but NGX_RL_OK: it is as it was
+ */
+ngx_rl_failure_e ngx_rl_connection_take(ngx_rl_connection_t *connection,
+    ngx_rl_pending_t *pending, ngx_uint_t asking);
 
 /* for the end of the process: closes the socket, calls no handlers */
 void ngx_rl_connection_exit(ngx_rl_connection_t *connection);

@@ -25,12 +25,6 @@ ngx_rl_failure_e ngx_rl_pending_forward(ngx_rl_pending_t *pending,
 /* or it waits there, until it is sent again or its time is over */
 void ngx_rl_pending_park(ngx_rl_pending_t *pending, ngx_queue_t *queue);
 
-/* the first one that waits */
-ngx_rl_pending_t *ngx_rl_pending_parked(ngx_queue_t *queue);
-
-/* the owner of the connection that refused it */
-void *ngx_rl_pending_owner(ngx_rl_pending_t *pending);
-
 /* it goes to that server, as it was; or it ends */
 void ngx_rl_pending_again(ngx_rl_pending_t *pending,
     ngx_rl_connection_t *connection);

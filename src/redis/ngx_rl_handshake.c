@@ -24,8 +24,6 @@ static void ngx_rl_handshake_expect(ngx_rl_handshake_t *handshake);
 static ngx_int_t ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
     ngx_rl_handshake_step_t *step, ngx_rl_reply_t *reply,
     ngx_rl_failure_e *failure);
-static ngx_uint_t ngx_rl_handshake_may_log(ngx_rl_handshake_t *handshake,
-    ngx_rl_failure_e failure);
 static void ngx_rl_handshake_refused(ngx_rl_handshake_t *handshake,
     ngx_rl_handshake_step_t *step, const char *reply, u_char *text, size_t len);
 
@@ -97,8 +95,12 @@ ngx_rl_handshake_secured(ngx_rl_handshake_t *handshake,
 void
 ngx_rl_handshake_insecure(ngx_rl_handshake_t *handshake, const char *why)
 {
-    if (ngx_rl_handshake_may_log(handshake, NGX_RL_TLS)) {
-        ngx_log_error(NGX_LOG_ERR, handshake->pipeline->log, 0,
+    ngx_rl_pipeline_t  *pipeline;
+
+    pipeline = handshake->pipeline;
+
+    if (pipeline->events->may_log(pipeline->owner, NGX_RL_TLS)) {
+        ngx_log_error(NGX_LOG_ERR, pipeline->log, 0,
                       "redis TLS handshake with %V failed: %s",
                       &ngx_rl_addresses_current(handshake->addresses)->name,
                       why);
@@ -204,8 +206,11 @@ ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
     ngx_rl_handshake_step_t *step, ngx_rl_reply_t *reply,
     ngx_rl_failure_e *failure)
 {
-    size_t  len;
-    u_char  text[ngx_rl_escape_size(NGX_RL_HANDSHAKE_TEXT)];
+    size_t              len;
+    u_char              text[ngx_rl_escape_size(NGX_RL_HANDSHAKE_TEXT)];
+    ngx_rl_pipeline_t  *pipeline;
+
+    pipeline = handshake->pipeline;
 
     if (step->moved_ok && ngx_rl_handshake_moved_ok(reply)) {
         return NGX_OK;
@@ -227,30 +232,18 @@ ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
         || (*failure != NGX_RL_ERROR
             && ngx_strncmp(reply->str, "NOPERM", 6) != 0))
     {
-        if (ngx_rl_handshake_may_log(handshake, *failure)) {
+        if (pipeline->events->may_log(pipeline->owner, *failure)) {
             ngx_rl_handshake_refused(handshake, step, reply->str, text, len);
         }
 
         return NGX_ERROR;
     }
 
-    ngx_log_error(NGX_LOG_INFO, handshake->pipeline->log, 0,
+    ngx_log_error(NGX_LOG_INFO, pipeline->log, 0,
                   "redis refused %V, which is not needed: \"%*s\"",
                   &step->name, len, text);
 
     return NGX_OK;
-}
-
-
-static ngx_uint_t
-ngx_rl_handshake_may_log(ngx_rl_handshake_t *handshake,
-    ngx_rl_failure_e failure)
-{
-    ngx_rl_pipeline_t  *pipeline;
-
-    pipeline = handshake->pipeline;
-
-    return pipeline->events->may_log(pipeline->owner, failure);
 }
 
 

@@ -40,8 +40,6 @@
 #include "redis/ngx_rl_pipeline.h"
 #include "core/ngx_rl_core.h"
 
-#include <poll.h>
-
 
 #define NGX_RL_PIPELINE_PENDINGS  16384
 #define NGX_RL_PIPELINE_OUT       16384    /* kept when empty */
@@ -58,15 +56,14 @@
 static ngx_rl_pending_t *ngx_rl_pending_create(ngx_rl_pipeline_t *pipeline);
 static ngx_int_t ngx_rl_pipeline_queue(ngx_rl_pipeline_t *pipeline,
     ngx_rl_pending_t *pending, ngx_str_t *command);
-static ngx_int_t ngx_rl_pipeline_asking(ngx_rl_pipeline_t *pipeline);
 static ngx_int_t ngx_rl_pipeline_room(ngx_rl_pipeline_t *pipeline, size_t len);
-static int ngx_rl_pipeline_expect(ngx_rl_pipeline_t *pipeline);
 static void ngx_rl_pipeline_count(ngx_rl_pipeline_t *pipeline, ngx_int_t n);
 static void ngx_rl_pending_forget(ngx_rl_pending_t *pending);
 static void ngx_rl_pending_free(ngx_rl_pending_t *pending);
 static void ngx_rl_pending_timer_handler(ngx_event_t *ev);
 static ngx_int_t ngx_rl_pending_answer(ngx_rl_pending_t *pending,
-    ngx_rl_reply_t *reply, ngx_rl_failure_e failure, ngx_uint_t counted);
+    ngx_rl_reply_t *reply, ngx_rl_failure_e failure, ngx_uint_t counted,
+    ngx_uint_t stays);
 
 
 ngx_queue_t  ngx_rl_pipelines = { &ngx_rl_pipelines, &ngx_rl_pipelines };
@@ -78,66 +75,19 @@ static ngx_str_t  ngx_rl_pipeline_asking_command =
     ngx_string("*1\r\n$6\r\nASKING\r\n");
 
 
-void
-ngx_rl_pipeline_init(ngx_rl_pipeline_t *pipeline)
-{
-    ngx_queue_init(&pipeline->waiting);
-    ngx_queue_init(&pipeline->sent);
-    ngx_queue_insert_tail(&ngx_rl_pipelines, &pipeline->queue);
-}
-
-
-void
-ngx_rl_pipeline_free(ngx_rl_pipeline_t *pipeline)
-{
-    ngx_queue_remove(&pipeline->queue);
-
-    if (pipeline->out) {
-        ngx_free(pipeline->out);
-    }
-}
-
-
-void
-ngx_rl_pipeline_close(ngx_rl_pipeline_t *pipeline)
-{
-    if (pipeline->flush.posted) {
-        ngx_delete_posted_event(&pipeline->flush);
-    }
-
-    ngx_rl_timer_end(&pipeline->stall);
-
-    if (pipeline->ready) {
-        pipeline->ready = 0;
-        pipeline->gauges->connections--;
-    }
-
-    if (pipeline->reader) {
-        ngx_rl_reader_free(pipeline->reader);
-        pipeline->reader = NULL;
-    }
-
-    pipeline->pos = pipeline->out;
-    pipeline->last = pipeline->out;
-}
-
-
 ngx_int_t
 ngx_rl_pipeline_send_waiting(ngx_rl_pipeline_t *pipeline)
 {
-    ngx_queue_t       *q;
     ngx_rl_pending_t  *pending;
 
     while (pipeline->ready && !ngx_queue_empty(&pipeline->waiting)) {
-        q = ngx_queue_head(&pipeline->waiting);
-        ngx_queue_remove(q);
-
-        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
+        pending = ngx_rl_pending_first(&pipeline->waiting);
+        ngx_queue_remove(&pending->queue);
 
         if (ngx_rl_pipeline_queue(pipeline, pending, &pending->command)
             != NGX_OK)
         {
-            ngx_queue_insert_head(&pipeline->waiting, q);
+            ngx_queue_insert_head(&pipeline->waiting, &pending->queue);
             return NGX_ERROR;
         }
     }
@@ -174,7 +124,6 @@ ngx_rl_pipeline_send(ngx_rl_pipeline_t *pipeline, ngx_str_t *command,
 static ngx_rl_pending_t *
 ngx_rl_pending_create(ngx_rl_pipeline_t *pipeline)
 {
-    ngx_queue_t       *q;
     ngx_rl_pending_t  *pending;
 
     if (pipeline->n >= NGX_RL_PIPELINE_PENDINGS) {
@@ -182,10 +131,8 @@ ngx_rl_pending_create(ngx_rl_pipeline_t *pipeline)
     }
 
     if (!ngx_queue_empty(&ngx_rl_pendings)) {
-        q = ngx_queue_head(&ngx_rl_pendings);
-        ngx_queue_remove(q);
-
-        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
+        pending = ngx_rl_pending_first(&ngx_rl_pendings);
+        ngx_queue_remove(&pending->queue);
 
     } else {
         pending = ngx_calloc(sizeof(ngx_rl_pending_t), pipeline->log);
@@ -219,7 +166,8 @@ static ngx_int_t
 ngx_rl_pipeline_queue(ngx_rl_pipeline_t *pipeline,
     ngx_rl_pending_t *pending, ngx_str_t *command)
 {
-    size_t  len;
+    size_t             len;
+    ngx_rl_pending_t  *asking;
 
     if (pending->command.data == NULL
         && (!pipeline->ready || pipeline->events->redirect))
@@ -249,10 +197,18 @@ ngx_rl_pipeline_queue(ngx_rl_pipeline_t *pipeline,
         len += ngx_rl_pipeline_asking_command.len;
     }
 
-    if (ngx_rl_pipeline_room(pipeline, len) != NGX_OK
-        || (pending->asking && ngx_rl_pipeline_asking(pipeline) != NGX_OK))
-    {
+    if (ngx_rl_pipeline_room(pipeline, len) != NGX_OK) {
         return NGX_ERROR;
+    }
+
+    if (pending->asking) {
+        asking = ngx_rl_pipeline_send(pipeline, &ngx_rl_pipeline_asking_command,
+                                      NGX_RL_PIPELINE_STALL, NULL, NULL);
+        if (asking == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_rl_pending_background(asking);
     }
 
     (void) ngx_rl_pipeline_append(pipeline, command);
@@ -270,30 +226,6 @@ ngx_rl_pipeline_queue(ngx_rl_pipeline_t *pipeline,
 }
 
 
-/* for the next command; nobody waits for its reply */
-
-static ngx_int_t
-ngx_rl_pipeline_asking(ngx_rl_pipeline_t *pipeline)
-{
-    ngx_rl_pending_t  *pending;
-
-    pending = ngx_rl_pending_create(pipeline);
-    if (pending == NULL) {
-        return NGX_ERROR;
-    }
-
-    (void) ngx_rl_pipeline_append(pipeline, &ngx_rl_pipeline_asking_command);
-
-    pending->sent = 1;
-    pending->timer.cancelable = 1;
-
-    ngx_add_timer(&pending->timer, NGX_RL_PIPELINE_STALL);
-    ngx_queue_insert_tail(&pipeline->sent, &pending->queue);
-
-    return NGX_OK;
-}
-
-
 ngx_int_t
 ngx_rl_pipeline_append(ngx_rl_pipeline_t *pipeline, ngx_str_t *command)
 {
@@ -303,7 +235,7 @@ ngx_rl_pipeline_append(ngx_rl_pipeline_t *pipeline, ngx_str_t *command)
 
     pipeline->last = ngx_cpymem(pipeline->last, command->data, command->len);
 
-    ngx_post_event(&pipeline->flush, &ngx_posted_events);
+    ngx_post_event(pipeline->c->write, &ngx_posted_events);
 
     return NGX_OK;
 }
@@ -396,12 +328,18 @@ ngx_rl_pipeline_read(ngx_rl_pipeline_t *pipeline,
     int                rc;
     u_char             buf[NGX_RL_PIPELINE_IN];
     ssize_t            n;
+    ngx_uint_t         large;
     ngx_connection_t  *c;
 
     c = pipeline->c;
 
     for ( ;; ) {
-        rc = ngx_rl_pipeline_expect(pipeline);
+        large = ngx_queue_empty(&pipeline->sent)
+                ? pipeline->large
+                : ngx_rl_pending_first(&pipeline->sent)->large;
+
+        rc = ngx_rl_reader_expect(pipeline->reader,
+                                  large ? NGX_RL_PIPELINE_LARGE : 0);
 
         if (rc == 0) {
             rc = ngx_rl_reader_next(pipeline->reader, reply);
@@ -441,32 +379,9 @@ ngx_rl_pipeline_read(ngx_rl_pipeline_t *pipeline,
 }
 
 
-/* how large the reply may be that is due next; -1: no memory */
-
-static int
-ngx_rl_pipeline_expect(ngx_rl_pipeline_t *pipeline)
-{
-    ngx_uint_t         large;
-    ngx_queue_t       *q;
-    ngx_rl_pending_t  *pending;
-
-    large = pipeline->large;
-
-    if (!ngx_queue_empty(&pipeline->sent)) {
-        q = ngx_queue_head(&pipeline->sent);
-        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
-        large = pending->large;
-    }
-
-    return ngx_rl_reader_expect(pipeline->reader,
-                                large ? NGX_RL_PIPELINE_LARGE : 0);
-}
-
-
 ngx_int_t
 ngx_rl_pipeline_deliver(ngx_rl_pipeline_t *pipeline, ngx_rl_reply_t *reply)
 {
-    ngx_queue_t       *q;
     ngx_rl_pending_t  *pending;
     ngx_rl_failure_e   failure;
 
@@ -474,10 +389,9 @@ ngx_rl_pipeline_deliver(ngx_rl_pipeline_t *pipeline, ngx_rl_reply_t *reply)
         return NGX_DECLINED;
     }
 
-    q = ngx_queue_head(&pipeline->sent);
-    ngx_queue_remove(q);
+    pending = ngx_rl_pending_first(&pipeline->sent);
+    ngx_queue_remove(&pending->queue);
 
-    pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
     failure = NGX_RL_OK;
 
     if (reply->type == REDIS_REPLY_ERROR && pending->handler
@@ -488,7 +402,23 @@ ngx_rl_pipeline_deliver(ngx_rl_pipeline_t *pipeline, ngx_rl_reply_t *reply)
         return NGX_OK;
     }
 
-    return ngx_rl_pending_answer(pending, failure ? NULL : reply, failure, 0);
+    return ngx_rl_pending_answer(pending, failure ? NULL : reply, failure, 0,
+                                 0);
+}
+
+
+void
+ngx_rl_pipeline_poll(ngx_rl_pipeline_t *pipeline, struct pollfd *pfd)
+{
+    ngx_connection_t  *c;
+
+    c = pipeline->c;
+
+    /* a socket that is not connected yet tells of it as one to write to */
+
+    pfd->fd = c->fd;
+    pfd->events = (pipeline->pos < pipeline->last || !c->write->ready)
+                  ? POLLIN|POLLOUT : POLLIN;
 }
 
 
@@ -505,10 +435,7 @@ ngx_rl_pipeline_look(ngx_rl_pipeline_t *pipeline)
         return;
     }
 
-    /* a socket that is not connected yet tells of it as one to write to */
-
-    pfd.fd = c->fd;
-    pfd.events = c->write->ready ? POLLIN : POLLIN|POLLOUT;
+    ngx_rl_pipeline_poll(pipeline, &pfd);
 
     if (poll(&pfd, 1, 0) != 1) {
         return;
@@ -534,15 +461,13 @@ ngx_msec_t
 ngx_rl_pipeline_stalled(ngx_rl_pipeline_t *pipeline)
 {
     ngx_msec_t         age;
-    ngx_queue_t       *q;
     ngx_rl_pending_t  *pending;
 
     if (ngx_queue_empty(&pipeline->sent)) {
         return NGX_TIMER_INFINITE;
     }
 
-    q = ngx_queue_head(&pipeline->sent);
-    pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
+    pending = ngx_rl_pending_first(&pipeline->sent);
 
     if (pending->timer.timer_set) {
         /* not even late; if it will be, the timer of a stall is set again */
@@ -576,20 +501,17 @@ ngx_rl_pipeline_detach(ngx_rl_pipeline_t *pipeline,
 void
 ngx_rl_pipeline_fail(ngx_queue_t *pendings, ngx_rl_failure_e failure)
 {
-    ngx_queue_t       *q;
     ngx_rl_pending_t  *pending;
 
     while (!ngx_queue_empty(pendings)) {
-        q = ngx_queue_head(pendings);
-        ngx_queue_remove(q);
-
-        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
+        pending = ngx_rl_pending_first(pendings);
+        ngx_queue_remove(&pending->queue);
 
         if (failure == NGX_RL_OK) {
             pending->handler = NULL;
         }
 
-        (void) ngx_rl_pending_answer(pending, NULL, failure, 1);
+        (void) ngx_rl_pending_answer(pending, NULL, failure, 1, 0);
     }
 }
 
@@ -627,15 +549,13 @@ void
 ngx_rl_pipeline_take_waiting(ngx_rl_pipeline_t *pipeline,
     ngx_rl_pipeline_t *from)
 {
-    ngx_queue_t       *q;
     ngx_rl_pending_t  *pending;
 
     while (!ngx_queue_empty(&from->waiting)) {
-        q = ngx_queue_head(&from->waiting);
-        ngx_queue_remove(q);
-        ngx_queue_insert_tail(&pipeline->waiting, q);
+        pending = ngx_rl_pending_first(&from->waiting);
+        ngx_queue_remove(&pending->queue);
+        ngx_queue_insert_tail(&pipeline->waiting, &pending->queue);
 
-        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
         pending->pipeline = pipeline;
 
         ngx_rl_pipeline_count(pipeline, 1);
@@ -655,20 +575,6 @@ ngx_rl_pipeline_count(ngx_rl_pipeline_t *pipeline, ngx_int_t n)
     if (pipeline->n == 0 && pipeline->drained) {
         ngx_post_event(pipeline->drained, &ngx_posted_events);
     }
-}
-
-
-void
-ngx_rl_pending_background(ngx_rl_pending_t *pending)
-{
-    pending->timer.cancelable = 1;
-}
-
-
-void
-ngx_rl_pending_large(ngx_rl_pending_t *pending)
-{
-    pending->large = 1;
 }
 
 
@@ -703,12 +609,8 @@ ngx_rl_pending_cancel(ngx_rl_pending_t *pending)
 static void
 ngx_rl_pending_timer_handler(ngx_event_t *ev)
 {
-    void               *data;
     ngx_msec_t          late;
-    ngx_uint_t          hops;
-    ngx_rl_answer_t     answer;
     ngx_rl_pending_t   *pending;
-    ngx_rl_pending_pt   handler;
     ngx_rl_pipeline_t  *pipeline;
 
     pending = ev->data;
@@ -740,52 +642,35 @@ ngx_rl_pending_timer_handler(ngx_event_t *ev)
     /* the pending outlives its caller: the reply is still due */
 
     pipeline = pending->pipeline;
-    handler = pending->handler;
-    data = pending->data;
-    hops = pending->hops;
-
-    pending->handler = NULL;
     pending->expired = ngx_current_msec;
 
     if (!pipeline->stall.timer_set) {
         ngx_add_timer(&pipeline->stall, NGX_RL_PIPELINE_STALL);
     }
 
-    if (handler == NULL) {
-        return;
-    }
+    /* a server that others have moved away from is slow: that is no news */
 
-    answer.reply = NULL;
-    answer.failure = NGX_RL_TIMEOUT;
-    answer.counted = 0;
-
-    if (hops) {
-        pipeline->events->forward_failed(pipeline->owner, &answer);
-        answer.failure = NGX_RL_MOVED;
-
-    } else if (pipeline->drained) {
-
-        /* a server that others have moved away from is slow: that is no news */
-
-        answer.counted = 1;
-    }
-
-    (void) handler(data, &answer);
+    (void) ngx_rl_pending_answer(pending, NULL, NGX_RL_TIMEOUT,
+                                 pipeline->drained && !pending->hops, 1);
 }
 
 
 void
 ngx_rl_pending_fail(ngx_rl_pending_t *pending, ngx_rl_failure_e failure)
 {
-    (void) ngx_rl_pending_answer(pending, NULL, failure, 0);
+    (void) ngx_rl_pending_answer(pending, NULL, failure, 0, 0);
 }
 
 
-/* the pending ends, and its handler hears what came of the command */
+/*
+ * The handler hears what came of the command, once.  The pending ends, unless
+ * it stays for its reply.
+ */
 
 static ngx_int_t
 ngx_rl_pending_answer(ngx_rl_pending_t *pending,
-    ngx_rl_reply_t *reply, ngx_rl_failure_e failure, ngx_uint_t counted)
+    ngx_rl_reply_t *reply, ngx_rl_failure_e failure, ngx_uint_t counted,
+    ngx_uint_t stays)
 {
     void               *data;
     ngx_uint_t          hops;
@@ -799,7 +684,11 @@ ngx_rl_pending_answer(ngx_rl_pending_t *pending,
     hops = pending->hops;
     pipeline = pending->pipeline;
 
-    ngx_rl_pending_free(pending);
+    pending->handler = NULL;
+
+    if (!stays) {
+        ngx_rl_pending_free(pending);
+    }
 
     if (handler == NULL) {
         return NGX_OK;
@@ -865,14 +754,11 @@ ngx_rl_pending_free(ngx_rl_pending_t *pending)
 void
 ngx_rl_pipeline_done(void)
 {
-    ngx_queue_t       *q;
     ngx_rl_pending_t  *pending;
 
     while (!ngx_queue_empty(&ngx_rl_pendings)) {
-        q = ngx_queue_head(&ngx_rl_pendings);
-        ngx_queue_remove(q);
-
-        pending = ngx_queue_data(q, ngx_rl_pending_t, queue);
+        pending = ngx_rl_pending_first(&ngx_rl_pendings);
+        ngx_queue_remove(&pending->queue);
         ngx_free(pending);
     }
 }

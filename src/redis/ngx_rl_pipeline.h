@@ -13,6 +13,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 #include <ngx_event.h>
+#include <poll.h>
 
 #include "redis/ngx_rl_redis.h"
 
@@ -45,7 +46,6 @@ typedef struct {
 
     /* the handlers of these are the connection's */
 
-    ngx_event_t             flush;    /* posted: there is something to write */
     ngx_event_t             stall;    /* a timer: a reply is overdue */
     ngx_event_t            *drained;  /* posted when n becomes 0; NULL unless
                                          the connection has retired */
@@ -73,10 +73,15 @@ struct ngx_rl_pending_s {
     unsigned            sent:1;
     unsigned            asking:1;  /* needs an ASKING */
     unsigned            parked:1;  /* refused, to be tried again */
-    unsigned            large:1;   /* its reply may be */
+    unsigned            large:1;   /* its reply may be as large as the map of a
+                                      cluster */
     unsigned            due:1;     /* its time is over */
     unsigned            grace:1;   /* and it got some more */
 };
+
+
+#define ngx_rl_pending_first(q)                                               \
+    (ngx_queue_data(ngx_queue_head(q), ngx_rl_pending_t, queue))
 
 
 /* of all connections of this process */
@@ -86,28 +91,17 @@ extern ngx_queue_t  ngx_rl_pipelines;
 /* for those who have sent a command */
 
 /* nobody waits for the reply: it does not hold up the end of the process */
-void ngx_rl_pending_background(ngx_rl_pending_t *pending);
+#define ngx_rl_pending_background(pending)                                    \
+    (pending)->timer.cancelable = 1
 
 /* the handler will not be called; a command that was sent may still run */
 void ngx_rl_pending_cancel(ngx_rl_pending_t *pending);
-
-/* its reply, and no other one, may be as large as the map of a cluster */
-void ngx_rl_pending_large(ngx_rl_pending_t *pending);
 
 /* its reply is for the handler, whatever it is: it is not redirected */
 void ngx_rl_pending_no_redirect(ngx_rl_pending_t *pending);
 
 
 /* for the connection, and for those that forward */
-
-/* of a pipeline whose fields above "queue" are set */
-void ngx_rl_pipeline_init(ngx_rl_pipeline_t *pipeline);
-
-/* its memory; it has no pendings any more */
-void ngx_rl_pipeline_free(ngx_rl_pipeline_t *pipeline);
-
-/* the socket goes: nothing that was read or is to be written is left */
-void ngx_rl_pipeline_close(ngx_rl_pipeline_t *pipeline);
 
 /* the pipeline is ready; NGX_ERROR: no memory, or too much to write */
 ngx_int_t ngx_rl_pipeline_send_waiting(ngx_rl_pipeline_t *pipeline);
@@ -141,6 +135,9 @@ ngx_int_t ngx_rl_pipeline_read(ngx_rl_pipeline_t *pipeline,
  */
 ngx_int_t ngx_rl_pipeline_deliver(ngx_rl_pipeline_t *pipeline,
     ngx_rl_reply_t *reply);
+
+/* what its socket is to be watched for */
+void ngx_rl_pipeline_poll(ngx_rl_pipeline_t *pipeline, struct pollfd *pfd);
 
 /*
  * Handles what has happened to the socket and is not known yet.  The

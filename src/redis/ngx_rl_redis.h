@@ -47,7 +47,7 @@ typedef struct {
     unsigned    secret:1;    /* must not get into the log */
     unsigned    moved_ok:1;  /* MOVED is as good as any answer */
     unsigned    wait:1;      /* the rest is sent when it is answered */
-    unsigned    large:1;     /* see ngx_rl_pending_large() */
+    unsigned    large:1;     /* as of a pending */
 } ngx_rl_handshake_step_t;
 
 

@@ -160,7 +160,7 @@ ngx_rl_cluster_exit(ngx_rl_cluster_t *cluster)
     ngx_rl_timer_end(&cluster->again);
 
     while (!ngx_queue_empty(&cluster->parked)) {
-        ngx_rl_pending_cancel(ngx_rl_pending_parked(&cluster->parked));
+        ngx_rl_pending_cancel(ngx_rl_pending_first(&cluster->parked));
     }
 
     ngx_rl_nodes_exit(&cluster->nodes);
@@ -551,7 +551,7 @@ ngx_rl_cluster_refresh(ngx_event_t *ev)
         == NGX_RL_OK)
     {
         ngx_rl_pending_background(pending);
-        ngx_rl_pending_large(pending);
+        pending->large = 1;
 
         cluster->asking = server;
         return;
@@ -648,8 +648,8 @@ ngx_rl_cluster_again(ngx_event_t *ev)
     ngx_queue_init(&cluster->parked);
 
     while (!ngx_queue_empty(&parked)) {
-        pending = ngx_rl_pending_parked(&parked);
-        server = ngx_rl_pending_owner(pending);
+        pending = ngx_rl_pending_first(&parked);
+        server = pending->pipeline->owner;
 
         ngx_rl_pending_again(pending, server->connection);
     }
