@@ -5,8 +5,6 @@
 
 static void ngx_rl_address_set(ngx_rl_address_t *address,
     socklen_t socklen, in_port_t port);
-static ngx_addr_t *ngx_rl_addresses_copy(ngx_addr_t *addrs, ngx_uint_t n,
-    ngx_log_t *log);
 
 
 ngx_int_t
@@ -148,15 +146,38 @@ ngx_int_t
 ngx_rl_addresses_replace(ngx_rl_addresses_t *addresses,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t current, ngx_log_t *log)
 {
+    u_char      *p;
+    size_t       size;
+    ngx_uint_t   i;
     ngx_addr_t  *copy;
 
-    copy = NULL;
+    /* in one piece of memory */
 
-    if (n) {
-        copy = ngx_rl_addresses_copy(addrs, n, log);
-        if (copy == NULL) {
-            return NGX_ERROR;
-        }
+    size = n * sizeof(ngx_addr_t);
+
+    for (i = 0; i < n; i++) {
+        size += ngx_align(addrs[i].socklen, NGX_ALIGNMENT)
+                + ngx_align(addrs[i].name.len, NGX_ALIGNMENT);
+    }
+
+    copy = n ? ngx_alloc(size, log) : NULL;
+
+    if (n && copy == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = n ? (u_char *) &copy[n] : NULL;
+
+    for (i = 0; i < n; i++) {
+        copy[i].socklen = addrs[i].socklen;
+        copy[i].sockaddr = (struct sockaddr *) p;
+        ngx_memcpy(p, addrs[i].sockaddr, addrs[i].socklen);
+        p += ngx_align(addrs[i].socklen, NGX_ALIGNMENT);
+
+        copy[i].name.len = addrs[i].name.len;
+        copy[i].name.data = p;
+        ngx_memcpy(p, addrs[i].name.data, addrs[i].name.len);
+        p += ngx_align(addrs[i].name.len, NGX_ALIGNMENT);
     }
 
     ngx_rl_addresses_free(addresses);
@@ -176,44 +197,4 @@ ngx_rl_addresses_free(ngx_rl_addresses_t *addresses)
     if (addresses->copied) {
         ngx_free(addresses->addrs);
     }
-}
-
-
-/* in one piece of memory */
-
-static ngx_addr_t *
-ngx_rl_addresses_copy(ngx_addr_t *addrs, ngx_uint_t n, ngx_log_t *log)
-{
-    u_char      *p;
-    size_t       size;
-    ngx_uint_t   i;
-    ngx_addr_t  *copy;
-
-    size = n * sizeof(ngx_addr_t);
-
-    for (i = 0; i < n; i++) {
-        size += ngx_align(addrs[i].socklen, NGX_ALIGNMENT)
-                + ngx_align(addrs[i].name.len, NGX_ALIGNMENT);
-    }
-
-    copy = ngx_alloc(size, log);
-    if (copy == NULL) {
-        return NULL;
-    }
-
-    p = (u_char *) &copy[n];
-
-    for (i = 0; i < n; i++) {
-        copy[i].socklen = addrs[i].socklen;
-        copy[i].sockaddr = (struct sockaddr *) p;
-        ngx_memcpy(p, addrs[i].sockaddr, addrs[i].socklen);
-        p += ngx_align(addrs[i].socklen, NGX_ALIGNMENT);
-
-        copy[i].name.len = addrs[i].name.len;
-        copy[i].name.data = p;
-        ngx_memcpy(p, addrs[i].name.data, addrs[i].name.len);
-        p += ngx_align(addrs[i].name.len, NGX_ALIGNMENT);
-    }
-
-    return copy;
 }

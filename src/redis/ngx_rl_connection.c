@@ -48,23 +48,23 @@ struct ngx_rl_connection_s {
     ngx_rl_connection_conf_t  *conf;
     const ngx_rl_events_t     *events;
     void                      *owner;
-    ngx_socket_t               ident;      /* see ngx_rl_event_init() */
+    ngx_socket_t               ident;    /* see ngx_rl_event_init() */
 
     ngx_rl_pipeline_t          pipeline;
     ngx_rl_handshake_t         handshake;
     ngx_rl_addresses_t         addresses;
     ngx_rl_connection_state_e  state;
-    ngx_rl_failure_e           failure;    /* of the last connection */
+    ngx_rl_failure_e           failure;  /* of the last connection */
     ngx_uint_t                 generation;
-    ngx_msec_t                 ready;      /* since when */
+    ngx_msec_t                 ready;    /* since when */
     ngx_msec_t                 created;
-    ngx_msec_t                 grace;      /* ms, of this attempt */
-    ngx_uint_t                 holds;      /* so often */
+    ngx_msec_t                 grace;    /* ms, of this attempt */
+    ngx_uint_t                 holds;    /* so often */
 
-    ngx_event_t                timer;      /* connect, back-off */
-    ngx_event_t                end;        /* posted, when it has retired */
+    ngx_event_t                timer;    /* connect, back-off */
+    ngx_event_t                end;      /* posted, when it has retired */
 
-    ngx_log_t                  log;        /* of the connection */
+    ngx_log_t                  log;      /* of the connection */
     ngx_log_t                 *cycle_log;
     unsigned                   retired:1;
 };
@@ -157,8 +157,7 @@ ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
 ngx_rl_failure_e
 ngx_rl_connection_check(ngx_rl_connection_t *connection)
 {
-    if (connection->state == NGX_RL_CONNECTION_IDLE
-        && connection->addresses.n)
+    if (connection->state == NGX_RL_CONNECTION_IDLE && connection->addresses.n)
     {
         ngx_rl_connection_connect(connection);
     }
@@ -171,7 +170,7 @@ ngx_rl_connection_check(ngx_rl_connection_t *connection)
 
     if (connection->addresses.n == 0
         && ngx_current_msec - connection->created
-           < connection->conf->connect_timeout)
+        < connection->conf->connect_timeout)
     {
         return NGX_RL_OK;
     }
@@ -249,8 +248,8 @@ ngx_rl_connection_addr(ngx_rl_connection_t *connection)
 
 
 ngx_rl_failure_e
-ngx_rl_connection_take(ngx_rl_connection_t *connection,
-    ngx_rl_pending_t *pending, ngx_uint_t asking)
+ngx_rl_pending_forward(ngx_rl_pending_t *pending,
+    ngx_rl_connection_t *connection, ngx_uint_t asking)
 {
     ngx_rl_failure_e  failure;
 
@@ -262,6 +261,21 @@ ngx_rl_connection_take(ngx_rl_connection_t *connection,
 
     return ngx_rl_pipeline_take(&connection->pipeline, pending, asking)
            == NGX_OK ? NGX_RL_OK : NGX_RL_OVERLOAD;
+}
+
+
+void
+ngx_rl_pending_again(ngx_rl_pending_t *pending, ngx_rl_connection_t *connection)
+{
+    ngx_rl_failure_e  failure;
+
+    ngx_queue_remove(&pending->queue);
+
+    failure = ngx_rl_pending_forward(pending, connection, pending->asking);
+
+    if (failure != NGX_RL_OK) {
+        ngx_rl_pending_fail(pending, failure);
+    }
 }
 
 
@@ -715,8 +729,7 @@ ngx_rl_connection_lost(ngx_rl_connection_t *connection, ngx_err_t err)
 
     ngx_rl_connection_fail(connection, NGX_RL_CLOSED, why ? 0 : err,
                            "redis closed the connection, calls lost: %ui%s%s",
-                           connection->pipeline.n, why ? ": " : "",
-                           why ? why
+                           connection->pipeline.n, why ? ": " : "", why ? why
                            : ngx_rl_handshake_cure(&connection->handshake));
 }
 

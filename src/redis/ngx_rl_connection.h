@@ -85,11 +85,16 @@ void ngx_rl_connection_hold(ngx_rl_connection_t *connection);
 void ngx_rl_connection_release(ngx_rl_connection_t *connection);
 
 /*
- * For those that forward: a pending that is in no queue is sent, after an
- * ASKING if "asking" is set.  Anything but NGX_RL_OK: it is as it was
+ * For the owner's redirect(): the command goes to that server, in the time that
+ * is left, after an ASKING if "asking" is set.  Anything but NGX_RL_OK: it does
+ * not, and the pending is as it was.
  */
-ngx_rl_failure_e ngx_rl_connection_take(ngx_rl_connection_t *connection,
-    ngx_rl_pending_t *pending, ngx_uint_t asking);
+ngx_rl_failure_e ngx_rl_pending_forward(ngx_rl_pending_t *pending,
+    ngx_rl_connection_t *connection, ngx_uint_t asking);
+
+/* one that was parked goes to that server, as it was; or it ends */
+void ngx_rl_pending_again(ngx_rl_pending_t *pending,
+    ngx_rl_connection_t *connection);
 
 /* for the end of the process: closes the socket, calls no handlers */
 void ngx_rl_connection_exit(ngx_rl_connection_t *connection);

@@ -277,8 +277,7 @@ ngx_rl_handshake_refused(ngx_rl_handshake_t *handshake,
     }
 
     ngx_log_error(NGX_LOG_ERR, log, 0,
-                  "redis refused %V: \"%*s\"%s",
-                  &step->name, len, text,
+                  "redis refused %V: \"%*s\"%s", &step->name, len, text,
                   ngx_strncmp(reply, "NOPERM", 6) == 0
                   ? ": its ACL has to allow that to this user" : "");
 }

@@ -53,7 +53,6 @@
 #define NGX_RL_PIPELINE_LARGE     33554432
 
 
-static ngx_rl_pending_t *ngx_rl_pending_create(ngx_rl_pipeline_t *pipeline);
 static ngx_int_t ngx_rl_pipeline_queue(ngx_rl_pipeline_t *pipeline,
     ngx_rl_pending_t *pending, ngx_str_t *command);
 static ngx_int_t ngx_rl_pipeline_room(ngx_rl_pipeline_t *pipeline, size_t len);
@@ -102,30 +101,6 @@ ngx_rl_pipeline_send(ngx_rl_pipeline_t *pipeline, ngx_str_t *command,
 {
     ngx_rl_pending_t  *pending;
 
-    pending = ngx_rl_pending_create(pipeline);
-    if (pending == NULL) {
-        return NULL;
-    }
-
-    if (ngx_rl_pipeline_queue(pipeline, pending, command) != NGX_OK) {
-        ngx_rl_pending_free(pending);
-        return NULL;
-    }
-
-    pending->handler = handler;
-    pending->data = data;
-    pending->timer.cancelable = 0;
-    ngx_add_timer(&pending->timer, timeout);
-
-    return pending;
-}
-
-
-static ngx_rl_pending_t *
-ngx_rl_pending_create(ngx_rl_pipeline_t *pipeline)
-{
-    ngx_rl_pending_t  *pending;
-
     if (pipeline->n >= NGX_RL_PIPELINE_PENDINGS) {
         return NULL;
     }
@@ -155,6 +130,16 @@ ngx_rl_pending_create(ngx_rl_pipeline_t *pipeline)
     pending->grace = 0;
 
     ngx_rl_pipeline_count(pipeline, 1);
+
+    if (ngx_rl_pipeline_queue(pipeline, pending, command) != NGX_OK) {
+        ngx_rl_pending_free(pending);
+        return NULL;
+    }
+
+    pending->handler = handler;
+    pending->data = data;
+    pending->timer.cancelable = 0;
+    ngx_add_timer(&pending->timer, timeout);
 
     return pending;
 }
@@ -397,7 +382,7 @@ ngx_rl_pipeline_deliver(ngx_rl_pipeline_t *pipeline, ngx_rl_reply_t *reply)
     if (reply->type == REDIS_REPLY_ERROR && pending->handler
         && pending->command.data
         && pipeline->events->redirect(pipeline->owner, pending, reply, &failure)
-           == NGX_OK)
+        == NGX_OK)
     {
         return NGX_OK;
     }
@@ -575,6 +560,15 @@ ngx_rl_pipeline_count(ngx_rl_pipeline_t *pipeline, ngx_int_t n)
     if (pipeline->n == 0 && pipeline->drained) {
         ngx_post_event(pipeline->drained, &ngx_posted_events);
     }
+}
+
+
+void
+ngx_rl_pending_park(ngx_rl_pending_t *pending, ngx_queue_t *queue)
+{
+    pending->sent = 0;
+    pending->parked = 1;
+    ngx_queue_insert_tail(queue, &pending->queue);
 }
 
 

@@ -100,8 +100,14 @@ void ngx_rl_pending_cancel(ngx_rl_pending_t *pending);
 /* its reply is for the handler, whatever it is: it is not redirected */
 void ngx_rl_pending_no_redirect(ngx_rl_pending_t *pending);
 
+/*
+ * For the owner's redirect(): the command waits there, until it is sent again,
+ * see ngx_rl_pending_again(), or its time is over
+ */
+void ngx_rl_pending_park(ngx_rl_pending_t *pending, ngx_queue_t *queue);
 
-/* for the connection, and for those that forward */
+
+/* for the connection */
 
 /* the pipeline is ready; NGX_ERROR: no memory, or too much to write */
 ngx_int_t ngx_rl_pipeline_send_waiting(ngx_rl_pipeline_t *pipeline);

@@ -40,8 +40,6 @@ static ngx_int_t ngx_rl_tls_open(ngx_rl_tls_t *tls,
 static ngx_uint_t ngx_rl_tls_name(ngx_rl_tls_t *tls,
     ngx_str_t *host, ngx_str_t *name);
 static void ngx_rl_tls_save(ngx_connection_t *c);
-static void ngx_rl_tls_log_init(
-    ngx_rl_tls_session_t *session, ngx_log_t *parent);
 static void ngx_rl_tls_log_writer(ngx_log_t *log, ngx_uint_t level,
     u_char *buf, size_t len);
 static void ngx_rl_tls_log_use(ngx_connection_t *c, ngx_log_t *log);
@@ -69,23 +67,10 @@ ngx_rl_tls_create(ngx_conf_t *cf, ngx_rl_tls_conf_t *conf)
     tls->conf = *conf;
     tls->ssl.log = cf->log;
 
-    protocols = 0;
-
-    if (conf->protocols & NGX_RL_TLS_V1) {
-        protocols |= NGX_SSL_TLSv1;
-    }
-
-    if (conf->protocols & NGX_RL_TLS_V1_1) {
-        protocols |= NGX_SSL_TLSv1_1;
-    }
-
-    if (conf->protocols & NGX_RL_TLS_V1_2) {
-        protocols |= NGX_SSL_TLSv1_2;
-    }
-
-    if (conf->protocols & NGX_RL_TLS_V1_3) {
-        protocols |= NGX_SSL_TLSv1_3;
-    }
+    protocols = ((conf->protocols & NGX_RL_TLS_V1) ? NGX_SSL_TLSv1 : 0)
+                | ((conf->protocols & NGX_RL_TLS_V1_1) ? NGX_SSL_TLSv1_1 : 0)
+                | ((conf->protocols & NGX_RL_TLS_V1_2) ? NGX_SSL_TLSv1_2 : 0)
+                | ((conf->protocols & NGX_RL_TLS_V1_3) ? NGX_SSL_TLSv1_3 : 0);
 
     if (ngx_ssl_create(&tls->ssl, protocols, NULL) != NGX_OK) {
         return NULL;
@@ -111,12 +96,8 @@ ngx_rl_tls_create(ngx_conf_t *cf, ngx_rl_tls_conf_t *conf)
     }
 
     if (ngx_rl_tls_certificate(cf, tls) != NGX_OK
-        || ngx_rl_tls_verification(cf, tls) != NGX_OK)
-    {
-        return NULL;
-    }
-
-    if (ngx_ssl_client_session_cache(cf, &tls->ssl, conf->session_reuse)
+        || ngx_rl_tls_verification(cf, tls) != NGX_OK
+        || ngx_ssl_client_session_cache(cf, &tls->ssl, conf->session_reuse)
         != NGX_OK)
     {
         return NULL;
@@ -226,7 +207,15 @@ ngx_rl_tls_start(ngx_rl_tls_t *tls, ngx_connection_t *c, ngx_str_t *host,
 {
     ngx_int_t  rc;
 
-    ngx_rl_tls_log_init(session, c->log);
+    session->parent = c->log;
+    session->len = 0;
+
+    ngx_memzero(&session->log, sizeof(ngx_log_t));
+
+    session->log.log_level = ngx_max(c->log->log_level, NGX_LOG_INFO);
+    session->log.writer = ngx_rl_tls_log_writer;
+    session->log.wdata = session;
+
     ngx_rl_tls_log_use(c, &session->log);
 
     if (ngx_rl_tls_open(tls, c, host, session) != NGX_OK) {
@@ -349,7 +338,7 @@ ngx_rl_tls_verified(ngx_rl_tls_t *tls,
     int                    matches;
     long                   rc;
     X509                  *cert;
-    u_char                 text[NGX_SOCKADDR_STRLEN];
+    u_char                 text[NGX_SOCKADDR_STRLEN], *last;
     ngx_str_t              name;
     ngx_rl_tls_session_t  *session;
 
@@ -370,47 +359,42 @@ ngx_rl_tls_verified(ngx_rl_tls_t *tls,
     }
 
     rc = SSL_get_verify_result(c->ssl->connection);
-
-    if (rc != X509_V_OK) {
-        ngx_rl_tls_forget(session);
-        *why = X509_verify_cert_error_string(rc);
-        return NGX_DECLINED;
-    }
-
     cert = SSL_get_peer_certificate(c->ssl->connection);
 
-    if (cert == NULL) {
-        ngx_rl_tls_forget(session);
+    if (rc != X509_V_OK) {
+        *why = X509_verify_cert_error_string(rc);
+
+    } else if (cert == NULL) {
         *why = "the server has no certificate";
-        return NGX_DECLINED;
-    }
-
-    if (ngx_rl_tls_name(tls, host, &name)) {
-        ngx_sprintf(text, "%*s%Z",
-                    ngx_min(name.len, NGX_SOCKADDR_STRLEN - 1), name.data);
-
-        matches = X509_check_ip_asc(cert, (char *) text, 0) == 1;
 
     } else {
-        matches = ngx_ssl_check_host(c, &name) == NGX_OK;
+        if (ngx_rl_tls_name(tls, host, &name)) {
+            ngx_sprintf(text, "%*s%Z",
+                        ngx_min(name.len, NGX_SOCKADDR_STRLEN - 1), name.data);
+
+            matches = X509_check_ip_asc(cert, (char *) text, 0) == 1;
+
+        } else {
+            matches = ngx_ssl_check_host(c, &name) == NGX_OK;
+        }
+
+        if (matches) {
+            X509_free(cert);
+            return NGX_OK;
+        }
+
+        last = ngx_snprintf((u_char *) session->text, NGX_RL_TLS_TEXT - 1,
+                            "certificate is not for \"%V\"", &name);
+        *last = '\0';
+
+        session->len = last - (u_char *) session->text;
+        *why = session->text;
     }
 
     X509_free(cert);
+    ngx_rl_tls_forget(session);
 
-    if (!matches) {
-        ngx_rl_tls_forget(session);
-
-        session->len = ngx_snprintf((u_char *) session->text,
-                                    NGX_RL_TLS_TEXT - 1,
-                                    "certificate is not for \"%V\"", &name)
-                       - (u_char *) session->text;
-        session->text[session->len] = '\0';
-
-        *why = session->text;
-        return NGX_DECLINED;
-    }
-
-    return NGX_OK;
+    return NGX_DECLINED;
 }
 
 
@@ -513,20 +497,6 @@ ngx_rl_tls_close(ngx_connection_t *c)
         c->pool = NULL;
         ngx_destroy_pool(pool);
     }
-}
-
-
-static void
-ngx_rl_tls_log_init(ngx_rl_tls_session_t *session, ngx_log_t *parent)
-{
-    session->parent = parent;
-    session->len = 0;
-
-    ngx_memzero(&session->log, sizeof(ngx_log_t));
-
-    session->log.log_level = ngx_max(parent->log_level, NGX_LOG_INFO);
-    session->log.writer = ngx_rl_tls_log_writer;
-    session->log.wdata = session;
 }
 
 

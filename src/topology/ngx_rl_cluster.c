@@ -19,7 +19,6 @@
 
 #include "topology/ngx_rl_cluster.h"
 #include "core/ngx_rl_core.h"
-#include "redis/ngx_rl_forward.h"
 #include "topology/ngx_rl_nodes.h"
 #include "pure/ngx_rl_slots.h"
 

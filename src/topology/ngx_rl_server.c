@@ -30,7 +30,6 @@
 #include "topology/ngx_rl_server.h"
 #include "core/ngx_rl_core.h"
 #include "redis/ngx_rl_address.h"
-#include "redis/ngx_rl_forward.h"
 #include "redis/ngx_rl_handshake.h"
 #include "pure/ngx_rl_backoff.h"
 #include "pure/ngx_rl_text.h"
@@ -300,6 +299,7 @@ ngx_rl_server_forward(ngx_rl_server_t *server,
     }
 
     if (failure == NGX_RL_OK) {
+        pending->hops++;
         ngx_rl_count(server->record->counters.commands);
     }
 
