@@ -170,7 +170,7 @@ ngx_rl_connection_check(ngx_rl_connection_t *connection)
 
     if (connection->addresses.n == 0
         && ngx_current_msec - connection->created
-        < connection->conf->connect_timeout)
+           < connection->conf->connect_timeout)
     {
         return NGX_RL_OK;
     }
@@ -416,28 +416,34 @@ ngx_rl_connection_timer_handler(ngx_event_t *ev)
 }
 
 
-/* a reply is overdue */
+/* the oldest reply may be overdue for so long that the server is stuck */
 
 static void
 ngx_rl_connection_stall_handler(ngx_event_t *ev)
 {
-    ngx_msec_t            delay;
+    ngx_msec_t            age;
+    ngx_rl_pending_t     *pending;
     ngx_rl_connection_t  *connection;
 
     connection = ev->data;
 
-    if (ngx_rl_connection_look(ev)) {
+    if (ngx_rl_connection_look(ev)
+        || ngx_queue_empty(&connection->pipeline.sent))
+    {
         return;
     }
 
-    delay = ngx_rl_pipeline_stalled(&connection->pipeline);
+    pending = ngx_rl_pending_first(&connection->pipeline.sent);
 
-    if (delay == NGX_TIMER_INFINITE) {
+    if (pending->timer.timer_set) {
+        /* not even late; if it will be, this timer is set again */
         return;
     }
 
-    if (delay) {
-        ngx_add_timer(ev, delay);
+    age = ngx_current_msec - pending->expired;
+
+    if (age < NGX_RL_PIPELINE_STALL) {
+        ngx_add_timer(ev, NGX_RL_PIPELINE_STALL - age);
         return;
     }
 
@@ -576,13 +582,14 @@ ngx_rl_connection_tls_handler(ngx_connection_t *c)
 static void
 ngx_rl_connection_read_handler(ngx_event_t *rev)
 {
-    ngx_err_t             err;
-    ngx_int_t             rc;
-    ngx_uint_t            generation;
-    ngx_rl_reply_t       *reply;
-    ngx_connection_t     *c;
-    ngx_rl_pipeline_t    *pipeline;
-    ngx_rl_connection_t  *connection;
+    ngx_err_t                 err;
+    ngx_int_t                 rc;
+    ngx_uint_t                generation;
+    ngx_rl_reply_t           *reply;
+    ngx_connection_t         *c;
+    ngx_rl_pipeline_t        *pipeline;
+    ngx_rl_connection_t      *connection;
+    ngx_rl_handshake_step_t  *step;
 
     c = rev->data;
     connection = c->data;
@@ -607,8 +614,14 @@ ngx_rl_connection_read_handler(ngx_event_t *rev)
         }
     }
 
+    step = connection->conf->handshake.elts;
+
     for ( ;; ) {
-        rc = ngx_rl_pipeline_read(pipeline, &reply, &err);
+        rc = ngx_rl_pipeline_read(pipeline,
+                                  connection->state
+                                  == NGX_RL_CONNECTION_HANDSHAKE
+                                  && step[connection->handshake.steps].large,
+                                  &reply, &err);
 
         if (rc != NGX_OK) {
             break;
@@ -729,7 +742,8 @@ ngx_rl_connection_lost(ngx_rl_connection_t *connection, ngx_err_t err)
 
     ngx_rl_connection_fail(connection, NGX_RL_CLOSED, why ? 0 : err,
                            "redis closed the connection, calls lost: %ui%s%s",
-                           connection->pipeline.n, why ? ": " : "", why ? why
+                           connection->pipeline.n, why ? ": " : "",
+                           why ? why
                            : ngx_rl_handshake_cure(&connection->handshake));
 }
 

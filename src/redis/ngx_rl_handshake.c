@@ -20,12 +20,9 @@ static void ngx_rl_handshake_host(ngx_rl_handshake_t *handshake,
     ngx_str_t *host);
 static ngx_int_t ngx_rl_handshake_send(ngx_rl_handshake_t *handshake,
     ngx_rl_failure_e *failure);
-static void ngx_rl_handshake_expect(ngx_rl_handshake_t *handshake);
 static ngx_int_t ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
     ngx_rl_handshake_step_t *step, ngx_rl_reply_t *reply,
     ngx_rl_failure_e *failure);
-static void ngx_rl_handshake_refused(ngx_rl_handshake_t *handshake,
-    ngx_rl_handshake_step_t *step, const char *reply, u_char *text, size_t len);
 
 
 ngx_int_t
@@ -132,22 +129,7 @@ ngx_rl_handshake_send(ngx_rl_handshake_t *handshake, ngx_rl_failure_e *failure)
         }
     }
 
-    ngx_rl_handshake_expect(handshake);
-
     return NGX_OK;
-}
-
-
-static void
-ngx_rl_handshake_expect(ngx_rl_handshake_t *handshake)
-{
-    ngx_rl_handshake_step_t  *step;
-
-    step = handshake->conf->handshake.elts;
-
-    handshake->pipeline->large =
-        handshake->steps < handshake->conf->handshake.nelts
-        && step[handshake->steps].large;
 }
 
 
@@ -183,8 +165,6 @@ ngx_rl_handshake_reply(ngx_rl_handshake_t *handshake,
                ? NGX_AGAIN : NGX_ERROR;
     }
 
-    ngx_rl_handshake_expect(handshake);
-
     if (handshake->steps < handshake->conf->handshake.nelts) {
         return NGX_AGAIN;
     }
@@ -208,6 +188,7 @@ ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
 {
     size_t              len;
     u_char              text[ngx_rl_escape_size(NGX_RL_HANDSHAKE_TEXT)];
+    ngx_uint_t          noperm;
     ngx_rl_pipeline_t  *pipeline;
 
     pipeline = handshake->pipeline;
@@ -228,58 +209,43 @@ ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
 
     len = ngx_rl_escape(text, reply->str, len);
 
-    if (step->required
-        || (*failure != NGX_RL_ERROR
-            && ngx_strncmp(reply->str, "NOPERM", 6) != 0))
-    {
-        if (pipeline->events->may_log(pipeline->owner, *failure)) {
-            ngx_rl_handshake_refused(handshake, step, reply->str, text, len);
-        }
+    noperm = ngx_strncmp(reply->str, "NOPERM", 6) == 0;
 
+    if (!step->required && (*failure == NGX_RL_ERROR || noperm)) {
+        ngx_log_error(NGX_LOG_INFO, pipeline->log, 0,
+                      "redis refused %V, which is not needed: \"%*s\"",
+                      &step->name, len, text);
+        return NGX_OK;
+    }
+
+    if (!pipeline->events->may_log(pipeline->owner, *failure)) {
         return NGX_ERROR;
     }
 
-    ngx_log_error(NGX_LOG_INFO, pipeline->log, 0,
-                  "redis refused %V, which is not needed: \"%*s\"",
-                  &step->name, len, text);
+    /* in words, where a configuration and a server don't fit together */
 
-    return NGX_OK;
-}
-
-
-/* in words, where a configuration and a server don't fit together */
-
-static void
-ngx_rl_handshake_refused(ngx_rl_handshake_t *handshake,
-    ngx_rl_handshake_step_t *step, const char *reply, u_char *text, size_t len)
-{
-    ngx_log_t  *log;
-    ngx_str_t  *name;
-
-    log = handshake->pipeline->log;
-    name = &handshake->conf->name;
-
-    if ((ngx_strncmp(reply, "MOVED ", 6) == 0
-         || ngx_strncmp(reply, "CLUSTERDOWN ", 12) == 0)
+    if ((ngx_strncmp(reply->str, "MOVED ", 6) == 0
+         || ngx_strncmp(reply->str, "CLUSTERDOWN ", 12) == 0)
         && !handshake->conf->node)
     {
-        ngx_log_error(NGX_LOG_ERR, log, 0,
+        ngx_log_error(NGX_LOG_ERR, pipeline->log, 0,
                       "redis %V is a node of a cluster: write "
-                      "\"ratelimit_shards cluster ...\"", name);
-        return;
-    }
+                      "\"ratelimit_shards cluster ...\"",
+                      &handshake->conf->name);
 
-    if (ngx_strstr(reply, "cluster support disabled")) {
-        ngx_log_error(NGX_LOG_ERR, log, 0,
+    } else if (ngx_strstr(reply->str, "cluster support disabled")) {
+        ngx_log_error(NGX_LOG_ERR, pipeline->log, 0,
                       "redis %V is not in cluster mode: write "
-                      "\"ratelimit_shards\" without \"cluster\"", name);
-        return;
+                      "\"ratelimit_shards\" without \"cluster\"",
+                      &handshake->conf->name);
+
+    } else {
+        ngx_log_error(NGX_LOG_ERR, pipeline->log, 0,
+                      "redis refused %V: \"%*s\"%s", &step->name, len, text,
+                      noperm ? ": its ACL has to allow that to this user" : "");
     }
 
-    ngx_log_error(NGX_LOG_ERR, log, 0,
-                  "redis refused %V: \"%*s\"%s", &step->name, len, text,
-                  ngx_strncmp(reply, "NOPERM", 6) == 0
-                  ? ": its ACL has to allow that to this user" : "");
+    return NGX_ERROR;
 }
 
 

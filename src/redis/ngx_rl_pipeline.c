@@ -47,7 +47,6 @@
 #define NGX_RL_PIPELINE_IN        16384
 #define NGX_RL_PIPELINE_ALERT     21       /* of TLS, a byte */
 #define NGX_RL_PIPELINE_GRACE     50       /* ms, at most */
-#define NGX_RL_PIPELINE_STALL     500      /* ms */
 
 /* a map with a range for every slot */
 #define NGX_RL_PIPELINE_LARGE     33554432
@@ -308,21 +307,20 @@ ngx_rl_pipeline_write(ngx_rl_pipeline_t *pipeline)
 
 ngx_int_t
 ngx_rl_pipeline_read(ngx_rl_pipeline_t *pipeline,
-    ngx_rl_reply_t **reply, ngx_err_t *err)
+    ngx_uint_t large, ngx_rl_reply_t **reply, ngx_err_t *err)
 {
     int                rc;
     u_char             buf[NGX_RL_PIPELINE_IN];
     ssize_t            n;
-    ngx_uint_t         large;
     ngx_connection_t  *c;
 
     c = pipeline->c;
 
-    for ( ;; ) {
-        large = ngx_queue_empty(&pipeline->sent)
-                ? pipeline->large
-                : ngx_rl_pending_first(&pipeline->sent)->large;
+    if (!ngx_queue_empty(&pipeline->sent)) {
+        large = ngx_rl_pending_first(&pipeline->sent)->large;
+    }
 
+    for ( ;; ) {
         rc = ngx_rl_reader_expect(pipeline->reader,
                                   large ? NGX_RL_PIPELINE_LARGE : 0);
 
@@ -382,7 +380,7 @@ ngx_rl_pipeline_deliver(ngx_rl_pipeline_t *pipeline, ngx_rl_reply_t *reply)
     if (reply->type == REDIS_REPLY_ERROR && pending->handler
         && pending->command.data
         && pipeline->events->redirect(pipeline->owner, pending, reply, &failure)
-        == NGX_OK)
+           == NGX_OK)
     {
         return NGX_OK;
     }
@@ -439,29 +437,6 @@ ngx_rl_pipeline_look(ngx_rl_pipeline_t *pipeline)
     }
 
     ev->handler(ev);
-}
-
-
-ngx_msec_t
-ngx_rl_pipeline_stalled(ngx_rl_pipeline_t *pipeline)
-{
-    ngx_msec_t         age;
-    ngx_rl_pending_t  *pending;
-
-    if (ngx_queue_empty(&pipeline->sent)) {
-        return NGX_TIMER_INFINITE;
-    }
-
-    pending = ngx_rl_pending_first(&pipeline->sent);
-
-    if (pending->timer.timer_set) {
-        /* not even late; if it will be, the timer of a stall is set again */
-        return NGX_TIMER_INFINITE;
-    }
-
-    age = ngx_current_msec - pending->expired;
-
-    return (age < NGX_RL_PIPELINE_STALL) ? NGX_RL_PIPELINE_STALL - age : 0;
 }
 
 

@@ -19,7 +19,10 @@
 
 
 /* ms: a timer that is later than that says that the worker was held up */
-#define NGX_RL_PIPELINE_HELD  2
+#define NGX_RL_PIPELINE_HELD   2
+
+/* ms: a reply that is overdue for so long says that the server is stuck */
+#define NGX_RL_PIPELINE_STALL  500
 
 #define ngx_rl_pipeline_late(ev)                                              \
     ((ngx_msec_t) (ngx_current_msec - (ev)->timer.key))
@@ -51,8 +54,6 @@ typedef struct {
                                          the connection has retired */
 
     unsigned                ready:1;  /* commands go out at once */
-    unsigned                large:1;  /* the next reply may be, if there is no
-                                         pending for it */
     unsigned                alert:1;  /* what was read last begins like an alert
                                          of TLS */
 } ngx_rl_pipeline_t;
@@ -128,12 +129,13 @@ ngx_int_t ngx_rl_pipeline_append(ngx_rl_pipeline_t *pipeline,
 ngx_int_t ngx_rl_pipeline_write(ngx_rl_pipeline_t *pipeline);
 
 /*
+ * Without a pending for it, the next reply may be large if "large" is set.
  * NGX_OK: the next reply, valid until the next call; NGX_AGAIN: there is none
  * yet; NGX_DONE: the connection is lost, *err is set; NGX_ERROR: what was read
  * is no reply, or too large
  */
 ngx_int_t ngx_rl_pipeline_read(ngx_rl_pipeline_t *pipeline,
-    ngx_rl_reply_t **reply, ngx_err_t *err);
+    ngx_uint_t large, ngx_rl_reply_t **reply, ngx_err_t *err);
 
 /*
  * A reply that belongs to the oldest pending.  NGX_DECLINED: there is none;
@@ -150,12 +152,6 @@ void ngx_rl_pipeline_poll(ngx_rl_pipeline_t *pipeline, struct pollfd *pfd);
  * connection may be closed, or another one, then.
  */
 void ngx_rl_pipeline_look(ngx_rl_pipeline_t *pipeline);
-
-/*
- * When the oldest reply will be overdue for so long that the server is stuck,
- * ms; 0: it is; NGX_TIMER_INFINITE: none is late
- */
-ngx_msec_t ngx_rl_pipeline_stalled(ngx_rl_pipeline_t *pipeline);
 
 /* takes the pendings off that have been sent, or wait as well */
 void ngx_rl_pipeline_detach(ngx_rl_pipeline_t *pipeline,

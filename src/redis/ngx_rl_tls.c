@@ -35,8 +35,6 @@ struct ngx_rl_tls_s {
 static ngx_int_t ngx_rl_tls_verification(ngx_conf_t *cf, ngx_rl_tls_t *tls);
 static ngx_int_t ngx_rl_tls_certificate(ngx_conf_t *cf, ngx_rl_tls_t *tls);
 static void ngx_rl_tls_wrong(ngx_conf_t *cf, char *directive, ngx_str_t *value);
-static ngx_int_t ngx_rl_tls_open(ngx_rl_tls_t *tls,
-    ngx_connection_t *c, ngx_str_t *host, ngx_rl_tls_session_t *session);
 static ngx_uint_t ngx_rl_tls_name(ngx_rl_tls_t *tls,
     ngx_str_t *host, ngx_str_t *name);
 static void ngx_rl_tls_save(ngx_connection_t *c);
@@ -205,7 +203,11 @@ ngx_int_t
 ngx_rl_tls_start(ngx_rl_tls_t *tls, ngx_connection_t *c, ngx_str_t *host,
     ngx_rl_tls_session_t *session, void (*handler)(ngx_connection_t *c))
 {
-    ngx_int_t  rc;
+    u_char     *sni;
+    uint32_t    hash;
+    ngx_int_t   rc;
+    ngx_str_t   name;
+    ngx_uint_t  address;
 
     session->parent = c->log;
     session->len = 0;
@@ -217,29 +219,6 @@ ngx_rl_tls_start(ngx_rl_tls_t *tls, ngx_connection_t *c, ngx_str_t *host,
     session->log.wdata = session;
 
     ngx_rl_tls_log_use(c, &session->log);
-
-    if (ngx_rl_tls_open(tls, c, host, session) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    rc = ngx_ssl_handshake(c);
-
-    if (rc == NGX_AGAIN) {
-        c->ssl->handler = handler;
-    }
-
-    return rc;
-}
-
-
-static ngx_int_t
-ngx_rl_tls_open(ngx_rl_tls_t *tls, ngx_connection_t *c,
-    ngx_str_t *host, ngx_rl_tls_session_t *session)
-{
-    u_char     *sni;
-    uint32_t    hash;
-    ngx_str_t   name;
-    ngx_uint_t  address;
 
     /* a connection to a peer has no pool, and SSL needs one */
 
@@ -287,7 +266,13 @@ ngx_rl_tls_open(ngx_rl_tls_t *tls, ngx_connection_t *c,
         }
     }
 
-    return NGX_OK;
+    rc = ngx_ssl_handshake(c);
+
+    if (rc == NGX_AGAIN) {
+        c->ssl->handler = handler;
+    }
+
+    return rc;
 }
 
 
