@@ -687,7 +687,11 @@ ngx_rl_connection_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
         connection->pipeline.ready = 1;
         connection->pipeline.gauges->connections++;
 
-        connection->events->ready(connection->owner);
+        /* the owner of a retired one has another by now */
+
+        if (!connection->retired) {
+            connection->events->ready(connection->owner);
+        }
 
         if (ngx_rl_pipeline_send_waiting(&connection->pipeline) != NGX_OK) {
             ngx_rl_connection_close(connection, NGX_RL_OVERLOAD);
