@@ -75,10 +75,11 @@ ngx_rl_scan_file(ngx_conf_t *cf, ngx_str_t *file,
 {
     ngx_rl_source_t  source;
 
+    ngx_memzero(&source, sizeof(ngx_rl_source_t));
+
     source.cf = cf;
     source.file = *file;
     source.line = 1;
-    source.ended = '\0';
 
     return ngx_array_init(&source.words, cf->temp_pool, 8, sizeof(ngx_str_t))
            == NGX_OK

@@ -620,6 +620,8 @@ ngx_rl_connection_read_handler(ngx_event_t *rev)
         rc = ngx_rl_pipeline_read(pipeline,
                                   connection->state
                                   == NGX_RL_CONNECTION_HANDSHAKE
+                                  && connection->handshake.steps
+                                     < connection->conf->handshake.nelts
                                   && step[connection->handshake.steps].large,
                                   &reply, &err);
 

@@ -408,9 +408,9 @@ ngx_rl_pipeline_poll(ngx_rl_pipeline_t *pipeline, struct pollfd *pfd)
 void
 ngx_rl_pipeline_look(ngx_rl_pipeline_t *pipeline)
 {
-    ngx_event_t       *ev;
-    struct pollfd      pfd;
-    ngx_connection_t  *c;
+    struct pollfd       pfd;
+    ngx_connection_t   *c;
+    ngx_atomic_uint_t   number;
 
     c = pipeline->c;
 
@@ -418,25 +418,33 @@ ngx_rl_pipeline_look(ngx_rl_pipeline_t *pipeline)
         return;
     }
 
+    number = c->number;
+
     ngx_rl_pipeline_poll(pipeline, &pfd);
 
     if (poll(&pfd, 1, 0) != 1) {
         return;
     }
 
-    ev = c->write;
-
     if (pfd.revents & POLLOUT) {
-        ev->ready = 1;
+        c->write->ready = 1;
     }
+
+    /* what has arrived is read before a write can fail */
 
     if (pfd.revents & ~POLLOUT) {
-        ev = c->read;
-        ev->available = -1;
-        ev->ready = 1;
+        c->read->available = -1;
+        c->read->ready = 1;
+        c->read->handler(c->read);
+
+        if (!(pfd.revents & POLLOUT) || pipeline->c != c
+            || c->number != number || pipeline->pos == pipeline->last)
+        {
+            return;
+        }
     }
 
-    ev->handler(ev);
+    c->write->handler(c->write);
 }
 
 
@@ -723,11 +731,15 @@ ngx_rl_pending_free(ngx_rl_pending_t *pending)
 void
 ngx_rl_pipeline_done(void)
 {
-    ngx_rl_pending_t  *pending;
+    ngx_queue_t  *q, *next;
 
-    while (!ngx_queue_empty(&ngx_rl_pendings)) {
-        pending = ngx_rl_pending_first(&ngx_rl_pendings);
-        ngx_queue_remove(&pending->queue);
-        ngx_free(pending);
+    for (q = ngx_queue_head(&ngx_rl_pendings);
+         q != ngx_queue_sentinel(&ngx_rl_pendings);
+         q = next)
+    {
+        next = ngx_queue_next(q);
+        ngx_free(ngx_queue_data(q, ngx_rl_pending_t, queue));
     }
+
+    ngx_queue_init(&ngx_rl_pendings);
 }

@@ -96,24 +96,27 @@ ngx_rl_lease_init(ngx_cycle_t *cycle, ngx_rl_zone_t *zone)
 void
 ngx_rl_lease_exit(void)
 {
-    ngx_queue_t           *q;
+    ngx_queue_t           *q, *next, *lease;
     ngx_rl_lease_queue_t  *lq;
 
-    while (!ngx_queue_empty(&ngx_rl_lease_queues)) {
-        q = ngx_queue_head(&ngx_rl_lease_queues);
-        ngx_queue_remove(q);
-
+    for (q = ngx_queue_head(&ngx_rl_lease_queues);
+         q != ngx_queue_sentinel(&ngx_rl_lease_queues);
+         q = next)
+    {
+        next = ngx_queue_next(q);
         lq = ngx_queue_data(q, ngx_rl_lease_queue_t, queue);
 
         while (!ngx_queue_empty(&lq->leases)) {
-            q = ngx_queue_head(&lq->leases);
+            lease = ngx_queue_head(&lq->leases);
 
-            ngx_rl_lease_end(lq, ngx_queue_data(q, ngx_rl_lease_t, queue));
+            ngx_rl_lease_end(lq, ngx_queue_data(lease, ngx_rl_lease_t, queue));
         }
 
         ngx_rl_event_end(&lq->timer);
         ngx_free(lq);
     }
+
+    ngx_queue_init(&ngx_rl_lease_queues);
 
     /* calls that are still answered get none */
 

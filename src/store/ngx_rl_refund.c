@@ -366,13 +366,14 @@ static void
 ngx_rl_refund_free(ngx_queue_t *refunds, ngx_rl_server_t *server,
     ngx_uint_t lost)
 {
-    ngx_queue_t           *q;
+    ngx_queue_t           *q, *next;
     ngx_rl_kept_refund_t  *kept;
 
-    while (!ngx_queue_empty(refunds)) {
-        q = ngx_queue_head(refunds);
-        ngx_queue_remove(q);
-
+    for (q = ngx_queue_head(refunds);
+         q != ngx_queue_sentinel(refunds);
+         q = next)
+    {
+        next = ngx_queue_next(q);
         kept = ngx_queue_data(q, ngx_rl_kept_refund_t, queue);
 
         if (lost) {
@@ -382,6 +383,8 @@ ngx_rl_refund_free(ngx_queue_t *refunds, ngx_rl_server_t *server,
         ngx_rl_refund_kept--;
         ngx_free(kept);
     }
+
+    ngx_queue_init(refunds);
 }
 
 
@@ -403,7 +406,7 @@ void
 ngx_rl_refund_exit(void)
 {
     uint64_t           end;
-    ngx_queue_t       *q;
+    ngx_queue_t       *q, *next;
     ngx_rl_server_t   *server;
     ngx_rl_refunds_t  *refunds;
 
@@ -420,8 +423,11 @@ ngx_rl_refund_exit(void)
         }
     }
 
-    while (!ngx_queue_empty(&ngx_rl_refund_commands)) {
-        q = ngx_queue_head(&ngx_rl_refund_commands);
+    for (q = ngx_queue_head(&ngx_rl_refund_commands);
+         q != ngx_queue_sentinel(&ngx_rl_refund_commands);
+         q = next)
+    {
+        next = ngx_queue_next(q);
         refunds = ngx_queue_data(q, ngx_rl_refunds_t, queue);
 
         ngx_rl_refunds_free(refunds, 1);

@@ -543,7 +543,7 @@ ngx_rl_cluster_refresh(ngx_event_t *ev)
     cluster->next++;
     server = ngx_rl_cluster_any(cluster);
 
-    if (ngx_rl_server_usable(server)
+    if (server && ngx_rl_server_usable(server)
         && ngx_rl_connection_send(server->connection, &command,
                                   cluster->conf->redis.connect_timeout,
                                   ngx_rl_cluster_refreshed, cluster, &pending)

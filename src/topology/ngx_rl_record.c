@@ -6,7 +6,7 @@
 static ngx_rl_record_t *ngx_rl_record_get(ngx_rl_zone_t *zone,
     ngx_rl_stats_t *stats, ngx_str_t *name, ngx_uint_t lend);
 static void ngx_rl_record_mark(ngx_rl_record_t *record, ngx_uint_t used);
-static ngx_uint_t ngx_rl_record_unused(void *record, void *data);
+static ngx_uint_t ngx_rl_record_unused(void *data, void *living);
 
 
 const char  *const ngx_rl_event_names[] = {
