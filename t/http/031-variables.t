@@ -50,8 +50,9 @@ patient_blocks('');
 
 add_block_preprocessor(sub {
     my ($block) = @_;
+    my $http = $block->http_config // '';
 
-    $block->set_value('http_config', $block->http_config
+    $block->set_value('http_config', $http
                       . "log_format vars '$FORMAT';\n"
                       . "access_log logs/vars.log vars;\n"
                       . "add_header X-Vars '$FORMAT' always;\n");

@@ -31,12 +31,13 @@ EOC
 
 add_block_preprocessor(sub {
     my ($block) = @_;
+    my $http = $block->http_config // '';
 
     $redis->reset_calls;
 
     $block->set_value('http_config', 'ratelimit_preview_cache off;'
-                                     . $block->http_config)
-        unless ($block->http_config . $block->config) =~ /preview_cache/;
+                                     . $http)
+        unless ($http . $block->config) =~ /preview_cache/;
 });
 
 

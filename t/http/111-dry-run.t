@@ -26,10 +26,11 @@ EOC
 
 add_block_preprocessor(sub {
     my ($block) = @_;
+    my $http = $block->http_config // '';
 
     $block->set_value('http_config', 'ratelimit_headers legacy dry_run; '
-                                     . $block->http_config)
-        unless $block->http_config =~ /ratelimit_headers/;
+                                     . $http)
+        unless $http =~ /ratelimit_headers/;
 });
 
 
