@@ -311,15 +311,10 @@ sub check_names {
 # tools/layers: "FOLDER/NAME" => what may be included from it
 
 sub layers_of {
-    my (%layer, %except);
+    my %layer;
 
     for my $line (lines_of('tools/layers')) {
         $line =~ s/#.*//;
-
-        if ($line =~ /^!\s+(\S+)\s+(\S+)/) {
-            $except{$1}{$2} = 1;
-            next;
-        }
 
         my ($folder, $below, $names) = $line =~ /^(\w+)\s*\(([\w\s]*)\)(.*)/
             or next;
@@ -332,19 +327,11 @@ sub layers_of {
             $layer{$file} = {
                 folders => \%may,
                 files => { map { $_ => 1 } @before, $file },
-                except => $except{$file} // {},
                 pure => scalar $folder =~ /^(pure|script)\z/,
             };
 
             push @before, $file;
         }
-    }
-
-    for my $file (sort keys %except) {
-        complain('tools/layers', 1, "an exception for $file, which is not there")
-            if !$layer{$file};
-
-        $layer{$file}{except} = $except{$file};
     }
 
     return \%layer;
@@ -377,9 +364,6 @@ sub check_layers {
             if (!$layer->{$other}) {
                 complain($file, $n, "$other is not in tools/layers");
 
-            } elsif ($own->{except}{$other}) {
-                $own->{used}{$other} = 1;
-
             } elsif (!$own->{folders}{$1} && !$own->{files}{$other}) {
                 complain($file, $n, "may not include $header: tools/layers");
             }
@@ -391,7 +375,7 @@ sub check_layers {
 }
 
 
-# tools/layers names what is there, and no exception that nobody needs
+# tools/layers names what is there
 
 sub check_names_of_layers {
     my ($layer) = @_;
@@ -401,12 +385,6 @@ sub check_names_of_layers {
 
         complain('tools/layers', 1, "names $file, which is not there")
             if !-f "src/$path.h" && !-f "src/$path.c";
-
-        for my $other (sort keys %{ $layer->{$file}{except} }) {
-            complain('tools/layers', 1, "$file does not include $other: "
-                                        . 'no exception is needed')
-                if !$layer->{$file}{used}{$other};
-        }
     }
 }
 
