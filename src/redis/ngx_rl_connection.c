@@ -447,7 +447,7 @@ ngx_rl_connection_stall_handler(ngx_event_t *ev)
         return;
     }
 
-    /* as above */
+    /* its commands have logged that they timed out; this is a loss */
 
     if (connection->events->may_log(connection->owner, NGX_RL_CLOSED)) {
         ngx_log_error(NGX_LOG_ERR, &connection->log, NGX_ETIMEDOUT,
