@@ -7,6 +7,7 @@
 #include "conf/ngx_rl_check.h"
 #include "conf/ngx_rl_conf.h"
 #include "conf/ngx_rl_directives.h"
+#include "http/ngx_rl_api.h"
 #include "http/ngx_rl_handler.h"
 #include "http/ngx_rl_headers.h"
 #include "http/ngx_rl_metrics.h"
@@ -18,7 +19,7 @@
 #define NGX_RL_ANYWHERE                                                       \
     (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF)
 
-/* a directive that may stand anywhere, and the field of the conf it sets */
+/* a directive that is allowed at every level, and the field that it sets */
 #define ngx_rl_command(name, args, handler, field, post)                      \
     { ngx_string(name), NGX_RL_ANYWHERE|args, handler,                        \
       NGX_HTTP_LOC_CONF_OFFSET, offsetof(ngx_rl_loc_conf_t, field), post }
@@ -95,13 +96,13 @@ static ngx_rl_bounds_t  ngx_rl_timeouts = {
 
 static ngx_rl_bounds_t  ngx_rl_preview_cache = {
     NGX_RL_TIME, 0, NGX_RL_TIMEOUT_MAX, 0,
-    "it must be a time up to 60s, for example \"50ms\", or \"off\""
+    "it must be \"off\" or a time up to 60s, for example \"50ms\""
 };
 
 
 static ngx_rl_bounds_t  ngx_rl_deny_cache = {
     NGX_RL_TIME, 0, NGX_RL_TIMEOUT_MAX, NGX_RL_DENY_CACHE,
-    "it must be a time up to 60s, for example \"50ms\", \"on\" or \"off\""
+    "it must be \"on\", \"off\" or a time up to 60s, for example \"50ms\""
 };
 
 
@@ -119,8 +120,8 @@ static ngx_rl_bounds_t  ngx_rl_ipv6_bits = {
 
 static ngx_rl_bounds_t  ngx_rl_statuses = {
     NGX_RL_STATUS, 400, 599, 0,
-    "it must be a status from 400 to 599 other than 401, 403 and 407, which "
-    "\"satisfy any\" may overrule"
+    "it must be a status from 400 to 599, except 401, 403 and 407, which "
+    "\"satisfy any\" may override"
 };
 
 
@@ -140,13 +141,13 @@ static ngx_conf_enum_t  ngx_rl_protocols[] = {
 
 
 static char  ngx_rl_beside_redis[] =
-    "is duplicate, or stands beside \"ratelimit_redis_password\"";
+    "is duplicate, or conflicts with \"ratelimit_redis_password\"";
 static char  ngx_rl_beside_redis_file[] =
-    "is duplicate, or stands beside \"ratelimit_redis_password_file\"";
+    "is duplicate, or conflicts with \"ratelimit_redis_password_file\"";
 static char  ngx_rl_beside_sentinel[] =
-    "is duplicate, or stands beside \"ratelimit_sentinel_password\"";
+    "is duplicate, or conflicts with \"ratelimit_sentinel_password\"";
 static char  ngx_rl_beside_sentinel_file[] =
-    "is duplicate, or stands beside \"ratelimit_sentinel_password_file\"";
+    "is duplicate, or conflicts with \"ratelimit_sentinel_password_file\"";
 
 
 static ngx_command_t  ngx_rl_commands[] = {
@@ -235,6 +236,13 @@ static ngx_command_t  ngx_rl_commands[] = {
     { ngx_string("ratelimit_metrics"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
       ngx_rl_metrics,
+      0,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_api"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
+      ngx_rl_api,
       0,
       0,
       NULL },
@@ -362,7 +370,7 @@ ngx_rl_init(ngx_conf_t *cf)
 
     ngx_rl_headers_init();
 
-    /* nobody pays for a zone that nobody uses */
+    /* no limit, no metrics: no zone */
 
     if (ngx_rl_conf_zone(cf) != NGX_OK) {
         return NGX_ERROR;
@@ -379,7 +387,7 @@ ngx_rl_init_process(ngx_cycle_t *cycle)
 {
     ngx_rl_main_conf_t  *rmcf;
 
-    /* cache managers and loaders answer no requests */
+    /* cache managers and loaders handle no requests */
 
     if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)
     {
@@ -394,8 +402,9 @@ ngx_rl_init_process(ngx_cycle_t *cycle)
     }
 
     /*
-     * The time is that of when the master began to load the configuration:
-     * timers set by it would have expired if that took long
+     * ngx_current_msec is from the moment when the master began to load the
+     * configuration.  If loading took long, timers set now would already have
+     * expired.
      */
 
     ngx_time_update();

@@ -1,20 +1,20 @@
 
 /*
- * The limits of a location: its own, if any, and the named ones.
+ * The limits of a location: its own limit, if any, and the named ones.
  *
  * A location that sets any of the parameters (key, capacity, rate, algorithm,
- * window, refill interval) makes a limit of its own; one that sets none of
- * them shares its parent's, bucket and all.  Such a limit is named after the
- * server and location that made it, so that machines with one configuration
- * agree on the names, and the names are unique: where two places would get the
- * same one, the later gets "#2" and so on.
+ * window, refill interval) makes a limit of its own.  A location that sets
+ * none of them shares the limit of its parent, including the buckets.  Such a
+ * limit is named after the server and location that made it, so that machines
+ * with the same configuration agree on the names.  Names are unique: if two
+ * locations would get the same name, the later one gets "#2" and so on.
  *
  * "ratelimit" replaces the parent's list of named limits; "ratelimit off"
- * takes over nothing from the parent at all.
+ * inherits nothing from the parent.
  *
- * Likewise, a location that sets the shards, or anything that says how to get
- * at them, makes a set of shards of its own; servers that are the same in
- * every respect exist once.
+ * Likewise, a location that sets the shards, or any parameter of the
+ * connections to them, makes a set of shards of its own.  Servers that are the
+ * same in every respect exist once.
  */
 
 
@@ -45,7 +45,7 @@ static char *ngx_rl_server_defaults_user(ngx_conf_t *cf,
     ngx_str_t *password);
 
 
-/* the one that is being read: a conf that is made has no way to it */
+/* the configuration that is being read: create_loc_conf() cannot reach it */
 
 static ngx_rl_main_conf_t  *ngx_rl_loading;
 
@@ -67,6 +67,8 @@ ngx_rl_create_main_conf(ngx_conf_t *cf)
                        sizeof(ngx_rl_server_conf_t *))
         != NGX_OK
         || ngx_array_init(&rmcf->limits, cf->pool, 4, sizeof(ngx_rl_limit_t *))
+        != NGX_OK
+        || ngx_array_init(&rmcf->uses, cf->pool, 16, sizeof(ngx_rl_use_t))
         != NGX_OK
         || ngx_array_init(&rmcf->text.blocks, cf->pool, 16,
                           sizeof(ngx_rl_block_t *))
@@ -131,7 +133,7 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
 }
 
 
-/* "defaults" are all zeros until now */
+/* "defaults" is all zeroes until now */
 
 static void
 ngx_rl_server_defaults_init(ngx_rl_server_defaults_t *defaults)
@@ -222,7 +224,7 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         return NGX_CONF_OK;
     }
 
-    /* no request is served at the http level: what lacks there may follow */
+    /* the http level serves no requests: missing values may follow below */
 
     cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
 
@@ -244,7 +246,7 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 }
 
 
-/* places that share a shard may follow different policies; for the log */
+/* locations that share a shard may have different policies; for the log */
 
 static void
 ngx_rl_merge_servers(ngx_rl_loc_conf_t *conf)
@@ -285,7 +287,7 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
 
     own = (conf->params.algorithm != NGX_CONF_UNSET_UINT);
 
-    /* a cost alone makes no limit, and is also that of named ones */
+    /* a cost alone makes no limit, and also applies to named limits */
 
     for (i = 0; i < NGX_RL_PARAMS; i++) {
         param = ngx_rl_param(&conf->params, i);
@@ -341,8 +343,8 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
 
 
 /*
- * Outside of locations, values may stand alone as defaults, unless they end a
- * limit that there was
+ * Outside of locations, values may stand alone as defaults, unless they would
+ * remove an inherited limit.
  */
 
 static char *
@@ -404,9 +406,10 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
     n = (conf->limit ? 1 : 0) + named;
 
     if (n > NGX_RL_CLAIMS) {
-        return ngx_rl_statement_error(cf, &conf->block, "ratelimit", "%ui "
-                                      "limits in one place, at most %d are "
-                                      "possible", n, NGX_RL_CLAIMS);
+        return ngx_rl_statement_error(cf, &conf->block, "ratelimit",
+                                      "\"ratelimit\" applies %ui limits in one "
+                                      "location: at most %d are allowed", n,
+                                      NGX_RL_CLAIMS);
     }
 
     conf->limits = ngx_palloc(cf->pool, n * sizeof(ngx_rl_location_limit_t));
@@ -431,11 +434,11 @@ ngx_rl_merge_location_limits(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 
             return ngx_rl_statement_error(cf, &conf->block, "ratelimit",
                                           "unknown limit \"%V\" in "
-                                          "\"ratelimit\": there is no "
-                                          "\"ratelimit_limit %V ...\", server "
-                                          "\"%V\", location \"%V\"", &name[i],
+                                          "\"ratelimit\", server \"%V\", "
+                                          "location \"%V\": add "
+                                          "\"ratelimit_limit %V ...;\"",
                                           &name[i], &cscf->server_name,
-                                          &clcf->name);
+                                          &clcf->name, &name[i]);
         }
 
         if (ngx_rl_location_limit_add(cf, conf, limit) != NGX_CONF_OK) {
@@ -453,9 +456,13 @@ static char *
 ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
     ngx_rl_limit_t *limit)
 {
-    u_char                   *p;
-    ngx_rl_param_t           *cost;
-    ngx_rl_location_limit_t  *ll;
+    u_char                    *p;
+    ngx_rl_use_t              *use;
+    ngx_rl_param_t            *cost;
+    ngx_rl_main_conf_t        *rmcf;
+    ngx_rl_location_limit_t   *ll;
+    ngx_http_core_srv_conf_t  *cscf;
+    ngx_http_core_loc_conf_t  *clcf;
 
     cost = limit->params.cost.value ? &limit->params.cost : &conf->params.cost;
 
@@ -484,17 +491,31 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
     p = ngx_sprintf(p, "%V:%V:{", &conf->prefix, &limit->name);
     ll->key_prefix.len = p - ll->key_prefix.data;
 
-    /* what is in braces says where a key of a cluster lives */
+    /* the text in braces determines the slot of a key in a cluster */
 
     ll->braces = conf->shards_conf && conf->shards_conf->kind == NGX_RL_CLUSTER;
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+    cscf = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+    use = ngx_array_push(&rmcf->uses);
+    if (use == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    use->conf = conf;
+    use->limit = ll;
+    use->server = cscf->server_name;
+    use->location = clcf->name;
 
     return NGX_CONF_OK;
 }
 
 
 /*
- * A key of a client's address, and of text that the configuration has anyway,
- * is shown as it is; any other may be a secret
+ * A key that consists of the client's address, and of text from the
+ * configuration, is shown as it is.  Any other key may be a secret.
  */
 
 static ngx_uint_t
@@ -536,7 +557,7 @@ ngx_rl_location_limit_log_key(ngx_http_complex_value_t *key, ngx_uint_t log_key)
             return log_key == NGX_RL_KEY_AUTO ? NGX_RL_KEY_HASH : log_key;
         }
 
-        /* nothing before it, and nothing behind */
+        /* the whole value, with nothing before or after it */
 
         binary = (i == 0 && key->value.data[0] == '$'
                   && (p == last || (p + 1 == last && *p == '}')));
@@ -550,7 +571,7 @@ ngx_rl_location_limit_log_key(ngx_http_complex_value_t *key, ngx_uint_t log_key)
 }
 
 
-/* whether this level says anything about the shards */
+/* whether this level sets anything about the shards */
 
 static ngx_uint_t
 ngx_rl_merge_server_defaults(ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
@@ -596,8 +617,8 @@ ngx_rl_merge_server_defaults(ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
 
 
 /*
- * Made where a limit uses them, so that nobody connects to unused servers;
- * without any, limits live in this machine's memory
+ * Makes the shards only if a limit uses them, so that nginx does not connect
+ * to unused servers.  Without shards, limits live in this machine's memory.
  */
 
 static char *
@@ -614,7 +635,7 @@ ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 
     if (conf->shards_conf == NULL) {
 
-        /* what is of no use without shards */
+        /* directives that have no effect without shards */
 
         given = defaults->password.len ? "ratelimit_redis_password"
                 : defaults->user.len ? "ratelimit_redis_user"
@@ -629,8 +650,9 @@ ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
         return given == NULL ? NGX_CONF_OK
                : ngx_rl_statement_error(cf, &conf->block, given, "\"%s\" "
                                         "without \"ratelimit_shards\": limits "
-                                        "would live in this machine's memory "
-                                        "alone", given);
+                                        "would be kept in this machine's "
+                                        "memory only; add \"ratelimit_shards\"",
+                                        given);
     }
 
     if (ngx_rl_server_defaults_user(cf, conf, "ratelimit_redis_user",
@@ -650,7 +672,7 @@ ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
                                       "ratelimit_redis_database",
                                       "\"ratelimit_redis_database\" %i with "
                                       "\"ratelimit_shards cluster\": a cluster "
-                                      "has no databases",
+                                      "has only database 0",
                                       defaults->database);
     }
 
@@ -663,7 +685,7 @@ ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
         defaults->resolver_timeout = clcf->resolver_timeout;
     }
 
-    /* errors of the servers are shown there */
+    /* errors about servers are reported there */
 
     saved = cf->conf_file;
     ngx_rl_statement_set(cf, &conf->block, "ratelimit_shards", &file);
@@ -676,7 +698,10 @@ ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
 }
 
 
-/* certificates without TLS are a mistake, unless "ratelimit_redis_ssl off" */
+/*
+ * Certificates without TLS are a mistake, unless "ratelimit_redis_ssl off" is
+ * set.
+ */
 
 static char *
 ngx_rl_server_defaults_tls(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
@@ -700,9 +725,9 @@ ngx_rl_server_defaults_tls(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf)
     }
 
     return ngx_rl_statement_error(cf, &conf->block, given, "\"%s\" without "
-                                  "TLS: write \"ratelimit_redis_ssl on\", or "
-                                  "\"rediss://\" in front of addresses, or "
-                                  "\"ratelimit_redis_ssl off\"", given);
+                                  "TLS: write \"ratelimit_redis_ssl on\" or "
+                                  "\"rediss://\" addresses to use TLS, or "
+                                  "\"ratelimit_redis_ssl off\" not to", given);
 }
 
 
@@ -748,7 +773,7 @@ ngx_rl_conf_zone(ngx_conf_t *cf)
 }
 
 
-/* all that is counted has its place in the zone before anybody counts */
+/* all counters get their records in the zone before anybody counts */
 
 static ngx_int_t
 ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data)

@@ -1,7 +1,7 @@
 
 /*
- * The configuration: what the directives say, merged.  Never written after it
- * was parsed.
+ * The configuration: the values of all directives, merged.  It is never
+ * written after it was parsed.
  */
 
 
@@ -56,6 +56,7 @@
 typedef struct {
     ngx_array_t      servers;  /* ngx_rl_server_conf_t *, all */
     ngx_array_t      limits;   /* ngx_rl_limit_t *, all */
+    ngx_array_t      uses;     /* ngx_rl_use_t, all */
     size_t           zone_size;
     ngx_rl_zone_t   *zone;     /* NULL: nobody needs it */
     ngx_rl_stats_t  *stats;    /* shared memory */
@@ -108,7 +109,7 @@ typedef struct {
     ngx_rl_lease_conf_t       lease;
     ngx_msec_t                timeout;
 
-    /* as written; limits and shards are made of these */
+    /* as written; limits and shards are made from these */
 
     ngx_rl_limit_params_t     params;
     ngx_rl_limit_t           *limit;        /* made of params */
@@ -125,6 +126,16 @@ typedef struct {
 } ngx_rl_loc_conf_t;
 
 
+/* a server or location that uses a limit */
+
+typedef struct {
+    ngx_rl_loc_conf_t        *conf;
+    ngx_rl_location_limit_t  *limit;
+    ngx_str_t                 server;
+    ngx_str_t                 location;  /* empty: the server itself */
+} ngx_rl_use_t;
+
+
 extern ngx_module_t  ngx_http_ratelimit_module;
 
 extern const ngx_rl_breaker_conf_t  ngx_rl_breaker_default;
@@ -135,7 +146,7 @@ char *ngx_rl_init_main_conf(ngx_conf_t *cf, void *conf);
 void *ngx_rl_create_loc_conf(ngx_conf_t *cf);
 char *ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
 
-/* adds the zone, if anybody needs it */
+/* adds the zone, if it is needed */
 ngx_int_t ngx_rl_conf_zone(ngx_conf_t *cf);
 
 

@@ -4,8 +4,8 @@
 #include "pure/ngx_rl_text.h"
 
 
-#define NGX_RL_KEY_MAX    256       /* longer: a digest of it */
-#define NGX_RL_LOG_VALUE  64        /* bytes of a value, logged */
+#define NGX_RL_KEY_MAX    256       /* a longer key becomes a digest */
+#define NGX_RL_LOG_VALUE  64        /* bytes of a value in the log */
 
 
 static ngx_int_t ngx_rl_evaluate_key(ngx_http_request_t *r,
@@ -59,7 +59,7 @@ ngx_rl_evaluate(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
                       bucket->cost, bucket->capacity, &ll->limit->name);
     }
 
-    /* nobody was asked: as far as is known, all of it is there */
+    /* nobody was asked, so the whole capacity counts as available */
 
     claim->state[0] = -1 - (int64_t) bucket->capacity
                       * (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG
@@ -76,13 +76,9 @@ static ngx_int_t
 ngx_rl_evaluate_key(ngx_http_request_t *r,
     ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc)
 {
-    size_t      len;
-    u_char     *p;
-    ngx_str_t  *key, *prefix;
-    ngx_uint_t  hashed;
+    ngx_str_t  *key;
 
     key = &hc->key;
-    prefix = &ll->key_prefix;
 
     if (ll->limit->params.key.value == NULL) {
 
@@ -101,11 +97,30 @@ ngx_rl_evaluate_key(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
-    /* what looks like a digest becomes one: nobody can send that of another */
+    return ngx_rl_evaluate_claim_key(r->pool, ll, hc);
+}
+
+
+ngx_int_t
+ngx_rl_evaluate_claim_key(ngx_pool_t *pool, ngx_rl_location_limit_t *ll,
+    ngx_rl_http_claim_t *hc)
+{
+    size_t      len;
+    u_char     *p;
+    ngx_str_t  *key, *prefix;
+    ngx_uint_t  hashed;
+
+    key = &hc->key;
+    prefix = &ll->key_prefix;
+
+    /*
+     * A key that looks like a digest is digested itself, so that no client can
+     * send the digest of another client's key.
+     */
 
     hashed = key->len > NGX_RL_KEY_MAX || ngx_rl_digested(key);
 
-    /* a client that could choose where its key lives could overload a node */
+    /* a client that could choose the slot of its key could overload a node */
 
     if (ll->braces) {
         p = key->data + key->len;
@@ -115,7 +130,7 @@ ngx_rl_evaluate_key(ngx_http_request_t *r,
 
     len = hashed ? NGX_RL_DIGEST_LEN : key->len;
 
-    p = ngx_pnalloc(r->pool, prefix->len + len + 1);
+    p = ngx_pnalloc(pool, prefix->len + len + 1);
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -209,7 +224,7 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     bucket->algorithm = hc->limit->params.algorithm;
     bucket->window = NGX_RL_WINDOW_DEFAULT;
 
-    /* parameters of other algorithms may be inherited: they don't matter */
+    /* inherited parameters of other algorithms are ignored */
 
     if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
         rc = ngx_rl_evaluate_param(r, hc, NGX_RL_WINDOW, &bucket->window);
@@ -226,7 +241,7 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
         }
     }
 
-    /* the default of the capacity is the number in the rate */
+    /* the capacity defaults to the number in the rate */
 
     if (rc == NGX_OK) {
         bucket->capacity = bucket->rate.count;
@@ -245,7 +260,10 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
 }
 
 
-/* whether capacity and rate fit; static ones were checked when parsed */
+/*
+ * Checks capacity against rate; static values were checked when they were
+ * parsed.
+ */
 
 static ngx_int_t
 ngx_rl_evaluate_check(ngx_http_request_t *r, ngx_rl_http_claim_t *hc)
@@ -268,7 +286,7 @@ ngx_rl_evaluate_check(ngx_http_request_t *r, ngx_rl_http_claim_t *hc)
     err = NULL;
 
     if (bucket->capacity == 0) {
-        err = "it never refills and needs a capacity";
+        err = "a bucket that never refills needs a capacity";
 
     } else if (bucket->algorithm != NGX_RL_SLIDING_WINDOW_LOG) {
         err = ngx_rl_bucket_check(bucket->algorithm, &bucket->rate,
@@ -295,8 +313,9 @@ ngx_rl_evaluate_check(ngx_http_request_t *r, ngx_rl_http_claim_t *hc)
 
 
 /*
- * A client may have a say in the cost: whatever it is, the limit applies.  A
- * value that is no number, or too large, costs as much as a request can.
+ * A client may influence the cost, so the limit applies whatever the value is.
+ * A value that is not a number, or that is too large, counts as the highest
+ * cost.
  */
 
 static ngx_int_t
@@ -331,7 +350,7 @@ ngx_rl_evaluate_cost(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
 }
 
 
-/* leaves the value as it is if the parameter is not set */
+/* leaves the value unchanged if the parameter is not set */
 
 static ngx_int_t
 ngx_rl_evaluate_param(ngx_http_request_t *r, ngx_rl_http_claim_t *hc,
@@ -378,7 +397,7 @@ ngx_rl_evaluate_param(ngx_http_request_t *r, ngx_rl_http_claim_t *hc,
 }
 
 
-/* a variable gave no legal value */
+/* the variable has an invalid value */
 
 static void
 ngx_rl_evaluate_invalid(ngx_http_request_t *r, ngx_rl_http_claim_t *hc,

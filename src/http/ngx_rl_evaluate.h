@@ -1,7 +1,7 @@
 
 /*
- * Variables to claims: the key of a limit, its capacity, rate and cost as they
- * are for one request.
+ * Turns variables into claims: the key, capacity, rate and cost that a limit
+ * has for one request.
  */
 
 
@@ -17,14 +17,17 @@
 #include "pure/ngx_rl_claim.h"
 
 
-/* a claim with what HTTP knows of it; its decision says why it failed, too */
+/*
+ * A claim with what the HTTP layer adds to it; the decision also says why a
+ * claim failed.
+ */
 
 typedef struct {
     ngx_rl_limit_t  *limit;
     ngx_str_t        key;           /* the client's */
     ngx_rl_claim_t   claim;
-    unsigned         unanswered:1;  /* nobody has decided it yet */
-    unsigned         asked:1;       /* by a location before */
+    unsigned         unanswered:1;  /* not decided yet */
+    unsigned         asked:1;       /* decided by an earlier location */
 } ngx_rl_http_claim_t;
 
 
@@ -37,8 +40,15 @@ ngx_int_t ngx_rl_evaluate(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc);
 
 /*
- * The client's address as a limit should see it: of IPv6 only the network,
- * since a client has all of it to choose from
+ * Makes the key in Redis of hc->key, which is replaced by its digest if it is
+ * too long or must not be used as it is.  NGX_ERROR: no memory
+ */
+ngx_int_t ngx_rl_evaluate_claim_key(ngx_pool_t *pool,
+    ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc);
+
+/*
+ * The address of the client as limits use it.  Of an IPv6 address only the
+ * network is kept, because a client can use any address in it.
  */
 ngx_int_t ngx_rl_client_net(ngx_http_request_t *r, ngx_str_t *net);
 

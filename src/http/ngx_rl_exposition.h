@@ -17,6 +17,8 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "http/ngx_rl_output.h"
+
 
 typedef struct {
     const char  *name;
@@ -25,25 +27,21 @@ typedef struct {
 
 
 typedef struct {
-    ngx_http_request_t  *request;
-    ngx_chain_t         *out;
-    ngx_chain_t        **last;
-    ngx_buf_t           *buf;
-    const char          *name;      /* of the samples of JSON so far */
-    const char          *suffix;
-    unsigned             json:1;
-    unsigned             failed:1;  /* no memory: nothing more is written */
+    ngx_rl_output_t  output;
+    const char      *name;    /* of the current JSON samples */
+    const char      *suffix;
+    unsigned         json:1;
 } ngx_rl_exposition_t;
 
 
-/* in the format that the request asks for */
+/* uses the format that the request asks for */
 void ngx_rl_exposition_init(ngx_rl_exposition_t *x, ngx_http_request_t *r);
 
 /* before the first sample of a family */
 void ngx_rl_exposition_family(ngx_rl_exposition_t *x, const char *name,
     const char *type, const char *help);
 
-/* the suffix is "_bucket", "_sum" or "_count" of a histogram, or "" */
+/* "suffix" is "_bucket", "_sum" or "_count" of a histogram, or "" */
 void ngx_rl_exposition_sample(ngx_rl_exposition_t *x, const char *name,
     const char *suffix, ngx_rl_label_t *labels, ngx_uint_t n, uint64_t value);
 
@@ -51,7 +49,7 @@ void ngx_rl_exposition_sample(ngx_rl_exposition_t *x, const char *name,
 void ngx_rl_exposition_seconds(ngx_rl_exposition_t *x, const char *name,
     const char *suffix, ngx_rl_label_t *labels, ngx_uint_t n, uint64_t us);
 
-/* the response; returns what a content handler returns */
+/* sends the response; returns what a content handler must return */
 ngx_int_t ngx_rl_exposition_send(ngx_rl_exposition_t *x);
 
 void ngx_rl_label_set(ngx_rl_label_t *label, const char *name,

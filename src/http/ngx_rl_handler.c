@@ -1,28 +1,29 @@
 
 /*
- * A request comes here twice: first to ask, then to learn what was decided.
+ * A request runs through this handler twice: the first visit asks, the second
+ * returns the verdict.
  *
- * The first visit evaluates the limits of the location and hands the claims to
- * the store; the request is parked by NGX_AGAIN.  The decision is kept in the
- * context and the request's own write event is posted, which runs the phases
- * again: the second visit only returns the verdict.  Any other event may run
- * the phases in between: not done means NGX_AGAIN, never a second take.
+ * The first visit evaluates the limits of the location and passes the claims
+ * to the store.  NGX_AGAIN then parks the request.  When the decision is made,
+ * it is stored in the context, and the request's own write event is posted.
+ * That event runs the phases again, and the second visit returns the verdict.
+ * Other events may run the phases in between.  A request that is not decided
+ * yet gets NGX_AGAIN again, and never asks a second time.
  *
- * While the request is parked, its client's connection is watched, so that a
- * client that leaves is noticed; the cleanup of the request's pool cancels what
- * is under way.
+ * While a request is parked, its client connection is watched, so that nginx
+ * notices when the client leaves.  The cleanup of the request's pool then
+ * cancels the calls under way.
  *
- * A request is charged once.  Internal redirects run the phases again; the
- * limits of the new location are not applied to a request that has been decided
- * before, as with limit_req.  Limits that were skipped for their empty keys
- * have decided nothing, and neither have previews and dry runs: a location
- * behind them whose limits are enforced decides.  What a dry run on the way has
- * taken of a limit is not taken again.  Where no enforced limit follows, the
- * first of these locations is shown.
+ * A request is charged once.  Internal redirects run the phases again, but a
+ * request that is already decided does not meet the limits of the new
+ * location; limit_req behaves in the same way.  Skipped limits (empty keys),
+ * previews and dry runs do not decide.  After them, a location with enforced
+ * limits still decides.  Tokens that a dry run took from a limit are not taken
+ * again.  If no enforced limit follows, the first of these locations is shown.
  *
- * Limits that live in this machine's memory are decided at once.
+ * Limits in this machine's memory are decided at once.
  *
- * To pass is NGX_DECLINED: NGX_OK would grant access under "satisfy any".
+ * Passing is NGX_DECLINED.  NGX_OK would grant access under "satisfy any".
  */
 
 
@@ -40,7 +41,6 @@ static ngx_int_t ngx_rl_handler_claim(ngx_rl_ctx_t *ctx,
 static ngx_int_t ngx_rl_handler_before(ngx_rl_ctx_t *ctx,
     ngx_rl_http_claim_t *hc);
 static ngx_int_t ngx_rl_handler_known(ngx_rl_ctx_t *ctx, ngx_rl_claim_t *claim);
-static ngx_int_t ngx_rl_handler_park(ngx_http_request_t *r);
 static void ngx_rl_handler_answer(ngx_rl_take_t *take);
 static void ngx_rl_handler_cleanup(ngx_rl_ctx_t *ctx);
 
@@ -80,7 +80,7 @@ ngx_rl_handler(ngx_http_request_t *r, ngx_uint_t phase)
 
         if (!ctx->returned) {
 
-            /* the same two lines that end a delay of limit_req */
+            /* limit_req ends a delay with the same two lines */
 
             if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
                 return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -102,7 +102,7 @@ ngx_rl_handler(ngx_http_request_t *r, ngx_uint_t phase)
         return NGX_DECLINED;
     }
 
-    /* a dry run or a preview gives way to enforced limits alone */
+    /* after a dry run or a preview, only enforced limits are applied */
 
     if (ctx && ctx->conf && ctx->decision.outcome != NGX_RL_SKIPPED
         && (ctx->conf->preview ? rlcf->preview : rlcf->enforced == 0))
@@ -120,7 +120,7 @@ ngx_rl_handler(ngx_http_request_t *r, ngx_uint_t phase)
     rc = ngx_rl_handler_ask(ctx);
 
     if (rc == NGX_ERROR) {
-        /* nothing is under way: a location of error_page may ask */
+        /* nothing is under way, so a location of error_page may ask */
         ctx->conf = NULL;
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
@@ -135,7 +135,7 @@ ngx_rl_handler(ngx_http_request_t *r, ngx_uint_t phase)
 }
 
 
-/* NGX_AGAIN: the store was asked; NGX_OK: all is known already */
+/* NGX_AGAIN: the store was asked; NGX_OK: everything is known already */
 
 static ngx_int_t
 ngx_rl_handler_ask(ngx_rl_ctx_t *ctx)
@@ -166,7 +166,7 @@ ngx_rl_handler_ask(ngx_rl_ctx_t *ctx)
         }
     }
 
-    /* a request that can't pass takes nothing from the other limits */
+    /* a request that cannot pass takes nothing from its other limits */
 
     if (take->calls.nelts == 0
         || ngx_rl_policy_ends(&ctx->policy, ctx->list, conf->n))
@@ -180,8 +180,8 @@ ngx_rl_handler_ask(ngx_rl_ctx_t *ctx)
 
 
 /*
- * Decides a claim that needs no answer, and adds any other to the take if its
- * limit lives on a server.  NGX_ERROR: no memory
+ * Decides a claim that needs no answer.  Any other claim is added to the take
+ * if its limit lives on a server.  Returns NGX_ERROR if there is no memory.
  */
 
 static ngx_int_t
@@ -224,8 +224,8 @@ ngx_rl_handler_claim(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
 
 
 /*
- * NGX_OK: a location before this one asked the limit, and took from it, in a
- * dry run.  For another cost, or by other numbers, the limit is asked again.
+ * NGX_OK: an earlier location in a dry run asked this limit and took from it.
+ * If the cost or the parameters differ, the limit is asked again.
  */
 
 static ngx_int_t
@@ -277,9 +277,9 @@ ngx_rl_handler_before(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
 
 
 /*
- * NGX_OK: no need to ask, as another preview has seen it a moment ago, or the
- * bucket is known to be empty, or tokens of it are held.  Leases are for limits
- * that stand alone: of several, all would have to be held.
+ * NGX_OK: Redis need not be asked.  Another preview has just seen the bucket,
+ * or the bucket is known to be empty, or a lease holds tokens of it.  Leases
+ * only serve requests with a single limit.
  */
 
 static ngx_int_t
@@ -315,7 +315,7 @@ ngx_rl_handler_known(ngx_rl_ctx_t *ctx, ngx_rl_claim_t *claim)
                       ? claim->bucket.capacity * conf->lease.percent / 100
                       : ngx_min(conf->lease.tokens, claim->bucket.capacity);
 
-        /* a percentage of a small bucket may be nothing */
+        /* a percentage of a small bucket may round to zero */
 
         take->ttl.lease = take->lease ? conf->lease.ttl : 0;
     }
@@ -330,7 +330,7 @@ ngx_rl_handler_known(ngx_rl_ctx_t *ctx, ngx_rl_claim_t *claim)
 }
 
 
-static ngx_int_t
+ngx_int_t
 ngx_rl_handler_park(ngx_http_request_t *r)
 {
     ngx_event_t  *rev;

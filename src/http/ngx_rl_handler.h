@@ -1,6 +1,6 @@
 
 /*
- * The handlers of the phases.
+ * The phase handlers.
  */
 
 
@@ -13,9 +13,15 @@
 #include <ngx_http.h>
 
 
-/* "ratelimit_phase" says which of the two acts */
+/* "ratelimit_phase" selects which of the two is active */
 ngx_int_t ngx_rl_access_handler(ngx_http_request_t *r);
 ngx_int_t ngx_rl_precontent_handler(ngx_http_request_t *r);
+
+/*
+ * Watches the client's connection while a request waits, so that nginx notices
+ * when the client leaves.  Returns NGX_AGAIN, or an error for the phase.
+ */
+ngx_int_t ngx_rl_handler_park(ngx_http_request_t *r);
 
 
 #endif /* _NGX_RL_HANDLER_H_INCLUDED_ */

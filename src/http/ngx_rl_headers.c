@@ -1,23 +1,26 @@
 
 /*
- * Headers are set when a response is sent, not when it is decided: what a
- * handler pushes gets lost in error_page and other internal redirects.
+ * Headers are set when a response is sent, not when the request is decided.
+ * Headers that a handler adds earlier get lost in error_page and other
+ * internal redirects.
  *
- * A backend may have a limiter too.  All headers of a family that it sent are
- * removed, also those that we have no value for: its numbers must not stand
- * beside ours as if they belonged to one limit.  Its Retry-After stays unless
- * we send one, as it may be about something else.
+ * A backend may have a limiter of its own.  All headers that it sent of the
+ * same family are removed, even those for which this module has no value: its
+ * numbers must not appear beside ours as if they belonged to one limit.  Its
+ * Retry-After is kept unless this module sends one, because it may have
+ * another reason.
  *
- * A limit in a dry run sends no headers, unless it is asked to.
+ * A limit in a dry run sends no headers unless this is configured.
  */
 
 
 #include "http/ngx_rl_headers.h"
+#include "http/ngx_rl_output.h"
 #include "http/ngx_rl_ctx.h"
 #include "pure/ngx_rl_text.h"
 
 
-/* the headers of a family stand together */
+/* the headers of a family are adjacent */
 
 typedef enum {
     NGX_RL_H_LIMIT = 0,
@@ -221,7 +224,10 @@ ngx_rl_headers_policy(ngx_rl_ctx_t *ctx)
         hc = &ctx->claims[i];
         claim = &hc->claim;
 
-        /* neither skipped, nor invalid, nor in a dry run beside others */
+        /*
+         * Limits that were skipped, invalid, or in a dry run beside enforced
+         * ones are not listed.
+         */
 
         if (claim->decision.failure == NGX_RL_CONFIG || hc->key.len == 0
             || (claim->shadow && hc != ctx->shown))
@@ -238,7 +244,7 @@ ngx_rl_headers_policy(ngx_rl_ctx_t *ctx)
 
         p = ngx_rl_quote(p, name->data, name->len);
 
-        /* the limit that applies at the moment may be a share of it */
+        /* during an outage the limit may be this machine's share */
 
         p = ngx_sprintf(p, ";q=%uL", claim->decision.limit
                                      ? claim->decision.limit
@@ -259,7 +265,7 @@ ngx_rl_headers_policy(ngx_rl_ctx_t *ctx)
 }
 
 
-/* the headers that come with either family */
+/* headers that both families have */
 
 static ngx_int_t
 ngx_rl_headers_common(ngx_rl_ctx_t *ctx)
@@ -295,7 +301,7 @@ ngx_rl_headers_common(ngx_rl_ctx_t *ctx)
 }
 
 
-/* nobody has to wait for a dry run, and some waits have no end */
+/* a dry run makes nobody wait, and some waits never end */
 
 static ngx_uint_t
 ngx_rl_headers_wait(ngx_rl_decision_t *d)
@@ -305,7 +311,7 @@ ngx_rl_headers_wait(ngx_rl_decision_t *d)
 }
 
 
-/* those from "first" to "last", in whichever case a backend wrote them */
+/* removes the headers from "first" to "last", in any case of letters */
 
 static void
 ngx_rl_headers_remove(ngx_rl_ctx_t *ctx, ngx_rl_header_e first,
@@ -368,21 +374,11 @@ static ngx_int_t
 ngx_rl_header_set(ngx_rl_ctx_t *ctx, ngx_rl_header_e name, const void *value,
     size_t len)
 {
-    ngx_table_elt_t  *h;
+    ngx_str_t  text;
 
-    h = ngx_list_push(&ctx->request->headers_out.headers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
+    text.data = (u_char *) value;
+    text.len = len;
 
-    h->hash = 1;
-    h->key = ngx_rl_headers[name].name;
-    h->lowcase_key = ngx_rl_headers[name].lowcase;
-    h->value.data = (u_char *) value;
-    h->value.len = len;
-#if (nginx_version >= 1023000)
-    h->next = NULL;
-#endif
-
-    return NGX_OK;
+    return ngx_rl_output_header(ctx->request, &ngx_rl_headers[name].name,
+                                ngx_rl_headers[name].lowcase, &text);
 }

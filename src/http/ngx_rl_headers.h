@@ -1,6 +1,6 @@
 
 /*
- * The header filter: what was decided, as headers of the response.
+ * The header filter: adds the decision to the response headers.
  */
 
 

@@ -1,58 +1,37 @@
 
 /*
- * The figures of "ratelimit_metrics", family by family.
+ * The metrics of "ratelimit_metrics", family by family.
  *
- * A family is an entry of a table: its name, where its figures are in a struct
- * of a limit, of a server or of the zone, and the labels that tell them apart.
- * What is no plain figure has a function that reads it; addresses are written
- * by a function of their own.
+ * A family is an entry of a table: its name, the offset of its figures in a
+ * struct of a limit, a server or the zone, and the labels that distinguish
+ * them.  A figure that is not a plain counter has a function that reads it.
+ * Addresses have a function of their own.
  *
- * Figures are of all workers and of all that the present configuration has.
- * Those of limits and servers that a reload has removed stay in memory, and
- * come back with them.  Labels are names from the configuration, never
- * anything that a client sent.
+ * Figures are sums over all workers, for everything that the current
+ * configuration contains.  Figures of limits and servers that a reload removed
+ * stay in memory and reappear if these are configured again.  Labels are names
+ * from the configuration, never values that a client sent.
  */
 
 
 #include "http/ngx_rl_metrics.h"
 #include "http/ngx_rl_exposition.h"
+#include "http/ngx_rl_subjects.h"
 #include "conf/ngx_rl_conf.h"
 #include "core/ngx_rl_version.h"
-
-
-/* what figures are of */
-
-typedef enum {
-    NGX_RL_OF_ALL = 0,    /* ngx_rl_stats_t */
-    NGX_RL_OF_LIMITS,     /* ngx_rl_limit_stats_t */
-    NGX_RL_OF_SERVERS,    /* ngx_rl_record_t, of those that keep limits */
-    NGX_RL_OF_SENTINELS,  /* the same, of those that know where these are */
-    NGX_RL_OF_CLUSTERS,   /* the same, of what these are nodes of */
-    NGX_RL_OF_ZONE,       /* ngx_rl_zone_usage_t */
-
-    NGX_RL_OF_N
-} ngx_rl_of_e;
-
-
-/* one limit, one server: its name is the value of a label */
-
-typedef struct {
-    ngx_str_t  name;
-    void      *figures;
-} ngx_rl_subject_t;
 
 
 typedef struct {
     ngx_rl_exposition_t  x;
     ngx_rl_main_conf_t  *rmcf;
-    ngx_array_t          subjects[NGX_RL_OF_N];
+    ngx_rl_subjects_t    subjects;
 } ngx_rl_metrics_t;
 
 
 /* a label whose values are the names of an enum */
 
 typedef struct {
-    const char         *name;    /* NULL: there is none */
+    const char         *name;    /* NULL: no such label */
     const char *const  *values;
     ngx_uint_t          from;
     ngx_uint_t          to;
@@ -67,28 +46,25 @@ struct ngx_rl_family_s {
     const char         *type;
     const char         *help;
 
-    /* of an ngx_atomic_t, or of an array [dimension[0].to][dimension[1].to] */
+    /*
+     * Offset of an ngx_atomic_t, or of an array
+     * [dimension[0].to][dimension[1].to].
+     */
     size_t              offset;
     ngx_rl_dimension_t  dimension[2];
 
-    /* NULL: what is at the offset */
+    /* NULL: read at the offset */
     uint64_t          (*read)(ngx_rl_metrics_t *m,
                               const ngx_rl_family_t *family, void *figures,
                               ngx_uint_t i);
 
-    /* whether a sample is shown while it is 0; NULL: it is */
+    /* whether a sample is shown while it is 0; NULL: always */
     ngx_uint_t        (*expected)(ngx_rl_metrics_t *m, ngx_uint_t i,
                                   ngx_uint_t k);
 };
 
 
 static ngx_int_t ngx_rl_metrics_handler(ngx_http_request_t *r);
-static void ngx_rl_metrics_find(ngx_rl_metrics_t *m,
-    ngx_rl_zone_usage_t *usage);
-static void ngx_rl_metrics_nodes(ngx_rl_metrics_t *m,
-    ngx_rl_server_conf_t *cluster);
-static void ngx_rl_metrics_add(ngx_rl_metrics_t *m, ngx_rl_of_e of,
-    ngx_str_t *name, void *figures);
 static void ngx_rl_metrics_family(ngx_rl_metrics_t *m,
     const ngx_rl_family_t *family);
 static void ngx_rl_metrics_samples(ngx_rl_metrics_t *m,
@@ -137,7 +113,7 @@ static void ngx_rl_metrics_addresses(ngx_rl_metrics_t *m);
     ngx_rl_figure(NGX_RL_OF_SERVERS, name, "counter", ngx_rl_record_t, field, \
                   help)
 
-/* of all living workers */
+/* sum over all living workers */
 #define ngx_rl_gauge(name, field, help)                                       \
     { NGX_RL_OF_SERVERS, name, "gauge", help,                                 \
       offsetof(ngx_rl_gauges_t, field), ngx_rl_no_labels,                     \
@@ -150,21 +126,21 @@ static void ngx_rl_metrics_addresses(ngx_rl_metrics_t *m);
 static const ngx_rl_family_t  ngx_rl_families[] = {
 
     { NGX_RL_OF_ALL, "nginx_ratelimit_decisions_total", "counter",
-      "Requests to limited places, each counted once.",
+      "Requests to locations with limits, each counted once.",
       offsetof(ngx_rl_stats_t, decisions),
       { ngx_rl_label("decision", decision, 0, NGX_RL_DECISIONS),
         ngx_rl_label("source", source, 0, NGX_RL_SOURCES) },
       NULL, ngx_rl_metrics_decision_expected },
 
     { NGX_RL_OF_LIMITS, "nginx_ratelimit_requests_total", "counter",
-      "What each limit decided about requests.",
+      "Decisions of each limit about requests.",
       offsetof(ngx_rl_limit_stats_t, requests),
       { ngx_rl_label("decision", decision, 0, NGX_RL_DECISIONS),
         ngx_rl_label("source", source, 0, NGX_RL_SOURCES) },
       NULL, ngx_rl_metrics_decision_expected },
 
     { NGX_RL_OF_LIMITS, "nginx_ratelimit_previews_total", "counter",
-      "Looks at each limit.",
+      "Previews of each limit.",
       offsetof(ngx_rl_limit_stats_t, previews),
       { ngx_rl_label("source", source, 0, NGX_RL_SOURCES), ngx_rl_no_label },
       NULL, ngx_rl_metrics_preview_expected },
@@ -173,10 +149,11 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
                  "Tokens that requests took."),
 
     ngx_rl_limit("nginx_ratelimit_near_limit_total", near_limit,
-                 "Requests that passed and left less than 20 percent."),
+                 "Requests that passed and left less than 20 percent of the "
+                 "capacity."),
 
     ngx_rl_limit("nginx_ratelimit_invalid_values_total", invalid,
-                 "Values of variables that make no limit."),
+                 "Invalid values of variables in limits."),
 
     { NGX_RL_OF_ALL, "nginx_ratelimit_fallback_decisions_total", "counter",
       "Requests decided without an answer from Redis.",
@@ -190,20 +167,19 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
                   "Script calls sent to Redis."),
 
     ngx_rl_server("nginx_ratelimit_redis_reconnects_total", counters.reconnects,
-                  "Connections to Redis made in place of lost ones."),
+                  "Connections to Redis that replaced lost ones."),
 
     ngx_rl_server("nginx_ratelimit_redis_script_reloads_total",
                   counters.script_reloads,
-                  "Calls sent again with the text of a script that Redis had "
-                  "lost."),
+                  "Calls sent again with the script text, because Redis had "
+                  "lost the script."),
 
     ngx_rl_server("nginx_ratelimit_redis_refunds_total", counters.refunds,
-                  "Calls that gave back what other limits' denials made "
-                  "useless."),
+                  "Calls that returned tokens to Redis."),
 
     ngx_rl_server("nginx_ratelimit_redis_refunds_lost_total",
                   counters.refunds_lost,
-                  "Refunds that did not arrive, as far as nginx knows."),
+                  "Refunds that Redis did not confirm."),
 
     ngx_rl_server("nginx_ratelimit_redis_sent_bytes_total", traffic.sent,
                   "Bytes sent to Redis."),
@@ -213,7 +189,7 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
                   "Bytes received from Redis."),
 
     ngx_rl_gauge("nginx_ratelimit_redis_calls_in_flight", calls,
-                 "Calls to Redis that wait for their replies."),
+                 "Calls to Redis that are waiting for a reply."),
 
     ngx_rl_gauge("nginx_ratelimit_redis_connections", connections,
                  "Connections to Redis that are ready."),
@@ -221,17 +197,17 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
     ngx_rl_array(NGX_RL_OF_SERVERS, "nginx_ratelimit_redis_failures_total",
                  ngx_rl_record_t, counters.failures,
                  ngx_rl_label("class", failure, NGX_RL_OK + 1, NGX_RL_CIRCUIT),
-                 "Calls and connections that failed."),
+                 "Failed calls and connections to Redis."),
 
     ngx_rl_all("nginx_ratelimit_decision_seconds", "histogram", latency,
-               "Time that a decision took."),
+               "Time that each decision took."),
 
     ngx_rl_figure(NGX_RL_OF_SERVERS, "nginx_ratelimit_redis_latency_seconds",
                   "histogram", ngx_rl_record_t, counters.latency,
-                  "Time from a call to its reply."),
+                  "Time from each call to its reply."),
 
     { NGX_RL_OF_SERVERS, "nginx_ratelimit_breaker_state", "gauge",
-      "The state that a shard is in has the value 1.",
+      "The current state of a shard has the value 1, other states 0.",
       0,
       { ngx_rl_label("state", breaker, 0, NGX_RL_BREAKER_STATES),
         ngx_rl_no_label },
@@ -241,16 +217,16 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
                  "nginx_ratelimit_breaker_transitions_total",
                  ngx_rl_record_t, counters.transitions,
                  ngx_rl_label("to", breaker, 0, NGX_RL_BREAKER_STATES),
-                 "Changes of a shard to a state."),
+                 "Changes of a shard's state, by the new state."),
 
     ngx_rl_array(NGX_RL_OF_SERVERS, "nginx_ratelimit_topology_events_total",
                  ngx_rl_record_t, counters.events,
                  ngx_rl_label("event", event, 0, NGX_RL_EVENTS),
-                 "What became of the places of shards."),
+                 "Events of clusters, sentinels and name lookups."),
 
     /*
-     * An announced address that is refused is that of no server, and the node
-     * that announced it may have gone: it is counted for the cluster.
+     * A refused address belongs to no server, and the node that announced it
+     * may have left.  So it is counted for the cluster.
      */
     ngx_rl_array(NGX_RL_OF_CLUSTERS, "nginx_ratelimit_topology_events_total",
                  ngx_rl_record_t, counters.events,
@@ -259,23 +235,24 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
                  NULL),
 
     ngx_rl_zone("nginx_ratelimit_zone_size_bytes", "gauge", size,
-                "Shared memory of the zone."),
+                "Size of the shared memory zone."),
 
     ngx_rl_zone("nginx_ratelimit_zone_used_bytes", "gauge", used,
-                "Shared memory of the zone that is in use."),
+                "Used part of the shared memory zone."),
 
     ngx_rl_zone("nginx_ratelimit_zone_keys", "gauge", keys,
-                "Keys that this machine knows something about."),
+                "Keys in the shared memory zone."),
 
     ngx_rl_zone("nginx_ratelimit_zone_resets_total", "counter", resets,
-                "Times all keys were forgotten, after a worker had died."),
+                "Times all keys were discarded because a worker had died."),
 
     ngx_rl_all("nginx_ratelimit_leases_refused_total", "counter",
                leases_refused,
-               "Leases not taken as a worker had too many: Redis was asked."),
+               "Leases not taken because a worker had too many; Redis decided "
+               "instead."),
 
     { NGX_RL_OF_ZONE, "nginx_ratelimit_zone_evictions_total", "counter",
-      "Keys forgotten to make room for others, by what they held.",
+      "Keys evicted to make room for others, by what they held.",
       0,
       { ngx_rl_label("held", held, 0, NGX_RL_HELDS), ngx_rl_no_label },
       ngx_rl_metrics_evictions, NULL },
@@ -302,7 +279,7 @@ ngx_rl_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (clcf->handler) {
-        return "stands beside another directive that makes the answer";
+        return "conflicts with another directive that generates the response";
     }
 
     clcf->handler = ngx_rl_metrics_handler;
@@ -335,18 +312,22 @@ ngx_rl_metrics_handler(ngx_http_request_t *r)
     ngx_rl_exposition_init(&m.x, r);
     m.rmcf = ngx_http_get_module_main_conf(r, ngx_http_ratelimit_module);
 
-    ngx_rl_zone_usage(m.rmcf->zone, &usage);
-    ngx_rl_metrics_find(&m, &usage);
+    if (ngx_rl_subjects_find(m.subjects, r->pool, m.rmcf, &usage) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
 
     ngx_rl_label_set(&labels[0], "version", NGX_RL_VERSION);
     ngx_rl_label_set(&labels[1], "nginx", NGINX_VERSION);
 
     ngx_rl_exposition_family(&m.x, "nginx_ratelimit_build_info", "gauge",
-                             "The module, and the nginx it is in.");
+                             "Versions of the module and of nginx.");
     ngx_rl_exposition_sample(&m.x, "nginx_ratelimit_build_info", "", labels, 2,
                              1);
 
-    for (family = ngx_rl_families; family->name && !m.x.failed; family++) {
+    for (family = ngx_rl_families;
+         family->name && !m.x.output.failed;
+         family++)
+    {
         ngx_rl_metrics_family(&m, family);
     }
 
@@ -356,132 +337,7 @@ ngx_rl_metrics_handler(ngx_http_request_t *r)
 }
 
 
-static void
-ngx_rl_metrics_find(ngx_rl_metrics_t *m, ngx_rl_zone_usage_t *usage)
-{
-    ngx_uint_t                i;
-    ngx_rl_limit_t          **limit;
-    ngx_rl_server_conf_t    **conf;
-    ngx_rl_sentinels_conf_t  *sentinels;
-
-    static ngx_str_t  no_name = ngx_null_string;
-
-    for (i = 0; i < NGX_RL_OF_N; i++) {
-        if (ngx_array_init(&m->subjects[i], m->x.request->pool, 4,
-                           sizeof(ngx_rl_subject_t))
-            != NGX_OK)
-        {
-            m->x.failed = 1;
-            return;
-        }
-    }
-
-    ngx_rl_metrics_add(m, NGX_RL_OF_ALL, &no_name, m->rmcf->stats);
-    ngx_rl_metrics_add(m, NGX_RL_OF_ZONE, &no_name, usage);
-
-    limit = m->rmcf->limits.elts;
-
-    for (i = 0; i < m->rmcf->limits.nelts; i++) {
-        ngx_rl_metrics_add(m, NGX_RL_OF_LIMITS, &limit[i]->name,
-                           limit[i]->stats);
-    }
-
-    conf = m->rmcf->servers.elts;
-
-    for (i = 0; i < m->rmcf->servers.nelts; i++) {
-
-        if (conf[i]->kind == NGX_RL_CLUSTER) {
-            ngx_rl_metrics_nodes(m, conf[i]);
-            ngx_rl_metrics_add(m, NGX_RL_OF_CLUSTERS, &conf[i]->label,
-                               conf[i]->record);
-            continue;
-        }
-
-        ngx_rl_metrics_add(m, NGX_RL_OF_SERVERS, &conf[i]->label,
-                           conf[i]->record);
-
-        sentinels = conf[i]->sentinels;
-
-        if (sentinels) {
-            ngx_rl_metrics_add(m, NGX_RL_OF_SENTINELS, &sentinels->conf->label,
-                               sentinels->conf->record);
-        }
-    }
-}
-
-
-/* those that a worker has found in the map when it last looked */
-
-static void
-ngx_rl_metrics_nodes(ngx_rl_metrics_t *m, ngx_rl_server_conf_t *cluster)
-{
-    size_t            room;
-    ngx_str_t         name;
-    ngx_rl_record_t  *record;
-
-    record = NULL;
-    room = 0;
-
-    for ( ;; ) {
-
-        if (room == 0) {
-            room = cluster->user.len + NGX_RL_SERVER_NAME;
-
-            name.data = ngx_pnalloc(m->x.request->pool, room);
-            if (name.data == NULL) {
-                m->x.failed = 1;
-                return;
-            }
-        }
-
-        record = ngx_rl_zone_next(m->rmcf->zone, NGX_RL_ZONE_SERVER, record,
-                                  &name, room);
-        if (record == NULL) {
-            return;
-        }
-
-        /* a process that has ended since may have been the last to see it */
-
-        if (record->place.role == NGX_RL_ROLE_NODE && record->place.mapped
-            && record->place.set == cluster->hash
-            && ngx_rl_record_used(m->rmcf->stats, record))
-        {
-            ngx_rl_metrics_add(m, NGX_RL_OF_SERVERS, &name, record);
-            room = 0;
-        }
-    }
-}
-
-
-/* several confs may be of one server, which has one record */
-
-static void
-ngx_rl_metrics_add(ngx_rl_metrics_t *m, ngx_rl_of_e of, ngx_str_t *name,
-    void *figures)
-{
-    ngx_uint_t         i;
-    ngx_rl_subject_t  *subject;
-
-    subject = m->subjects[of].elts;
-
-    for (i = 0; i < m->subjects[of].nelts; i++) {
-        if (subject[i].figures == figures) {
-            return;
-        }
-    }
-
-    subject = ngx_array_push(&m->subjects[of]);
-    if (subject == NULL) {
-        m->x.failed = 1;
-        return;
-    }
-
-    subject->name = *name;
-    subject->figures = figures;
-}
-
-
-/* a family is there if there may be samples of it; NULL: the help was before */
+/* writes the head of a family that may have samples; NULL: already written */
 
 static void
 ngx_rl_metrics_family(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
@@ -519,7 +375,7 @@ ngx_rl_metrics_family(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
 }
 
 
-/* of one subject; "labels" has room for two more */
+/* samples of one subject; "labels" has room for two more */
 
 static void
 ngx_rl_metrics_samples(ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
@@ -594,7 +450,10 @@ ngx_rl_metrics_evictions(ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
 }
 
 
-/* whether a counter is there from the beginning, so that its rise is seen */
+/*
+ * Whether a counter is shown from the start, so that its first rise is
+ * visible.
+ */
 
 static ngx_uint_t
 ngx_rl_metrics_decision_expected(ngx_rl_metrics_t *m, ngx_uint_t decision,
@@ -640,7 +499,7 @@ ngx_rl_metrics_preview_expected(ngx_rl_metrics_t *m, ngx_uint_t source,
 }
 
 
-/* as JSON has it, all samples of one name stand together */
+/* JSON needs all samples of one name together */
 
 static void
 ngx_rl_metrics_histogram(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
@@ -696,7 +555,7 @@ ngx_rl_metrics_histogram(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
 }
 
 
-/* an upper bound in seconds, without the zeroes at its end */
+/* an upper bound in seconds, without trailing zeroes */
 
 static void
 ngx_rl_metrics_bound(ngx_str_t *value, u_char *le, ngx_uint_t k)
@@ -726,7 +585,7 @@ ngx_rl_metrics_bound(ngx_str_t *value, u_char *le, ngx_uint_t k)
 }
 
 
-/* where servers are, and the sentinels that say so */
+/* the addresses of servers, and of the sentinels that report them */
 
 static void
 ngx_rl_metrics_addresses(ngx_rl_metrics_t *m)
@@ -739,12 +598,12 @@ ngx_rl_metrics_addresses(ngx_rl_metrics_t *m)
 
     static const char  name[] = "nginx_ratelimit_shard_node";
 
-    if (m->rmcf->servers.nelts == 0 || m->x.failed) {
+    if (m->rmcf->servers.nelts == 0 || m->x.output.failed) {
         return;
     }
 
     ngx_rl_exposition_family(&m->x, name, "gauge",
-                             "The address that a shard was last found at.");
+                             "The last known address of a shard.");
 
     for (of = NGX_RL_OF_SERVERS; of <= NGX_RL_OF_SENTINELS; of++) {
 

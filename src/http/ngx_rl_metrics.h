@@ -1,6 +1,6 @@
 
 /*
- * "ratelimit_metrics": what was counted, for Prometheus or as JSON.
+ * "ratelimit_metrics": all counters, for Prometheus or as JSON.
  */
 
 

@@ -1,16 +1,16 @@
 
 /*
- * Denials.  A bucket can't have more tokens than it had at a moment, plus all
- * that came since, plus all that this machine gave back.  A request that is
- * denied by this bound would be denied by the shard, too, unless another
- * machine gave back what it had taken.  The clock of the bound began when the
- * call was sent, before the shard looked at its own clock.
+ * Denials.  A bucket cannot hold more tokens than it held at some moment, plus
+ * all refilled since, plus all that this machine has refunded.  A request that
+ * this bound denies would also be denied by the shard, unless another machine
+ * has refunded tokens.  The clock of the bound starts when the call was sent,
+ * before the shard read its own clock.
  *
- * Leases.  Tokens that are held are spent, or go back, in the order in which
- * they were taken.  "gone" counts them all.  So a lease that knows what the
- * count will be after its last token, its mark, also knows what is left of it
- * and of those before.  Until the lease has ended its tokens may be spent.
- * What is still held a while later belonged to a worker that has died.
+ * Leases.  Held tokens are spent or refunded in the order in which they were
+ * taken, and "gone" counts them.  So a lease that knows the value of the count
+ * after its last token, its mark, also knows how many of its tokens, and of
+ * earlier ones, are left.  Until a lease has ended its tokens may be spent.
+ * Tokens that are still held a while later belonged to a worker that has died.
  */
 
 
@@ -20,19 +20,19 @@
 
 
 /*
- * ms: by then, as a rule, a request that was denied has given back what it had
- * taken.  100 at most, and whole portions, as these are rounded up
+ * ms: by then, a denied request has usually got its refunds.  At most 100, and
+ * a whole number of portions, because these are rounded up.
  */
 #define NGX_RL_KNOWN_MOMENT  (3 * NGX_RL_LASTS)
 
-/* ms after its end: tokens of a lease that are still there belong to nobody */
+/* ms after the end of a lease, after which its tokens belong to nobody */
 #define NGX_RL_KNOWN_STALE   1000
 
-/* an odd number without a pattern: spreads the parameters over all bits */
+/* an odd number without a pattern, to spread the parameters over all bits */
 #define NGX_RL_KNOWN_SPREAD  0x9e3779b97f4a7c15ULL
 
 
-/* whether what a shard said is not believed any more */
+/* whether the answer of a shard is too old */
 #define ngx_rl_known_over(cell, now)                                          \
     (ngx_rl_known_age(cell, now) >= ngx_rl_known_lasts(cell))
 
@@ -122,7 +122,7 @@ ngx_rl_known_preview_save(ngx_rl_zone_t *zone,
 }
 
 
-/* a location that believes it for longer has a cell of its own */
+/* a location with a longer time uses a cell of its own */
 
 static void
 ngx_rl_known_preview_key(ngx_rl_claim_t *claim,
@@ -200,7 +200,7 @@ ngx_rl_known_bucket(ngx_rl_cell_t *cell,
         return NGX_OK;
     }
 
-    /* another location may believe it for longer */
+    /* another location may use it for longer */
 
     return (fits
             || ngx_rl_known_age(cell, now) >= ttl->deny
@@ -244,7 +244,7 @@ ngx_rl_known_learn(ngx_rl_zone_t *zone,
 
     ngx_rl_known_key(claim, &key);
 
-    /* a reply may have taken longer than a lease: that begins now */
+    /* a reply may take longer than a lease lasts: the lease starts now */
 
     until = held ? ngx_rl_clock_us() / 1000 + ttl->lease
                  : sent / 1000 + ngx_max(ttl->deny, ttl->lease);
@@ -287,7 +287,7 @@ done:
 }
 
 
-/* returns the mark of a lease that was taken with it */
+/* returns the mark of a lease that was taken with the call */
 
 static uint32_t
 ngx_rl_known_learn_bucket(ngx_rl_cell_t *cell,
@@ -301,7 +301,7 @@ ngx_rl_known_learn_bucket(ngx_rl_cell_t *cell,
         cell->u.known_bucket.held = 0;
     }
 
-    /* not before the end of other leases */
+    /* not before other leases end */
 
     if (cell->u.known_bucket.held) {
         lasts = (int32_t) (cell->u.known_bucket.learned
@@ -327,7 +327,10 @@ ngx_rl_known_learn_bucket(ngx_rl_cell_t *cell,
 }
 
 
-/* whether leases have ended long ago, so the worker that had them is no more */
+/*
+ * Whether leases ended so long ago that the worker that took them must be
+ * dead.
+ */
 
 static ngx_uint_t
 ngx_rl_known_stale(ngx_rl_cell_t *cell, ngx_rl_known_ttl_t *ttl, uint64_t now)
@@ -366,7 +369,7 @@ ngx_rl_known_suspect(ngx_rl_zone_t *zone,
 }
 
 
-/* by what was learned, however long ago that was */
+/* uses what was learned, however long ago */
 
 static ngx_uint_t
 ngx_rl_known_denies(ngx_rl_cell_t *cell, ngx_rl_claim_t *claim, uint64_t now)
@@ -409,11 +412,12 @@ ngx_rl_known_lease_returned(ngx_rl_zone_t *zone,
 
 
 /*
- * A key that is new, or was not used for as long as a lease lasts, gets nothing
- * in advance.  Then a lease that was used up makes the next one larger, as far
- * as the demand would use that up, too: by the pace at which the last one went,
- * and a bit less, as what is left over has to be given back.  No more than
- * twice as large, as few requests say little about those to come.
+ * A key that is new, or was unused for as long as a lease lasts, gets nothing
+ * in advance.  After that, each lease that was used up makes the next one
+ * larger, as far as the demand will use it up, too.  The pace of the last
+ * lease gives the estimate, reduced a little, because tokens that are left
+ * over must be refunded.  A lease at most doubles, because a few requests say
+ * little about later ones.
  */
 
 uint64_t
@@ -451,7 +455,7 @@ ngx_rl_known_lease_size(ngx_rl_zone_t *zone,
         wanted = ngx_min(wanted, max);
         cell->u.known_bucket.wanted = (uint32_t) wanted;
 
-        /* tokens that are held, but too few for this cost, count as well */
+        /* held tokens that are too few for this cost count as well */
 
         wanted -= ngx_min(wanted, held);
     }
@@ -499,11 +503,11 @@ ngx_rl_known_lease_end(ngx_rl_zone_t *zone,
         cell->u.known_bucket.held -= rest;
         cell->u.known_bucket.gone += rest;
 
-        /* the shard will have it again */
+        /* they go back to the shard */
 
         cell->u.known_bucket.tokens += (int64_t) rest * NGX_RL_MICRO;
 
-        /* so much was of use, and no more */
+        /* only so many were useful */
 
         cell->u.known_bucket.wanted -= ngx_min(rest,
                                                cell->u.known_bucket.wanted);
@@ -515,7 +519,24 @@ ngx_rl_known_lease_end(ngx_rl_zone_t *zone,
 }
 
 
-/* what was left, by the state of a claim that passed or was denied */
+uint64_t
+ngx_rl_known_held(ngx_rl_zone_t *zone, ngx_rl_claim_t *claim)
+{
+    uint64_t        held;
+    ngx_rl_cell_t  *cell;
+
+    cell = ngx_rl_known_lock(zone, claim);
+
+    held = (cell && !ngx_rl_known_is_window(claim))
+           ? cell->u.known_bucket.held : 0;
+
+    ngx_rl_cells_unlock(zone);
+
+    return held;
+}
+
+
+/* how much was left, by the state of a claim that passed or was denied */
 
 static int64_t
 ngx_rl_known_left(ngx_rl_claim_t *claim)
@@ -539,7 +560,7 @@ ngx_rl_known_lock(ngx_rl_zone_t *zone, ngx_rl_claim_t *claim)
 }
 
 
-/* a bucket with other parameters is another one */
+/* a bucket with other parameters is a different bucket */
 
 static void
 ngx_rl_known_key(ngx_rl_claim_t *claim, ngx_rl_cell_key_t *key)

@@ -1,8 +1,7 @@
 
 /*
- * What this machine knows of buckets and windows in Redis without asking: what
- * previews were told, which of them are empty or full, and tokens taken in
- * advance.
+ * What this machine knows about buckets and windows in Redis without asking:
+ * the answers to previews, denials, and tokens taken in advance.
  */
 
 
@@ -17,13 +16,13 @@
 #include "memory/ngx_rl_zone.h"
 
 
-/* names a claim in this machine's memory, apart from those of other shards */
+/* identifies a claim in this machine's memory, separately for each shard */
 void ngx_rl_known_hash(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, uint64_t shard);
 
 /*
- * What a preview was told about a claim less than "age" ms ago.  NGX_OK: the
- * state is filled in; NGX_DECLINED
+ * What a preview learned about a claim less than "age" ms ago.  NGX_OK: the
+ * state is filled in; NGX_DECLINED: nothing is known.
  */
 ngx_int_t ngx_rl_known_preview(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, ngx_msec_t age);
@@ -31,8 +30,8 @@ void ngx_rl_known_preview_save(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, ngx_msec_t age);
 
 /*
- * For how long a denial is believed, and tokens are held, ms.  Without a lease,
- * tokens that are held are not spent.
+ * How long a denial is used, and how long tokens are held, in ms.  Without a
+ * lease, held tokens are not spent.
  */
 
 typedef struct {
@@ -42,43 +41,46 @@ typedef struct {
 
 
 /*
- * Decides without asking, if the bucket is known to be empty or tokens of it
- * are held here.  NGX_OK: the claim is decided; NGX_DECLINED
+ * Decides without asking Redis, if the bucket is known to be empty or this
+ * machine holds tokens of it.  NGX_OK: the claim is decided; NGX_DECLINED.
  */
 ngx_int_t ngx_rl_known_decide(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl, uint64_t now);
 
 /*
- * A shard was asked at "sent", and the claim's state is what was left.  "held"
- * more tokens were taken, by a lease that has to be ended with the mark that it
- * gets.  NGX_DECLINED: there is no room to store that
+ * Stores the answer of a shard to a call sent at "sent"; the state of the
+ * claim is what was left.  "held" more tokens were taken by a lease, which
+ * must be ended with the mark that it gets.  NGX_DECLINED: there is no room.
  */
 ngx_int_t ngx_rl_known_learn(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl,
     uint64_t sent, uint64_t held, uint32_t *mark);
 
 /*
- * The same for a denial by one of several shards.  What the bucket lacks may be
- * held by a request that another shard denies, and come back in a moment.  So
- * the denial is believed for a moment, and in full if a later answer says the
- * same.
+ * The same for a denial by one of several shards.  The missing tokens may be
+ * held by a request that another shard denies, and be refunded in a moment.
+ * So the first such denial is used for a moment only.  If the next answer
+ * agrees, it is used for the full time.
  */
 void ngx_rl_known_suspect(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl, uint64_t sent);
 
-/* so much has been given back: what was learned before is corrected */
+/* so many tokens were refunded: corrects what was learned before */
 void ngx_rl_known_lease_returned(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, uint64_t tokens);
 
-/* how many tokens to take in advance, at most "max", for the demand there is */
+/* tokens of a bucket that this machine holds, for people who look at it */
+uint64_t ngx_rl_known_held(ngx_rl_zone_t *zone, ngx_rl_claim_t *claim);
+
+/* how many tokens to take in advance for the current demand, at most "max" */
 uint64_t ngx_rl_known_lease_size(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl, uint64_t max, uint64_t now);
 
-/* whether nothing is left of a lease, and of all before it */
+/* whether the tokens of a lease, and of all before it, have been used up */
 ngx_uint_t ngx_rl_known_lease_spent(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, uint32_t mark);
 
-/* a lease is over: takes back what is left of it, and says how much it was */
+/* ends a lease: takes its remaining tokens back and returns their number */
 uint64_t ngx_rl_known_lease_end(ngx_rl_zone_t *zone,
     ngx_rl_claim_t *claim, uint32_t mark);
 
