@@ -1,22 +1,22 @@
--- Generic cell rate algorithm: the limits of a token bucket, kept as a single
--- integer, the time at which the bucket would be full.
+-- Generic cell rate algorithm: the limits of a token bucket, stored as a
+-- single integer, the time at which the bucket will be full.
 --
--- KEYS     strings: that time, in ticks; several ones, no key twice, if their
---          limits are the same and their requests have nothing to do with each
---          other
+-- KEYS     strings: that time, in ticks. There may be several different keys,
+--          if their limits are the same and their requests are independent of
+--          each other
 -- ARGV[1]  ticks that an empty bucket needs to become full
 -- ARGV[2]  ticks that the cost of a request is worth
 -- ARGV[3]  1 if other requests for a key may have another ARGV[1], else 0
--- ARGV[4]  and on: how many requests for each of the keys, unless all are 1
+-- ARGV[4]  and on: the number of requests for each key, unless all are 1
 --
 -- A tick is a sixteenth of a microsecond by this server's clock; "ticks" below
--- says from when they count, and when a key goes.
+-- says where they start, and when a key expires.
 --
 -- Reply: an integer. t >= 0: taken, tokens worth t ticks are left.
 --        t < 0: denied, nothing was taken, tokens worth -1 - t ticks are there.
 --        With ARGV[4] two integers: how many requests pass, and t, which is
 --        below zero if none does.
---        Of several keys that for each, in one array.
+--        Several keys: the same for each of them, in one array.
 
 local call, tonumber = redis.call, tonumber
 local unpack = table.unpack or unpack
@@ -52,9 +52,10 @@ for i = 1, #KEYS do
 
     local lacks = math.max(0, (full_at or ticks) - ticks)
 
-    -- more than all of it: the clock stepped back, or the limit was larger; it
-    -- has to be set right, or nobody would pass until that time has come; but
-    -- not if it lacks to one whose limit is larger now
+    -- More than the whole bucket is missing: the clock stepped back, or the
+    -- limit was larger. The state must be corrected, or nobody would pass
+    -- until that time is reached; but not if another request may have a larger
+    -- limit now.
     local repair = false
 
     if lacks > burst then
@@ -70,7 +71,7 @@ for i = 1, #KEYS do
         lacks = lacks + passed * cost
     end
 
-    -- else a denied call changes nothing
+    -- otherwise a denied call changes nothing
     if passed > 0 or repair then
         local at = ticks + lacks
         local epoch = floor(at / EPOCH)
@@ -91,7 +92,7 @@ for i = 1, #KEYS do
             if state then
                 call('SET', key, text, 'PX', ttl)
             else
-                -- MGET has seen no key, or one that is no string
+                -- MGET has seen no key, or one that is not a string
                 while not failed
                       and not call('SET', key, text, 'PX', ttl, 'NX')
                 do

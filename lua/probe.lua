@@ -1,13 +1,13 @@
--- Whether limits can be kept here: reads and writes as for a bucket, and leaves
--- nothing behind. A server that is loading, read-only, out of memory or short
--- of rights answers with its error.
+-- Tests whether this server can store limits: reads and writes as for a
+-- bucket, and leaves nothing behind. A server that is loading, read-only or
+-- out of memory, or that lacks a permission, answers with its error.
 --
 -- KEYS[1]  a key that nothing else uses
 --
 -- Reply: 1
 
--- Not unless there is something: after a write, even one that finds nothing to
--- delete, a server that is out of memory lets a script finish.
+-- Deletes only what exists: after any write, even a DEL that deletes nothing,
+-- a server that is out of memory lets a script finish.
 
 if redis.call('TYPE', KEYS[1]).ok ~= 'none' then
     redis.call('DEL', KEYS[1])

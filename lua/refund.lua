@@ -1,18 +1,19 @@
--- Gives back what the other scripts took, or a part of it: because a limit that
--- lives elsewhere denied the request, or because nobody needed it.
+-- Returns tokens that the other scripts took, or a part of them: because a
+-- limit on another server denied the request, or because nobody needed them.
 --
 -- KEYS     one key a limit; a bucket or gcra may come several times
 -- ARGV     four a limit:
 --   1  "bucket", "window" or "gcra"
---   2  capacity of the bucket in tokens; of no meaning for the others
---   3  how many tokens; of gcra, ticks that they are worth
+--   2  capacity of the bucket in tokens; ignored for the others
+--   3  how many tokens; for gcra, the ticks that they are worth
 --   4  window: the id of the call that took
 --
 -- Reply: how many of the limits got something back.
 --
--- A bucket never gets more than its capacity, and one that is gone is full. An
--- entry of a window is found among the latest ones; one that is no more there
--- stays taken until it leaves by itself. Times to live stay as they are.
+-- A bucket never gets more than its capacity, and a missing bucket is full. An
+-- entry of a window is searched among the latest ones; if it is not found, its
+-- cost stays taken until the entry leaves the window. Times to live stay as
+-- they are.
 
 local LATEST = 1000
 
@@ -28,7 +29,7 @@ local function refund_bucket(key, capacity, cost)
     local bucket = pcall('HGET', key, 'tokens')
     local tokens = type(bucket) == 'string' and tonumber(bucket)
 
-    -- no more than it may have: neither is "inf" nor "nan"
+    -- not more than a bucket may have, and neither "inf" nor "nan"
     if not (tokens and tokens < 10000000000) then
         return
     end
@@ -44,7 +45,7 @@ local function refund_window(key, id, amount)
     local later = {}
 
     for i = 1, 2 * LATEST, 2 do
-        -- it is among the very last, as a rule: a few first, then more
+        -- it is usually among the very last: look at a few first, then more
         if i > #later then
             local from = #later / 2
             local more = pcall('ZREVRANGE', key, from, 2 * from + 7,
@@ -64,14 +65,14 @@ local function refund_window(key, id, amount)
         if owner == id then
             local rest = cost - amount
 
-            -- new ones come before old ones go: a key without any entry would
-            -- be gone, and with it its time to live
+            -- add new entries before old ones are removed: Redis deletes a key
+            -- without entries, and its time to live with it
             if rest > 0 then
                 call('ZADD', key, later[i + 1],
                      entry_text(total - amount, rest, seen, id))
             end
 
-            -- the totals of all later ones hold what is given back
+            -- the totals of all later entries include what is returned
             for j = i - 2, 1, -2 do
                 local sum, own, at, by = entry_parse(later[j])
 

@@ -1,9 +1,9 @@
--- The limits of a request that live here: takes its cost from every one of
--- them, or, if one denies, from none. A request with a single limit may come
+-- Takes the cost of a request from every one of its limits on this server, or
+-- from none if one of them denies. A request with a single limit may come
 -- several times: then the cost is taken as often as it fits. Several requests
 -- may share a call, and limits: they are served in turn.
 --
--- KEYS     one key a limit, no key twice
+-- KEYS     one key for each limit, no key twice
 -- ARGV[1]  "take", or "peek": look at the state, change nothing
 -- ARGV[2]  the clock that counts: "redis" or "nginx"
 -- ARGV[3]  nginx's time, microseconds since the epoch
@@ -12,7 +12,7 @@
 --
 -- eight for each limit, beginning with ARGV[6]:
 --   1  "bucket", "window" or "gcra"
---   2  "shadow": a limit that denies nobody but itself; else "enforced"
+--   2  "shadow": a limit in a dry run, which denies no request; or "enforced"
 --   3  capacity of the bucket in tokens, or the limit in a window
 --   4  cost in tokens; gcra has 3 and 4 in ticks, as gcra.lua does
 --   5  bucket: the refill in tokens a second is the fraction 5 / 6
@@ -21,7 +21,7 @@
 --   7  bucket: refilled in steps of at least so many microseconds, or 0
 --      gcra: 1 if other requests may have another capacity, or 0
 --   8  time to live in milliseconds, in which the bucket becomes full, or the
---      window empty, so that the key may go; of no meaning for gcra
+--      window empty, so that the key may expire; ignored for gcra
 --
 -- and, if there are several requests, for each of them: how many times it
 -- comes, the number of its limits, and which limits these are, counted from 1.
@@ -30,21 +30,21 @@
 --
 -- State
 --   bucket: a hash, the same as token_bucket.lua keeps
---     tokens      tokens there were at lastRefill, up to six decimals
+--     tokens      the tokens at lastRefill, up to six decimals
 --     lastRefill  microseconds since the epoch, by the clock that counts
---     expires     when the key goes: milliseconds since the epoch, by Redis's
---                 clock
---     seen        lastRefill by the other clock; only of slow buckets, which
+--     expires     when the key expires: milliseconds since the epoch, by
+--                 Redis's clock
+--     seen        lastRefill by the other clock; only in slow buckets, which
 --                 take more than an hour to become full
 --   window: a sorted set with an entry for each request that passed, see
 --     "entry" below. As an entry has the total of all costs up to its own, the
 --     first and the last entry say what a window holds. Entries that have left
---     the window are removed by calls that pass, PORTION at a time: to remove a
---     million at once would hold Redis up.
+--     the window are removed by calls that pass, PORTION at a time: removing a
+--     million at once would block Redis.
 --   gcra: as gcra.lua keeps it
 --
 -- Reply: integers, in the order of the requests and of the limits of each. A
--- single integer is no array.
+-- single integer is not an array.
 --   gcra: t, in ticks
 --   bucket: t, in microtokens; with a step also the microseconds gone of it
 --   window: t, how much is left; microseconds until the oldest entry leaves;
@@ -54,17 +54,18 @@
 --   Where an enforced limit denies, nothing was taken for the request.
 --   If a request comes several times, how many of them pass is before all
 --   these, and t < 0 if none does.
---   An error is in place of the first integer of a request, and its other
+--   An error takes the place of the first integer of a request, and its other
 --   integers are 0; if there is one request only, the error is the whole reply.
 --   WRONGTYPE: one of its keys holds no state of a limit. CLOCK: nginx's time
 --   is too far behind.
 --
 -- Time. A bucket counts whole microtokens. A token has as many of them as a
 -- second has microseconds, so the fraction of the refill also is microtokens a
--- microsecond, and nothing is lost to rounding. A clock that runs back refills
--- nothing. Redis's own clock then goes on from where it is; nginx's clocks,
--- which are many, wait for the one that is ahead. A leap forward is told from
--- mere idleness by the other clock, and counts for an hour at most.
+-- microsecond, and nothing is lost to rounding. A clock that steps back
+-- refills nothing. With Redis's own clock, time continues from the new value.
+-- The clocks of several nginx machines wait for the one that is ahead. The
+-- other clock distinguishes a leap forward from mere idleness: a leap counts
+-- for an hour at most.
 
 local BEHIND = 60000000
 local PORTION = 200
@@ -85,7 +86,7 @@ local format = string.format
 --@ include entry
 --@ include leftover
 
--- keys go by Redis's clock, whichever counts; "seen" is the other one's time
+-- keys expire by Redis's clock, whichever counts; "seen" is the other time
 local ms = floor(now / 1000)
 local seen = tonumber(ARGV[3])
 
@@ -95,15 +96,15 @@ end
 
 --@ include ticks
 
--- A limit is looked at, then taken from for each of its requests, then written.
--- look_at_*(i, a) has the number of the limit and the index of its first
--- argument; it returns an error, or what all limits have:
+-- Each limit is read, then its requests take from it, then it is written.
+-- look_at_*(i, a) gets the number of the limit and the index of its first
+-- argument; it returns an error, or the fields that all limits have:
 --   kind, shadow, cost
 --   left      what is there, in the unit of the cost
 --   taken     what this call has taken of it, 0 to begin with
---   needed    microseconds that the key is needed even if nothing is taken
---   set_back  true if the state has to be written as a clock was set back
--- and more that write_*(key, a, limit) needs.
+--   needed    microseconds for which the key is needed even if nothing is taken
+--   set_back  true if the state must be written because a clock was set back
+-- and those that write_*(key, a, limit) needs.
 
 local function look_at_bucket(i, a)
     local ttl = tonumber(ARGV[a + 7])
@@ -130,7 +131,7 @@ local function look_at_bucket(i, a)
     local set_back = false
 
     if tokens then
-        -- not below zero, nor "nan", should somebody else have written that
+        -- another program may have written a negative number or "nan"
         tokens = max(0, floor(tokens * 1000000 + 0.5))
         last = max(0, last)
 
@@ -158,7 +159,7 @@ local function look_at_bucket(i, a)
             elapsed = elapsed - elapsed % step
         end
 
-        -- time that made no whole microtoken yet is left to the next call
+        -- time that made no whole microtoken yet is kept for the next call
         local refill = floor(elapsed * num / den)
 
         if refill > 0 then
@@ -167,7 +168,7 @@ local function look_at_bucket(i, a)
                                          or math.ceil(refill * den / num)))
         end
 
-        -- a full bucket saves up no time
+        -- a full bucket saves no time
         if tokens >= full then
             tokens = full
             last = max(last, now)
@@ -194,8 +195,9 @@ local function look_at_bucket(i, a)
              expires = expires, kind = 'bucket', shadow = false }
 end
 
--- A key that is used again gets twice its time to live, so that few calls renew
--- it. PEXPIRE comes first: should it fail, "expires" makes the next call try.
+-- A key that is used again gets twice its time to live, so that few calls
+-- renew it. PEXPIRE comes first: if it fails, "expires" makes the next call
+-- try again.
 local function renew_bucket(key, b)
     local ttl = b.expires > 0 and 2 * b.ttl or b.ttl
 
@@ -252,17 +254,17 @@ local function look_at_gcra(i, a)
 
     local lacks = min(burst, max(0, full_at - ticks))
 
-    -- A bucket that lacks more than all is set right as gcra.lua does it, but
-    -- not by nginx's clocks: one of them may be behind, and those that are
-    -- ahead would get more than they should.
+    -- A bucket that lacks more than its capacity is corrected as in gcra.lua,
+    -- but not by nginx's clocks: one of them may be behind, and machines that
+    -- are ahead would get more than they should.
     return { taken = 0, left = burst - lacks, cost = cost, burst = burst,
              needed = 0, kind = 'gcra', shadow = false,
              set_back = not nginx and ARGV[a + 6] == '0'
                         and full_at - ticks > burst }
 end
 
--- One of nginx's clocks may be far ahead, and nobody sets right what it writes:
--- such a key goes as soon as it can.
+-- One of nginx's clocks may be far ahead, and nobody corrects what it writes:
+-- such a key expires as soon as it can.
 local function write_gcra(key, _, g)
     local full_at = ticks + g.burst - g.left
     local goes_at = nginx and full_at + 16000000
@@ -273,7 +275,7 @@ local function write_gcra(key, _, g)
 end
 
 -- The entry of that rank, -1 for the last: its total, cost, score, and time by
--- the other clock; nil if there is none, or the error with which Redis failed.
+-- the other clock; nil if there is none, or the error of Redis.
 local function entry_at(key, rank)
     local e = pcall('ZRANGE', key, rank, rank, 'WITHSCORES')
 
@@ -322,7 +324,7 @@ local function look_at_window(i, a)
 
     if delta ~= 0 then
         if take then
-            -- all entries go with the clock
+            -- all entries move with the clock
             local all = call('ZRANGE', key, 0, -1, 'WITHSCORES')
 
             for k = 1, #all, 2 do
@@ -333,7 +335,7 @@ local function look_at_window(i, a)
         end
     end
 
-    -- entries that have left the window may still be there, in front
+    -- entries that have left the window may still be stored, in front
     local cut = w.now - length
     local n = call('ZCARD', key)
     local gone = call('ZCOUNT', key, '-inf', integer(cut))

@@ -1,36 +1,37 @@
--- Token bucket: takes the cost of a request from one bucket, or of as many of
--- several requests as it has tokens for; or from each of several buckets, whose
--- limits are the same and whose requests have nothing to do with each other.
+-- Token bucket: takes the cost of a request from a bucket. If several requests
+-- want the same bucket, it takes the cost of as many of them as there are
+-- tokens for. It may serve several buckets in one call, if their limits are
+-- the same and their requests are independent of each other.
 --
 -- KEYS     the buckets, hashes:
---            tokens      tokens there were at lastRefill, up to six decimals
+--            tokens      the tokens at lastRefill, up to six decimals
 --            lastRefill  microseconds since the epoch, by this server's clock
---            expires     milliseconds since the epoch: when the key goes
+--            expires     milliseconds since the epoch: when the key expires
 --            seen        lastRefill by the caller's clock, if ARGV[6] has it
 -- ARGV[1]  capacity, in tokens
 -- ARGV[2]  refill in tokens a second is the fraction ARGV[2] / ARGV[3]
 -- ARGV[3]
 -- ARGV[4]  cost, in tokens
--- ARGV[5]  time to live in milliseconds, not less than an empty bucket needs
---          to become full: a bucket that is gone counts as full
+-- ARGV[5]  time to live in milliseconds, at least the time that an empty
+--          bucket needs to become full: a missing bucket counts as full
 -- ARGV[6]  the caller's time, microseconds since the epoch, or 0; with it, a
---          leap of this server's clock refills for an hour at most. Of use to
---          buckets that take longer than that to become full; may be missing
--- ARGV[7]  and on: how many requests for each of the keys, unless all are 1
+--          leap of this server's clock refills for an hour at most. It is for
+--          buckets that take longer than an hour to become full; optional
+-- ARGV[7]  and on: the number of requests for each key, unless all are 1
 --
 -- Reply: an integer. t >= 0: taken, t microtokens are left.
 --        t < 0: denied, nothing was taken, -1 - t microtokens are there.
 --        With ARGV[7] two integers: how many requests pass, and t, which is
 --        below zero if none does.
---        Of several keys that for each, in one array.
+--        Several keys: the same for each of them, in one array.
 --
 -- All numbers are whole microtokens and microseconds, exact below 2^53. As a
 -- token has as many microtokens as a second has microseconds, the refill
 -- fraction also counts microtokens a microsecond.
 --
--- A key that is used again gets twice its time to live, so that few calls have
--- to renew it. "x - x % 1" is the floor of x and "x + -x % 1" its ceiling, both
--- without a call.
+-- A key that is used again gets twice its time to live, so that few calls need
+-- to renew it. "x - x % 1" is the floor of x and "x + -x % 1" its ceiling,
+-- both without a call.
 
 local call, pcall, tonumber = redis.call, redis.pcall, tonumber
 local max, min, format = math.max, math.min, string.format
@@ -45,7 +46,7 @@ local den = tonumber(ARGV[3])
 local seen = tonumber(ARGV[6] or 0)
 local times = ARGV[7]
 
--- one that never becomes full is kept for at least half of its time to live
+-- a bucket that never refills is kept for at least half of its time to live
 local never = num == 0 and lifetime * 500
 
 --@ include clock
@@ -54,7 +55,8 @@ local never = num == 0 and lifetime * 500
 --@ include tokens
 --@ include leftover
 
--- Sets when a key goes. Should that fail, "expires" makes the next call try.
+-- Sets when a key expires. If this fails, "expires" makes the next call try
+-- again.
 local function expire(key, ttl)
     if type(pcall('PEXPIRE', key, ttl)) == 'table' then
         call('HSET', key, 'expires', '0')
@@ -87,7 +89,7 @@ for i = 1, #KEYS do
         tokens = tokens * 1000000 + 0.5
         tokens = tokens - tokens % 1
 
-        -- should somebody else have written that, or "nan"
+        -- another program may have written a negative number or "nan"
         tokens = tokens >= 0 and tokens or 0
         expires = expires >= 0 and expires or 0
 
@@ -102,11 +104,11 @@ for i = 1, #KEYS do
             local refill = elapsed * num / den
 
             if tokens + refill >= full then
-                -- a full bucket saves up no time
+                -- a full bucket saves no time
                 tokens = full
                 last = now
             elseif refill >= 1 then
-                -- time that made no whole microtoken is left to the next call
+                -- time that made no whole microtoken is kept for the next call
                 refill = refill - refill % 1
                 tokens = tokens + refill
                 refill = refill * den / num
@@ -114,7 +116,7 @@ for i = 1, #KEYS do
                 last = last < now and last or now
             end
         else
-            -- the clock stepped back: nothing is refilled, it goes on from here
+            -- the clock stepped back: nothing is refilled, time starts here
             repair = elapsed ~= 0
             last = now
             tokens = min(tokens, full)
@@ -143,12 +145,14 @@ for i = 1, #KEYS do
         tokens = tokens - passed * cost
     end
 
-    -- a denied call changes nothing, unless the clock has to be set right: else
-    -- the bucket would stand still until the old time comes round again
+    -- a denied call changes nothing, unless the clock must be corrected:
+    -- otherwise the bucket would stand still until the old time is reached
+    -- again
     local write = passed > 0 or repair
 
-    -- a bucket must not be forgotten, and so be full, before it would be; nor
-    -- may one that denies, if its limit has become slower or larger
+    -- A missing bucket counts as full, so a key must not expire before its
+    -- bucket is full. This also holds for a bucket that denies, if its limit
+    -- has become slower or larger.
     local renew = (write or tokens < full)
                   and (expires - 1000) * 1000
                       < now + (never or (full - tokens) * den / num)

@@ -1,11 +1,11 @@
--- answer: the part of a reply that is about one key, in the loop of a
--- script that serves each of its KEYS by itself.
+-- answer: the part of a reply for one key, in the loop of a script that
+-- serves each of its KEYS separately.
 --
--- Gives    more of "reply": how many requests passed, if "times" is set,
---          and "left", or -1 - left if none passed. Instead of what is
---          left, the error of a key that failed; a single key's error is
+-- Gives    appends to "reply": how many requests passed, if "times" is
+--          set, and "left", or -1 - left if none passed. A key that failed
+--          has its error in place of "left"; the error of a single key is
 --          the whole reply.
--- Needs    times, reply, length; of the key passed, left, failed
+-- Needs    times, reply, length; passed, left and failed of the key
 
 if failed then
     if #KEYS == 1 then

@@ -1,5 +1,5 @@
--- entry: what a window keeps of a request that passed, a member of a sorted
--- set whose score is the time in microseconds.
+-- entry: what a window stores about a request that passed, a member of a
+-- sorted set whose score is the time in microseconds.
 --
 -- Gives    entry_text(total, cost, seen, id)  the member, TOTAL:COST:SEEN:ID
 --          entry_parse(member)                these four again, as text

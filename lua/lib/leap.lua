@@ -1,4 +1,4 @@
--- leap: tells a clock that was set forward from a limit that was idle.
+-- leap: distinguishes a clock that was set forward from a limit that was idle.
 --
 -- Gives    HOUR                     microseconds
 --          leap(elapsed, by_other)  how much of "elapsed" must not count
@@ -6,9 +6,9 @@
 --
 -- Both arguments are the microseconds since the last write: "elapsed" by the
 -- clock that counts, "by_other" by the other one, or nil if it is not known.
--- Of the time that the other clock knows nothing of, an hour counts at most. If
--- the other clock itself was set back by an hour or more, it can't tell: then
--- everything counts.
+-- At most an hour counts of the time that the other clock did not see. If the
+-- other clock itself was set back by an hour or more, it cannot help: then all
+-- of the time counts.
 
 local HOUR = 3600000000
 

@@ -5,11 +5,11 @@
 --                     nil if the key is free now, or else an error
 -- Needs    call
 --
--- What another algorithm or version 0.4 has left counts as gone and is deleted,
--- unless "keep" says that nothing may be changed. So a limit whose algorithm
--- was changed neither fails nor stops others. What is somebody else's stays.
--- "own" is the type of keys of the algorithm, and "failed" the error, if any,
--- with which the key could not be read: it stands if the key has that type.
+-- State of another algorithm or of version 0.4 is ignored and deleted, unless
+-- "keep" says that nothing may be changed. So a limit whose algorithm was
+-- changed neither fails nor blocks others. Data of other programs is left
+-- alone. "own" is the type of the algorithm's keys. "failed" is the error, if
+-- any, of reading the key; it is returned if the key has the type "own".
 
 local WRONGTYPE = 'WRONGTYPE key does not hold the state of a limit'
 

@@ -7,9 +7,9 @@
 -- A tick is a sixteenth of a microsecond; ticks count from 1700000000 seconds
 -- after the epoch, and stay exact below 2^53.
 --
--- A key must not go before its bucket would be full. It goes at the end of the
--- EPOCH after the one in which the bucket would be full. So the state alone
--- says when the key goes, whoever writes it, and only a call that moves the
+-- A key must not expire before its bucket is full. It expires at the end of
+-- the EPOCH after the one in which the bucket becomes full. So the state alone
+-- says when the key expires, whoever writes it, and only a call that moves the
 -- state into another EPOCH has to set the time to live.
 
 local EPOCH = 160000000

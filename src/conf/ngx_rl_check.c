@@ -1,12 +1,13 @@
 
 /*
- * What is checked here is legal, so that nothing else complains, and limits
- * less, or other things, than its author believes.  A warning has to be right:
- * where it depends on what can't be known, such as the value of a variable or
- * the regex of a "rewrite", there is none.
+ * These checks concern configurations that are legal, so that nothing else
+ * complains, but that limit less than their authors expect.  A warning must be
+ * right.  If it depends on something that cannot be known, such as the value
+ * of a variable or the regex of a "rewrite", there is none.
  *
- * What other directives say is taken from the text of the configuration, see
- * ngx_rl_scan.h; without it there are no warnings that need it.
+ * What other modules' directives say is taken from the text of the
+ * configuration, see ngx_rl_scan.h.  Without that text, the warnings that need
+ * it are left out.
  */
 
 
@@ -27,10 +28,10 @@
 #define NGX_RL_CHECK_RESERVE   0x0200
 #define NGX_RL_CHECK_CLIENT    0x0400
 
-/* a mark of a lease that has an effect somewhere */
+/* marks a lease that has an effect somewhere */
 #define NGX_RL_CHECK_LEASED    0x10000
 
-/* to be logged at this level, not as a warning */
+/* a level below a warning */
 #define NGX_RL_CHECK_NOTICE    0x20000
 
 #define NGX_RL_CHECK_SLOW      1000        /* ms, of a timeout */
@@ -128,7 +129,7 @@ ngx_rl_check(ngx_conf_t *cf)
 }
 
 
-/* where the limits with a name are */
+/* finds the statements of the named limits */
 
 static void
 ngx_rl_check_named(ngx_rl_check_t *check, ngx_rl_statement_t *s)
@@ -196,7 +197,10 @@ ngx_rl_check_conf(ngx_rl_check_t *check)
 }
 
 
-/* keys and numbers; what the algorithm has no use for may be inherited */
+/*
+ * Keys and numbers; parameters that the algorithm does not use may be
+ * inherited.
+ */
 
 static void
 ngx_rl_check_values(ngx_rl_check_t *check, ngx_rl_limit_t *limit)
@@ -218,7 +222,7 @@ ngx_rl_check_values(ngx_rl_check_t *check, ngx_rl_limit_t *limit)
         param = ngx_rl_param(&limit->params, i);
         named = limit->named;
 
-        /* it is the location's, also where the limit has a name */
+        /* the cost belongs to the location, also if the limit has a name */
 
         if (i == NGX_RL_COST && param->value == NULL) {
             param = &check->conf->params.cost;
@@ -250,19 +254,20 @@ ngx_rl_check_value(ngx_rl_check_t *check, ngx_rl_statement_t *s,
 
     if (auth == NGX_RL_ORIGIN_SET) {
         ngx_rl_check_warn(check, s, NGX_RL_CHECK_AUTH,
-                          "\"$%V\" in \"%V\" takes by \"set\" what "
-                          "\"auth_request_set\" sets only later, and is empty: "
-                          "use a \"map\" instead, and write \"ratelimit_phase "
+                          "\"$%V\" in \"%V\" is empty: \"set\" copies the "
+                          "variable before \"auth_request_set\" sets it; use a "
+                          "\"map\" instead, and write \"ratelimit_phase "
                           "precontent;\"", &name, &s->words[0]);
 
     } else if (auth && check->auth && check->conf->phase == NGX_RL_PHASE_ACCESS)
     {
         ngx_rl_check_warn(check, s, NGX_RL_CHECK_AUTH,
                           "\"$%V\" in \"%V\" comes from \"auth_request_set\", "
-                          "and is not set yet when the limit is applied: "
-                          "%swrite \"ratelimit_phase precontent;\"", &name,
+                          "which sets it after the limit is applied: %swrite "
+                          "\"ratelimit_phase precontent;\"", &name,
                           &s->words[0], what == NGX_RL_KEY
-                          ? "an empty key is not limited; " : "");
+                          ? "a request with an empty key is not limited; "
+                          : "");
     }
 
     if (what == NGX_RL_KEY) {
@@ -272,28 +277,29 @@ ngx_rl_check_value(ngx_rl_check_t *check, ngx_rl_statement_t *s,
     if (ngx_rl_origin(check->block, NGX_RL_ORIGIN_MAP, text, &name)) {
         ngx_rl_check_warn(check, s, NGX_RL_CHECK_MAP,
                           "\"$%V\" in \"%V\" comes from a \"map\" or \"geo\" "
-                          "without \"default\", or with an empty one: it is "
-                          "empty, and %s, for all that is not listed there; "
-                          "add a \"default\"", &name, &s->words[0],
-                          what == NGX_RL_COST ? "counts as 1" : "no number");
+                          "without a \"default\", or with an empty one: it is "
+                          "empty for everything that is not listed, and an "
+                          "empty value %s; add a \"default\"", &name,
+                          &s->words[0], what == NGX_RL_COST
+                          ? "counts as 1" : "is not a number");
     }
 
-    /* a key has to tell clients apart, and no cost switches a limit off */
+    /* a key must distinguish clients, and no cost disables a limit */
 
     if (what != NGX_RL_COST
         && ngx_rl_origin(check->block, NGX_RL_ORIGIN_CLIENT, text, &name))
     {
         ngx_rl_check_warn(check, s, NGX_RL_CHECK_CLIENT,
-                          "\"$%V\" in \"%V\" is what a client sends, so that "
-                          "it can choose its own limit; list the values that "
-                          "are allowed in a \"map\"", &name, &s->words[0]);
+                          "\"$%V\" in \"%V\" is sent by the client, so a "
+                          "client can choose its own limit: list the allowed "
+                          "values in a \"map\"", &name, &s->words[0]);
     }
 }
 
 
 /*
- * "return" and its like beside a limit.  A limit that is inherited says nothing
- * about this place, which may well be meant to answer without it.
+ * "return" and similar directives beside a limit.  An inherited limit is no
+ * reason for a warning: the location may well be meant to answer without it.
  */
 
 static void
@@ -325,8 +331,9 @@ ngx_rl_check_return(ngx_rl_check_t *check)
         if (ngx_rl_check_ends(s)) {
             ngx_rl_check_warn(check, s, NGX_RL_CHECK_RETURN,
                               "\"%V\" ends every request of this %V before its "
-                              "limits are applied: limit another place, or let "
-                              "\"try_files /none @name;\" lead to the \"%V\"",
+                              "limits are applied: set the limits elsewhere, "
+                              "or move \"%V\" to a named location and write "
+                              "\"try_files /none @name;\" here",
                           &s->words[0], &check->block->words[0], &s->words[0]);
             return;
         }
@@ -334,7 +341,7 @@ ngx_rl_check_return(ngx_rl_check_t *check)
 }
 
 
-/* whether what follows may be skipped, by "break" or the flag of that name */
+/* whether "break", or the flag of that name, may skip what follows */
 
 static ngx_uint_t
 ngx_rl_check_stays(ngx_rl_statement_t *statement)
@@ -389,7 +396,7 @@ ngx_rl_check_ends(ngx_rl_statement_t *statement)
 }
 
 
-/* a lease that is set for many places is of use if one of them can use it */
+/* a lease that many locations inherit is useful if one of them can use it */
 
 static void
 ngx_rl_check_leases(ngx_rl_check_t *check)
@@ -422,9 +429,9 @@ ngx_rl_check_leases(ngx_rl_check_t *check)
             continue;
         }
 
-        /* the reason is that of the first place that has got it */
+        /* the reason is that of the first location with this lease */
 
-        why = "nothing is limited there";
+        why = "no limit is applied there";
 
         for (k = i; k < check->rmcf->text.blocks.nelts; k++) {
             ngx_rl_check_select(check, k);
@@ -444,7 +451,7 @@ ngx_rl_check_leases(ngx_rl_check_t *check)
 }
 
 
-/* NULL, or why nothing is taken in advance here */
+/* NULL, or why no tokens are taken in advance here */
 
 static const char *
 ngx_rl_check_lease(ngx_rl_loc_conf_t *conf)
@@ -455,7 +462,7 @@ ngx_rl_check_lease(ngx_rl_loc_conf_t *conf)
     params = &conf->limits[0].limit->params;
 
     if (conf->shards == NULL) {
-        return "without \"ratelimit_shards\" nobody is asked for tokens";
+        return "without \"ratelimit_shards\" no tokens are taken from Redis";
     }
 
     if (conf->preview) {
@@ -480,7 +487,7 @@ ngx_rl_check_lease(ngx_rl_loc_conf_t *conf)
                                      : params->rate.u.rate.count;
 
     return capacity * conf->lease.percent / 100
-           ? NULL : "such a part of the capacity is less than one token";
+           ? NULL : "this percentage of the capacity is less than one token";
 }
 
 
@@ -499,16 +506,17 @@ ngx_rl_check_timeout(ngx_rl_check_t *check, ngx_rl_statement_t *s)
 
     if (ngx_atoi(word[1].data, word[1].len) != NGX_ERROR) {
         ngx_rl_check_warn(check, s, NGX_RL_CHECK_TIMEOUT,
-                          "\"%V\" \"%V\" is %i seconds, for which requests "
-                          "wait when Redis does not answer: write \"%Vms\" for "
+                          "\"%V\" \"%V\" is %i seconds, and requests wait that "
+                          "long when Redis does not answer: write \"%Vms\" for "
                           "milliseconds", &word[0], &word[1], ms / 1000,
                           &word[1]);
         return;
     }
 
     ngx_rl_check_warn(check, s, NGX_RL_CHECK_TIMEOUT,
-                      "\"%V\" \"%V\" is long: requests wait for that time when "
-                      "Redis does not answer; write \"50ms\", for example",
+                      "\"%V\" \"%V\" is long: requests wait that long when "
+                      "Redis does not answer; write a shorter time, for "
+                      "example \"50ms\"",
                       &word[0], &word[1]);
 }
 
@@ -529,14 +537,15 @@ ngx_rl_check_file(ngx_rl_check_t *check, ngx_rl_statement_t *s)
     }
 
     ngx_rl_check_warn(check, s, NGX_RL_CHECK_FILE,
-                      "every user of this machine can read \"%V\" of \"%V\": "
-                      "run \"chmod o-r %V\"", &name, &s->words[0], &name);
+                      "every user of this machine can read \"%V\", the file of "
+                      "\"%V\": run \"chmod o-r %V\"", &name, &s->words[0],
+                      &name);
 }
 
 
 /*
- * Servers that others have announced get the password too, and nobody has
- * checked who they are
+ * Announced servers get the password, too, and nobody has verified their
+ * identity.
  */
 
 static void
@@ -567,8 +576,8 @@ ngx_rl_check_plain(ngx_rl_check_t *check)
                 && server->sentinels->conf->redis.tls == NULL))
         {
             ngx_rl_check_warn(check, s, NGX_RL_CHECK_PLAIN,
-                              "a password goes over the network in plain text, "
-                              "to all servers that %s of \"ratelimit_shards\" "
+                              "a password is sent in plain text to every "
+                              "server that %s of \"ratelimit_shards\" "
                               "announces: write \"ratelimit_redis_ssl on;\"",
                               shards_conf->kind == NGX_RL_CLUSTER
                               ? "the cluster" : "a sentinel");
@@ -635,9 +644,9 @@ ngx_rl_check_unused(ngx_rl_check_t *check)
         }
 
         ngx_rl_check_warn(check, limit[i]->statement, NGX_RL_CHECK_UNUSED,
-                          "limit \"%V\" of \"ratelimit_limit\" is used "
-                          "nowhere: write \"ratelimit %V;\" where it is to be "
-                          "applied", &limit[i]->name, &limit[i]->name);
+                          "limit \"%V\" of \"ratelimit_limit\" is not used: "
+                          "write \"ratelimit %V;\" where it should be applied",
+                          &limit[i]->name, &limit[i]->name);
     }
 }
 
@@ -664,7 +673,7 @@ ngx_rl_check_shards(ngx_rl_check_t *check)
             ngx_rl_check_warn(check, NULL,
                               NGX_RL_CHECK_SHARDS|NGX_RL_CHECK_NOTICE,
                               "there is no \"ratelimit_shards\": each machine "
-                              "limits by itself, from its own memory");
+                              "limits on its own, in its own memory");
             return;
         }
 
@@ -675,15 +684,15 @@ ngx_rl_check_shards(ngx_rl_check_t *check)
         name = ngx_rl_statement_is(s, "location") ? &s->words[s->n - 1] : &root;
 
         ngx_rl_check_warn(check, s, NGX_RL_CHECK_SHARDS,
-                          "limits of location \"%V\" live in this machine's "
-                          "memory alone, others in Redis: there is no "
-                          "\"ratelimit_shards\" for that place", name);
+                          "limits of location \"%V\" are kept in this "
+                          "machine's memory, other limits in Redis: add "
+                          "\"ratelimit_shards\" for this location", name);
         return;
     }
 }
 
 
-/* how much memory there is for a reload is known when the zone is made */
+/* the memory for a reload is known when the zone is created */
 
 static void
 ngx_rl_check_reserve(ngx_rl_check_t *check)
@@ -712,14 +721,14 @@ ngx_rl_check_reserve(ngx_rl_check_t *check)
 
     advice = &check->rmcf->zone->advice;
     advice->data = p;
-    advice->len = ngx_sprintf(p, " (or \"ratelimit_silence small_reserve;\" "
-                              "if this is meant) in %V:%ui", file,
-                              s ? s->line : http->line)
+    advice->len = ngx_sprintf(p, " (or write \"ratelimit_silence "
+                              "small_reserve;\" if this is intended) in %V:%ui",
+                              file, s ? s->line : http->line)
                   - p;
 }
 
 
-/* without a statement the place is that of the conf */
+/* without a statement, the position is that of the conf */
 
 static void ngx_cdecl
 ngx_rl_check_warn(ngx_rl_check_t *check, ngx_rl_statement_t *statement,
@@ -757,15 +766,15 @@ ngx_rl_check_warn(ngx_rl_check_t *check, ngx_rl_statement_t *statement,
 
     block = &check->conf->block;
     last = ngx_slprintf(last, text + NGX_MAX_CONF_ERRSTR,
-                        " (or \"ratelimit_silence %V;\" if this is meant) "
-                        "in %V:%ui", &silence->name,
+                        " (or write \"ratelimit_silence %V;\" if this is "
+                        "intended) in %V:%ui", &silence->name,
                         statement ? &statement->file : &block->file,
                         statement ? statement->line : block->line);
 
     ngx_log_error(level, check->cf->log, 0, "%*s", (size_t) (last - text),
                   text);
 
-    /* unless that is its log, "nginx -t" shows nothing below a warning */
+    /* "nginx -t" shows nothing below a warning, unless this is its log */
 
     if (level > NGX_LOG_WARN && ngx_test_config && !ngx_quiet_mode
         && check->cf->log->file->fd != ngx_stderr)

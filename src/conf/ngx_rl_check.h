@@ -1,7 +1,7 @@
 
 /*
- * Warnings about a configuration that loads, and most likely does not do what
- * it was written for.
+ * Warnings about a configuration that loads, but most likely does not do what
+ * its author wants.
  */
 
 
@@ -20,7 +20,7 @@
 extern ngx_conf_enum_t  ngx_rl_silences[];
 
 
-/* once all is merged; each warning is logged once for a place */
+/* runs when everything is merged; logs each warning once per location */
 void ngx_rl_check(ngx_conf_t *cf);
 
 

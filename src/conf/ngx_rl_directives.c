@@ -1,8 +1,8 @@
 
 /*
- * The handlers of the directives: each checks the words of a directive and
- * stores what they say.  What depends on other levels, or on limits that may
- * follow, waits until the configuration is merged.
+ * The handlers of the directives.  Each checks the words of a directive and
+ * stores their meaning.  Checks that depend on other levels, or on limits that
+ * may follow, wait until the configuration is merged.
  *
  * The message about an invalid value names the directive and what is allowed.
  */
@@ -26,7 +26,7 @@ static char *ngx_rl_directive_choice(ngx_conf_t *cf,
     ngx_str_t *word, ngx_conf_enum_t *e, ngx_uint_t *np);
 
 
-/* names are looked up when all limits are known */
+/* names are resolved when all limits are known */
 
 char *
 ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -67,8 +67,8 @@ ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
 
         if (ngx_strcmp(value[i].data, "off") == 0) {
-            return ngx_rl_conf_error(cf, "\"off\" stands beside limits in "
-                                     "\"%V\"", &cmd->name);
+            return ngx_rl_conf_error(cf, "\"off\" can't be combined with "
+                                     "limits in \"%V\"", &cmd->name);
         }
     }
 
@@ -76,7 +76,7 @@ ngx_rl_directive_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* two lines that are meant as one, most likely: says how that is written */
+/* the two lines are most likely meant as one: the message shows how */
 
 static char *
 ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *names)
@@ -89,8 +89,8 @@ ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *names)
     value = cf->args->elts;
 
     if (names == NULL || ngx_strcmp(value[1].data, "off") == 0) {
-        return ngx_rl_conf_error(cf, "duplicate \"%V\" with \"off\": a place "
-                                 "has either a list of limits or \"off\"",
+        return ngx_rl_conf_error(cf, "duplicate \"%V\" with \"off\": write "
+                                 "either a list of limits or \"off\"",
                                  &value[0]);
     }
 
@@ -106,8 +106,8 @@ ngx_rl_directive_twice(ngx_conf_t *cf, ngx_array_t *names)
         p = ngx_slprintf(p, last, " %V", &value[i]);
     }
 
-    return ngx_rl_conf_error(cf, "duplicate \"%V\": all limits of a place "
-                             "stand in one line, write \"%V%*s;\"", &value[0],
+    return ngx_rl_conf_error(cf, "duplicate \"%V\": list all limits in one "
+                             "directive, write \"%V%*s;\"", &value[0],
                              &value[0], (size_t) (p - list), list);
 }
 
@@ -135,7 +135,7 @@ ngx_rl_directive_param(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* logs that a word is invalid, and what is allowed; returns NGX_CONF_ERROR */
+/* logs that a word is invalid and what is allowed; returns NGX_CONF_ERROR */
 
 static char *ngx_cdecl
 ngx_rl_directive_invalid(ngx_conf_t *cf, ngx_str_t *word, const char *fmt, ...)
@@ -155,7 +155,7 @@ ngx_rl_directive_invalid(ngx_conf_t *cf, ngx_str_t *word, const char *fmt, ...)
 }
 
 
-/* unlike nginx's own, names the directive and what is allowed */
+/* unlike nginx's own handler, names the directive and what is allowed */
 
 char *
 ngx_rl_directive_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -187,7 +187,7 @@ ngx_rl_directive_bitmask(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* may stand in several lines: what is named anywhere is silent */
+/* may be repeated: every named warning is silenced */
 
 char *
 ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -239,13 +239,13 @@ ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (rlcf->headers & NGX_RL_HEADERS_OFF) {
         return rlcf->headers == NGX_RL_HEADERS_OFF ? NGX_CONF_OK
-               : ngx_rl_conf_error(cf, "\"off\" stands beside other values in "
-                                   "\"%V\"", &cmd->name);
+               : ngx_rl_conf_error(cf, "\"off\" can't be combined with other "
+                                   "values in \"%V\"", &cmd->name);
     }
 
     if (!(rlcf->headers & (NGX_RL_HEADERS_LEGACY|NGX_RL_HEADERS_DRAFT_8))) {
-        return ngx_rl_conf_error(cf, "no family in \"%V\": add \"legacy\", "
-                                 "\"draft-8\" or both", &cmd->name);
+        return ngx_rl_conf_error(cf, "no header family in \"%V\": add "
+                                 "\"legacy\", \"draft-8\" or both", &cmd->name);
     }
 
     return NGX_CONF_OK;
@@ -283,7 +283,7 @@ ngx_rl_directive_choice(ngx_conf_t *cf, ngx_str_t *word,
 }
 
 
-/* a number or a time; cmd->post are its bounds, "off" is a time of 0 */
+/* a number or a time; cmd->post has its bounds, "off" is a time of 0 */
 
 char *
 ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -336,7 +336,7 @@ ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     static ngx_str_t        ttl = ngx_string("ttl");
     static ngx_rl_bounds_t  bounds = {
         NGX_RL_TIME, 10, NGX_RL_TIMEOUT_MAX, 0,
-        "it must be \"ttl=\" and a time from 10ms to 60s, for example "
+        "it must be \"ttl=\" with a time from 10ms to 60s, for example "
         "\"ttl=1s\""
     };
 
@@ -362,9 +362,10 @@ ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (n == NGX_ERROR || n == 0 || n > (percent ? 100 : NGX_RL_MAX_CAPACITY)) {
         return ngx_rl_directive_invalid(cf, &value[1], "it must be a number of "
-                                        "tokens from 1 to %d, a part of the "
-                                        "capacity from \"1%%\" to \"100%%\", "
-                                        "or \"off\"", NGX_RL_MAX_CAPACITY);
+                                        "tokens from 1 to %d, a percentage of "
+                                        "the capacity from \"1%%\" to "
+                                        "\"100%%\", or \"off\"",
+                                        NGX_RL_MAX_CAPACITY);
     }
 
     lease->tokens = percent ? 0 : n;
@@ -408,7 +409,7 @@ ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* failures=N window=TIME probe=TIME; what is not given has its default */
+/* failures=N window=TIME probe=TIME; missing ones get their defaults */
 
 char *
 ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -522,7 +523,7 @@ ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    /* braces would move the hash tag of a cluster's keys */
+    /* braces would move the hash tag of keys in a cluster */
 
     for (i = 0; i < value[1].len; i++) {
         if (value[1].data[i] <= ' ' || value[1].data[i] > '~'
@@ -534,7 +535,7 @@ ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (i != value[1].len || i == 0) {
         return ngx_rl_directive_invalid(cf, &value[1], "it must be printable "
-                                        "ASCII without spaces and braces");
+                                        "ASCII without spaces or braces");
     }
 
     rlcf->prefix = value[1];
@@ -543,7 +544,7 @@ ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* cmd->post says what else may stand there */
+/* cmd->post lists the other allowed words */
 
 char *
 ngx_rl_directive_password(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -623,15 +624,16 @@ ngx_rl_directive_password_file(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     password->len = p - password->data;
 
     if (password->len == 0) {
-        return ngx_rl_conf_error(cf, "no password in the first line of \"%V\" "
-                                 "that \"%V\" names", &value[1], &cmd->name);
+        return ngx_rl_conf_error(cf, "the first line of \"%V\" in \"%V\" is "
+                                 "empty: write the password there", &value[1],
+                                 &cmd->name);
     }
 
     return NGX_CONF_OK;
 }
 
 
-/* "off": anywhere, where an outer block says otherwise */
+/* "off" allows all networks, where an outer block restricts them */
 
 char *
 ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -671,9 +673,10 @@ ngx_rl_directive_networks(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
         if (rc == NGX_ERROR) {
             return ngx_rl_conf_error(cf, "invalid network \"%V\" in "
-                                     "\"ratelimit_redis_networks\": write an "
-                                     "address, or a CIDR as 10.0.0.0/8 or "
-                                     "fd00::/8, or \"off\" alone", &value[i]);
+                                     "\"ratelimit_redis_networks\": it must be "
+                                     "an address, a network such as 10.0.0.0/8 "
+                                     "or fd00::/8, or \"off\" alone",
+                                     &value[i]);
         }
 
         if (rc == NGX_DONE) {
@@ -705,7 +708,7 @@ ngx_rl_directive_ssl_passwords(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     rlcf->defaults.tls.passwords = ngx_rl_tls_passwords(cf, &value[1]);
 
-    /* what is wrong was logged without the directive */
+    /* the error was logged without the directive */
 
     return rlcf->defaults.tls.passwords ? NGX_CONF_OK
            : ngx_rl_conf_error(cf, "invalid value \"%V\" in \"%V\"",

@@ -5,7 +5,7 @@
 
 #define NGX_RL_LIMIT_NAME_MAX  64
 
-/* what can stand in keys, headers, labels and logs as it is */
+/* characters that are safe in keys, headers, labels and logs */
 #define NGX_RL_LIMIT_NAME                                                     \
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
 
@@ -184,7 +184,7 @@ ngx_rl_limit_check(ngx_conf_t *cf, ngx_rl_block_t *block,
     if (capacity == 0) {
         return ngx_rl_statement_error(cf, block, "ratelimit_rate",
                                       "\"ratelimit_rate\" \"%V\" of limit "
-                                      "\"%V\" never refills and needs "
+                                      "\"%V\" never refills the bucket: add "
                                       "\"ratelimit_capacity\"",
                                       &params->rate.value->value, &limit->name);
     }
@@ -200,7 +200,8 @@ ngx_rl_limit_check(ngx_conf_t *cf, ngx_rl_block_t *block,
     if (err) {
         return ngx_rl_statement_error(cf, block, "ratelimit_rate",
                                       "\"ratelimit_rate\" \"%V\" of limit "
-                                      "\"%V\" does not fit capacity %uL: %s",
+                                      "\"%V\" is not possible with capacity "
+                                      "%uL: %s",
                                       &params->rate.value->value, &limit->name,
                                       capacity, err);
     }
@@ -306,7 +307,7 @@ ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits, ngx_str_t *name)
     last = ngx_sprintf(p, "%V%s%V", server, kind, &clcf->name);
     name->len = last - name->data;
 
-    /* the braces of a regex would move the hash tag of a cluster's keys */
+    /* braces of a regex would move the hash tag of keys in a cluster */
 
     for ( /* void */ ; p < last; p++) {
         *p = (*p == '{') ? '(' : (*p == '}') ? ')' : *p;
@@ -432,10 +433,10 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
                          NGX_RL_PARAMS, &text);
 
     if (i == NGX_RL_PARAMS) {
-        return ngx_rl_conf_error(cf, "invalid parameter \"%V\" in \"%V\": "
-                                 "there are "
-                                 "key=, capacity=, rate=, cost=, algorithm=, "
-                                 "window=, refill_interval= and dry_run",
+        return ngx_rl_conf_error(cf, "invalid parameter \"%V\" in \"%V\": it "
+                                 "must be key=, capacity=, rate=, cost=, "
+                                 "algorithm=, window=, refill_interval= or "
+                                 "dry_run",
                                  word, &value[0]);
     }
 
@@ -491,7 +492,7 @@ ngx_rl_word_find(ngx_str_t *word, const void *table, size_t size,
 }
 
 
-/* whether what "ratelimit_limit" says of a limit fits together */
+/* whether the parameters of a "ratelimit_limit" fit together */
 
 static char *
 ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit)
@@ -510,7 +511,7 @@ ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit)
         return ngx_rl_conf_error(cf, window
                            ? "\"rate=\" and \"refill_interval=\" have no "
                              "meaning in \"%V\" \"%V\", which is a sliding "
-                             "window log"
+                             "window log: use \"capacity=\" and \"window=\""
                            : "\"window=\" has no meaning in \"%V\" \"%V\", "
                              "which is a token bucket: add "
                              "\"algorithm=sliding_window_log\"",
@@ -519,12 +520,13 @@ ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit)
 
     if (params->algorithm == NGX_RL_GCRA && params->interval.value) {
         return ngx_rl_conf_error(cf, "\"refill_interval=\" has no meaning in "
-                                 "\"%V\" \"%V\", which is \"algorithm=gcra\"",
+                                 "\"%V\" \"%V\", which is \"algorithm=gcra\": "
+                                 "remove it",
                                  &value[0], &value[1]);
     }
 
     if (!ngx_rl_limit_params_complete(params)) {
-        return ngx_rl_conf_error(cf, "no \"%s=\" in \"%V\" \"%V\"",
+        return ngx_rl_conf_error(cf, "no \"%s=\" in \"%V\" \"%V\": add it",
                                  window ? "capacity" : "rate", &value[0],
                                  &value[1]);
     }

@@ -1,6 +1,6 @@
 
 /*
- * Limits as the configuration states them.
+ * Limits as configured.
  */
 
 
@@ -20,7 +20,7 @@
 #define NGX_RL_WINDOW_DEFAULT  60000000         /* us */
 
 
-/* a parameter: a value, parsed with the configuration, or a variable */
+/* a parameter: a value parsed with the configuration, or a variable */
 
 typedef struct {
     ngx_http_complex_value_t  *value;  /* NULL: not set */
@@ -45,7 +45,7 @@ typedef enum {
 } ngx_rl_param_e;
 
 
-/* what a limit is made of, whether by directives or by "ratelimit_limit" */
+/* the parameters of a limit, set by directives or by "ratelimit_limit" */
 
 typedef struct {
     ngx_rl_param_t  key;       /* not set: the client and its network */
@@ -76,7 +76,7 @@ typedef struct {
 } ngx_rl_limit_t;
 
 
-/* a number, a time in ms or a status, and what is said of any other */
+/* a number, a time in ms or a status, and the message for any other value */
 
 #define NGX_RL_NUMBER  0
 #define NGX_RL_TIME    1
@@ -100,8 +100,8 @@ extern ngx_conf_enum_t     ngx_rl_algorithms[];
 
 
 /*
- * Parses a parameter; "directive" is what to call it in an error.  NGX_CONF_OK,
- * or NGX_CONF_ERROR with the error logged.
+ * Parses a parameter; "directive" is its name in an error.  NGX_CONF_OK, or
+ * NGX_CONF_ERROR with the error logged.
  */
 char *ngx_rl_param_compile(ngx_conf_t *cf, ngx_rl_param_t *param,
     ngx_rl_param_e what, ngx_str_t *directive, ngx_str_t *text);
@@ -113,29 +113,29 @@ const char *ngx_rl_bounds_parse(const ngx_rl_bounds_t *bounds,
     ngx_str_t *text, uint64_t *value);
 
 /*
- * Which of the n entries of a table, each of which starts with a name, a word
- * NAME=TEXT is about; n: none
+ * Finds the entry for a word NAME=TEXT among the n entries of a table, each of
+ * which starts with a name; n: none.
  */
 ngx_uint_t ngx_rl_word_find(ngx_str_t *word, const void *table, size_t size,
     ngx_uint_t n, ngx_str_t *text);
 
-/* whether these are enough to limit anything */
+/* whether these parameters suffice for a limit */
 ngx_uint_t ngx_rl_limit_params_complete(ngx_rl_limit_params_t *params);
 
 /*
- * Whether the numbers of a limit and a cost fit each other, as far as they are
- * known.  If not, an error is logged as by ngx_rl_statement_error().
+ * Whether the parameters of a limit and a cost fit each other, as far as they
+ * are known.  If not, an error is logged as by ngx_rl_statement_error().
  */
 char *ngx_rl_limit_check(ngx_conf_t *cf, ngx_rl_block_t *block,
     ngx_rl_limit_t *limit, ngx_rl_param_t *cost);
 
-/* whether such a bucket can be kept; NULL, or a sentence on what can */
+/* NULL if such a bucket can be stored, or a sentence that says what can */
 const char *ngx_rl_bucket_check(ngx_uint_t algorithm,
     const ngx_rl_rate_t *rate, uint64_t capacity);
 
 /*
- * Adds a limit to "limits" (pointers).  Without a name it is named after its
- * server and location, and the name is unique.  NULL: no memory.
+ * Adds a limit to "limits" (pointers).  A limit without a name is named after
+ * its server and location, and the name is unique.  NULL: no memory.
  */
 ngx_rl_limit_t *ngx_rl_limit_add(ngx_conf_t *cf, ngx_array_t *limits,
     ngx_str_t *name);

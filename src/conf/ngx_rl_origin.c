@@ -14,8 +14,8 @@ typedef ngx_uint_t (*ngx_rl_origin_pt)(
 typedef struct {
     ngx_rl_statement_t  *block;
     ngx_rl_origin_pt     handler;
-    unsigned             sources:1;   /* what a map chooses by counts too */
-    unsigned             captures:1;  /* or what its regex took of that */
+    unsigned             sources:1;   /* the source of a map counts too */
+    unsigned             captures:1;  /* or a capture of its regex */
     unsigned             set:1;       /* found: "set" was used */
 } ngx_rl_search_t;
 
@@ -56,7 +56,7 @@ ngx_rl_origin(ngx_rl_statement_t *block, ngx_rl_origin_e what, ngx_str_t *text,
         what == NGX_RL_ORIGIN_CLIENT, 0
     };
 
-    /* no statement is looked at twice in one search */
+    /* no statement is visited twice in one search */
 
     ngx_rl_origin_searches++;
 
@@ -69,7 +69,7 @@ ngx_rl_origin(ngx_rl_statement_t *block, ngx_rl_origin_e what, ngx_str_t *text,
 }
 
 
-/* those that a client may choose freely; a "_" at the end begins many names */
+/* variables that a client can choose freely; a trailing "_" is a prefix */
 
 static ngx_uint_t
 ngx_rl_origin_sent(ngx_rl_statement_t *block, ngx_str_t *name)
@@ -109,9 +109,9 @@ ngx_rl_origin_sent(ngx_rl_statement_t *block, ngx_str_t *name)
 
 
 /*
- * Whether a text has a variable that the handler knows, or one that is made of
- * such: by "map", or by "set" in this block or around it.  "found" is the
- * variable in the text.
+ * Whether a text has a variable that the handler accepts, or one that is made
+ * from such a variable by "map", or by "set" in this block or an outer one.
+ * "found" is the variable in the text.
  */
 
 static ngx_uint_t
@@ -200,7 +200,7 @@ ngx_rl_origin_made(ngx_rl_search_t *search, ngx_str_t *name, ngx_uint_t depth)
 }
 
 
-/* one that this search found before has not been what is looked for */
+/* a variable that this search has visited was not a match */
 
 static ngx_uint_t
 ngx_rl_origin_first(ngx_rl_statement_t *statement)
@@ -215,7 +215,7 @@ ngx_rl_origin_first(ngx_rl_statement_t *statement)
 }
 
 
-/* whether a text has what the regex of a location took of the URI */
+/* whether a text has a capture of the location's regex */
 
 static ngx_uint_t
 ngx_rl_origin_located(ngx_rl_statement_t *block,
@@ -235,7 +235,7 @@ ngx_rl_origin_located(ngx_rl_statement_t *block,
 }
 
 
-/* $1 to $9, or a name that the regex gives to a part */
+/* $1 to $9, or the name of a capture */
 
 static ngx_uint_t
 ngx_rl_origin_captured(ngx_str_t *regex, ngx_str_t *text, ngx_str_t *found)
@@ -316,7 +316,7 @@ ngx_rl_origin_next(u_char **pos, u_char *last, ngx_str_t *name)
 }
 
 
-/* those that "auth_request" sets in this block */
+/* variables that "auth_request" sets in this block */
 
 static ngx_uint_t
 ngx_rl_origin_authorized(ngx_rl_statement_t *block, ngx_str_t *name)
@@ -346,7 +346,7 @@ ngx_rl_origin_authorized(ngx_rl_statement_t *block, ngx_str_t *name)
 }
 
 
-/* those of a map, or a geo, that does not know every value */
+/* variables of a map or geo without a value for everything */
 
 static ngx_uint_t
 ngx_rl_origin_partial(ngx_rl_statement_t *block, ngx_str_t *name)

@@ -15,22 +15,22 @@
 #include "conf/ngx_rl_statement.h"
 
 
-/* which variables are looked for in a text */
+/* the variables to look for in a text */
 
 typedef enum {
 
     /*
-     * those that "auth_request_set" sets in this block, or that are made of
-     * such by "map" or "set"
+     * Variables that "auth_request_set" sets in this block, or that "map" or
+     * "set" derive from such a variable.
      */
     NGX_RL_ORIGIN_AUTH = 0,
 
-    /* those of a "map" or a "geo" that has no value for everything */
+    /* variables of a "map" or a "geo" that lacks a value for some cases */
     NGX_RL_ORIGIN_MAP,
 
     /*
-     * those that a client sends, or that such a one may become, as a whole or
-     * by what a regex takes of it
+     * Variables that a client sends, or that are derived from such a variable,
+     * as a whole or through a regex.
      */
     NGX_RL_ORIGIN_CLIENT
 } ngx_rl_origin_e;
@@ -41,7 +41,8 @@ typedef enum {
 
 /*
  * Whether a text has such a variable; "name" is the one in the text.
- * NGX_RL_ORIGIN_SET: it takes a "set", which comes before any authentication.
+ * NGX_RL_ORIGIN_SET: it passes through a "set", which runs before any
+ * authentication.
  */
 ngx_uint_t ngx_rl_origin(ngx_rl_statement_t *block, ngx_rl_origin_e what,
     ngx_str_t *text, ngx_str_t *name);
@@ -49,7 +50,7 @@ ngx_uint_t ngx_rl_origin(ngx_rl_statement_t *block, ngx_rl_origin_e what,
 /* the next variable of a text, and where to go on; 0: there is none */
 ngx_uint_t ngx_rl_origin_next(u_char **pos, u_char *last, ngx_str_t *name);
 
-/* a regex that is known to match anything; in a map, after "~" or "~*" */
+/* a regex that certainly matches anything; in a map, after "~" or "~*" */
 ngx_uint_t ngx_rl_regex_any(ngx_str_t *regex);
 
 

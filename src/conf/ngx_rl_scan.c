@@ -40,7 +40,7 @@ static ngx_rl_statement_t *ngx_rl_scan_add(ngx_rl_source_t *source,
     ngx_rl_statement_t *block);
 
 
-/* within "http" these are kept, of others not even what is in their blocks */
+/* these directives of "http" are kept; the blocks of others are skipped */
 
 static const char  *ngx_rl_scan_blocks[] = {
     "server", "location", "if", "limit_except", "map", "geo", NULL
@@ -89,7 +89,7 @@ ngx_rl_scan_file(ngx_conf_t *cf, ngx_str_t *file,
 }
 
 
-/* the whole file at once; nginx has read it already and said what is wrong */
+/* reads the whole file; nginx has read it already and reported errors */
 
 static ngx_int_t
 ngx_rl_scan_read(ngx_rl_source_t *source)
@@ -150,7 +150,7 @@ done:
 }
 
 
-/* block is NULL in those that are not kept; returns what ended it */
+/* "block" is NULL in blocks that are not kept; returns what ended it */
 
 static ngx_int_t
 ngx_rl_scan_block(ngx_rl_source_t *source,
@@ -316,7 +316,7 @@ ngx_rl_scan_words(ngx_rl_source_t *source)
 }
 
 
-/* words stay where they are: a '\0' takes the place of what ended it */
+/* words stay in place: a '\0' replaces the character that ended them */
 
 static ngx_int_t
 ngx_rl_scan_word(ngx_rl_source_t *source)
@@ -399,7 +399,7 @@ ngx_rl_scan_word(ngx_rl_source_t *source)
     *dst = '\0';
     word->len = dst - word->data;
 
-    /* "if (...)" may end by a quote */
+    /* "if (...)" may end with a quote */
 
     if (quote && source->pos < source->last && *source->pos == ')') {
         source->pos++;
@@ -409,7 +409,7 @@ ngx_rl_scan_word(ngx_rl_source_t *source)
 }
 
 
-/* the one module whose blocks don't keep to nginx's rules for words */
+/* the only module whose blocks do not follow nginx's rules for words */
 
 static ngx_int_t
 ngx_rl_scan_lua(ngx_rl_source_t *source)
@@ -463,7 +463,7 @@ ngx_rl_scan_lua(ngx_rl_source_t *source)
                 break;
             }
 
-            /* a comment; one in brackets goes on behind its lines */
+            /* a comment; a Lua comment in brackets may span lines */
 
             if (*p == '-' && (last - p < 4 || p[2] != '[' || p[3] != '[')) {
 
@@ -502,8 +502,8 @@ ngx_rl_scan_kept(ngx_rl_statement_t *block,
     }
 
     /*
-     * of a map: what is used if nothing else fits, and what its values are made
-     * of; files of a geo may be anything, and are not read
+     * Of a map: its default and its values.  Files of a geo may contain
+     * anything and are not read.
      */
 
     if (block->map) {

@@ -1,15 +1,16 @@
 
 /*
- * The configuration as it is written: where a directive stands, and what other
- * modules' directives say that no module tells.
+ * The configuration as written: the position of each directive, and directives
+ * of other modules that these modules keep to themselves.
  *
- * nginx forgets file and line of a directive as soon as it was parsed, and what
- * "return", "auth_request_set" or "map" have made of it is private to their
- * modules.  So the files are read once more, by nginx's rules for words and
- * blocks, and what matters here is kept as a tree.  That needs no knowledge of
- * other modules' structures, which differ between versions and forks of nginx.
+ * nginx forgets the file and line of a directive as soon as it is parsed, and
+ * the results of "return", "auth_request_set" or "map" are private to their
+ * modules.  So the files are read a second time, by nginx's rules for words
+ * and blocks, and the relevant statements are kept as a tree.  This needs no
+ * knowledge of other modules' structures, which differ between versions and
+ * forks of nginx.
  *
- * It serves messages only: nothing is limited, or not, for what is found here.
+ * The tree only serves messages: no limit depends on it.
  */
 
 
@@ -25,8 +26,8 @@ typedef struct ngx_rl_statement_s  ngx_rl_statement_t;
 
 
 /*
- * A directive, and what is in its block.  Maps come first in "http", whatever
- * stands before them.
+ * A directive, and the content of its block.  Maps come first in "http",
+ * whatever stands before them.
  */
 
 struct ngx_rl_statement_s {
@@ -45,12 +46,12 @@ struct ngx_rl_statement_s {
 
 
 /*
- * Reads all files.  Lives in cf->temp_pool.  NULL: no memory, or a file can't
- * be read twice, as a pipe, or makes no sense.
+ * Reads all files, into cf->temp_pool.  NULL: no memory, or a file cannot be
+ * read twice, such as a pipe, or makes no sense.
  */
 ngx_rl_statement_t *ngx_rl_scan(ngx_conf_t *cf);
 
-/* whether a word is one of those names, of which the last is NULL */
+/* whether a word is one of these names; the list ends with NULL */
 ngx_uint_t ngx_rl_word_among(u_char *word, const char **names);
 
 

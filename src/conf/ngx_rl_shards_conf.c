@@ -120,7 +120,8 @@ ngx_rl_shards_conf_parse(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (shards_conf->addresses.nelts == 0) {
-        return ngx_rl_conf_error(cf, "no address in \"%V\"", &value[0]);
+        return ngx_rl_conf_error(cf, "no address in \"%V\": add one, for "
+                                 "example \"127.0.0.1:6379\"", &value[0]);
     }
 
     return NGX_CONF_OK;
@@ -145,8 +146,9 @@ ngx_rl_shards_conf_hash(ngx_conf_t *cf,
     }
 
     if (shards_conf->kind == NGX_RL_CLUSTER) {
-        return ngx_rl_conf_error(cf, "\"%V\" in \"ratelimit_shards\": a "
-                                 "cluster has a rule of its own", word);
+        return ngx_rl_conf_error(cf, "\"%V\" in \"ratelimit_shards\" has no "
+                                 "meaning for a cluster, which distributes "
+                                 "keys itself: remove it", word);
     }
 
     return NGX_CONF_OK;
@@ -154,8 +156,8 @@ ngx_rl_shards_conf_hash(ngx_conf_t *cf,
 
 
 /*
- * A parameter that does not exist, and no address: a host has no "=".  Its
- * value may be a password, and is not shown.
+ * An unknown parameter rather than an address, because a host has no "=".  Its
+ * value may be a password, so it is not shown.
  */
 
 static char *
@@ -183,12 +185,12 @@ ngx_rl_shards_conf_param(ngx_conf_t *cf, ngx_str_t *word)
     }
 
     return ngx_rl_conf_error(cf, "invalid parameter \"%*s\" in "
-                             "\"ratelimit_shards\": %sthere are addresses, "
-                             "\"hash=consistent\" and \"hash=modulo\"",
+                             "\"ratelimit_shards\": %sit must be an address, "
+                             "\"hash=consistent\" or \"hash=modulo\"",
                              (size_t) (p - word->data), word->data,
                              ngx_strncmp(word->data, "weight=", 7) == 0
-                             ? "shards have no weights, each gets as many "
-                             "keys as any other; " : "");
+                             ? "shards have no weights, each gets an "
+                             "equal part of the keys; " : "");
 }
 
 
@@ -216,8 +218,9 @@ ngx_rl_shards_conf_masters(ngx_conf_t *cf, ngx_array_t *masters,
         while (p + name->len < last && p[name->len] != ',') {
 
             if (p[name->len] <= ' ' || p[name->len] >= 0x7f) {
-                return ngx_rl_conf_error(cf, "invalid name of a master in "
-                                         "\"%V\" of \"ratelimit_shards\"",
+                return ngx_rl_conf_error(cf, "invalid master name in \"%V\" of "
+                                         "\"ratelimit_shards\": it must be "
+                                         "printable ASCII without spaces",
                                          word);
             }
 
@@ -225,10 +228,10 @@ ngx_rl_shards_conf_masters(ngx_conf_t *cf, ngx_array_t *masters,
         }
 
         if (name->len == 0) {
-            return ngx_rl_conf_error(cf, "no master in \"%V\" of "
+            return ngx_rl_conf_error(cf, "no master name in \"%V\" of "
                                      "\"ratelimit_shards\": write "
-                                     "sentinel=NAME, the name that the "
-                                     "sentinels know it by", word);
+                                     "sentinel=NAME with the name that the "
+                                     "sentinels use for it", word);
         }
 
         name->data = ngx_pnalloc(cf->pool, name->len + 1);
@@ -260,7 +263,7 @@ ngx_rl_shards_conf_masters(ngx_conf_t *cf, ngx_array_t *masters,
 }
 
 
-/* not every address is one of a cluster, or of a sentinel */
+/* clusters and sentinels do not accept every kind of address */
 
 static char *
 ngx_rl_shards_conf_fit(ngx_conf_t *cf,
@@ -275,20 +278,19 @@ ngx_rl_shards_conf_fit(ngx_conf_t *cf,
     err = NULL;
 
     if (url->port == 0) {
-        err = "a unix socket can't be a node of a cluster, or a sentinel: "
-              "write host:port";
+        err = "a unix socket can't be a cluster node or a sentinel: write "
+              "host:port";
 
     } else if (shards_conf->kind == NGX_RL_CLUSTER) {
 
         if (url->database > 0) {
-            err = "a cluster has no databases: write it without \"/\" "
-                  "and a number";
+            err = "a cluster has only database 0: remove \"/\" and the number";
         }
 
     } else if (url->password.data) {
-        err = "the password of a sentinel is that of "
-              "\"ratelimit_sentinel_password\", the one of a master that of "
-              "\"ratelimit_redis_password\"";
+        err = "the address of a sentinel has no password: set "
+              "\"ratelimit_sentinel_password\" for the sentinels and "
+              "\"ratelimit_redis_password\" for the masters";
 
     } else if (url->database != NGX_CONF_UNSET) {
         err = "a sentinel has no databases: write "
@@ -372,7 +374,7 @@ ngx_rl_url_parse(ngx_conf_t *cf, ngx_str_t *word,
 }
 
 
-/* what nginx would call an invalid port, or a host that was not found */
+/* nginx would report an invalid port, or a host that was not found */
 
 static char *
 ngx_rl_url_host(ngx_conf_t *cf, ngx_str_t *url)
@@ -480,10 +482,10 @@ ngx_rl_url_split(ngx_conf_t *cf, ngx_str_t *word, ngx_rl_url_t *url)
     if (at == NULL && !ngx_rl_url_plain(host, p)
         && ngx_strlchr(p, last, '@') == NULL)
     {
-        /* what is behind the colon may be a password */
+        /* the text after the colon may be a password */
 
-        return ngx_rl_conf_error(cf, "no host, or no port behind \":\", in a "
-                                 "URL of \"ratelimit_shards\": write "
+        return ngx_rl_conf_error(cf, "a URL in \"ratelimit_shards\" has no "
+                                 "host, or no port after \":\": write "
                                  "redis://host:port, or "
                                  "redis://user:password@host");
     }
@@ -540,9 +542,9 @@ ngx_rl_url_credentials(ngx_conf_t *cf, ngx_rl_url_t *url, u_char *p, u_char *at)
 
 
 /*
- * An "@" where none belongs may follow a password, and other programs have it
- * among parameters ("?password=" or ",password="), so what stands there is not
- * shown, and does not get as far as to nginx's own complaints
+ * A misplaced "@" may follow a password, and other programs accept passwords
+ * as parameters ("?password=" or ",password=").  So the text is not shown, and
+ * is not passed on to nginx, which would show it.
  */
 
 static char *
@@ -550,15 +552,15 @@ ngx_rl_url_no_password(ngx_conf_t *cf, u_char *p, u_char *last)
 {
     if (ngx_strlchr(p, last, '@')) {
         return ngx_rl_conf_error(cf, "an address with \"@\" in "
-                                 "\"ratelimit_shards\" is no URL: write "
+                                 "\"ratelimit_shards\" is not a URL: write "
                                  "redis://user:password@host, with \"%%2F\" "
                                  "for \"/\" in a password");
     }
 
     if (ngx_strlchr(p, last, '?') || ngx_strlchr(p, last, '=')) {
         return ngx_rl_conf_error(cf, "an address in \"ratelimit_shards\" has "
-                                 "parameters: write "
-                                 "redis://user:password@host, or "
+                                 "parameters: remove them, and write "
+                                 "redis://user:password@host or set "
                                  "\"ratelimit_redis_password\"");
     }
 
@@ -566,7 +568,7 @@ ngx_rl_url_no_password(ngx_conf_t *cf, u_char *p, u_char *last)
 }
 
 
-/* host, host:port or an address of IPv6, in brackets or without */
+/* host, host:port, or an IPv6 address with or without brackets */
 
 static ngx_uint_t
 ngx_rl_url_plain(u_char *p, u_char *last)

@@ -1,7 +1,7 @@
 
 /*
- * The directive "ratelimit_shards": addresses and URLs of servers, the masters
- * that sentinels know, and the rule that picks one.
+ * The directive "ratelimit_shards": addresses and URLs of servers, the names
+ * of masters, and the rule that picks a server.
  */
 
 

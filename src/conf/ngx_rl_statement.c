@@ -45,15 +45,15 @@ ngx_rl_statement_root(ngx_conf_t *cf, ngx_rl_text_t *text)
 
     } else {
         ngx_log_error(NGX_LOG_INFO, cf->log, 0,
-                      "the configuration could not be read once more: "
-                      "there are fewer warnings about limits");
+                      "the configuration could not be read a second time: some "
+                      "warnings about limits are missing");
     }
 
     return text->root;
 }
 
 
-/* both are in the order of the text; two blocks may begin in the same line */
+/* both are in the order of the text; two blocks may start on the same line */
 
 static void
 ngx_rl_statement_lookup(ngx_rl_text_t *text)
@@ -139,7 +139,7 @@ ngx_rl_statement_set(ngx_conf_t *cf, ngx_rl_block_t *block,
 
     if (s == NULL) {
 
-        /* what is written may also be the name of a file */
+        /* the text may also be the name of a file */
 
         *ngx_slprintf(name, name + sizeof(name) - 1, "%s_file", directive)
             = '\0';

@@ -1,7 +1,7 @@
 
 /*
- * The statements of a configuration, once it has been parsed: which there are,
- * where they stand, and messages about them with file and line.  Only while a
+ * The statements of a parsed configuration: which exist, where they are, and
+ * messages about them with file and line.  Available only while a
  * configuration is loaded.
  */
 
@@ -16,7 +16,7 @@
 #include "conf/ngx_rl_scan.h"
 
 
-/* all that is written */
+/* the whole text */
 
 typedef struct {
     ngx_array_t          blocks;  /* ngx_rl_block_t *, in their order */
@@ -25,7 +25,7 @@ typedef struct {
 } ngx_rl_text_t;
 
 
-/* a block that has a conf: where it begins, and what is in it */
+/* a block with a conf: its beginning and its content */
 
 typedef struct {
     ngx_rl_text_t       *text;
@@ -35,37 +35,37 @@ typedef struct {
 } ngx_rl_block_t;
 
 
-/* the block that nginx is just about to parse */
+/* the block that nginx is about to parse */
 ngx_int_t ngx_rl_statement_block(ngx_conf_t *cf, ngx_rl_text_t *text,
     ngx_rl_block_t *block);
 
 /*
- * Reads the configuration once more, when first asked, and finds the statement
- * of each block.  NULL: that is not possible.
+ * Reads the configuration a second time, at the first call, and finds the
+ * statement of each block.  NULL: this is not possible.
  */
 ngx_rl_statement_t *ngx_rl_statement_root(ngx_conf_t *cf, ngx_rl_text_t *text);
 
 ngx_uint_t ngx_rl_statement_is(ngx_rl_statement_t *statement, const char *name);
 
-/* the next one in the order of the text; NULL: that was the last one */
+/* the next one in the order of the text; NULL: there is none */
 ngx_rl_statement_t *ngx_rl_statement_next(ngx_rl_statement_t *statement);
 
-/* the first of that name in this block, or in the nearest one around it */
+/* the first of that name in this block, or in the nearest outer one */
 ngx_rl_statement_t *ngx_rl_statement_find(
     ngx_rl_statement_t *block, const char *name);
 
 /*
- * Makes ngx_conf_log_error() show where a directive stands, by "file" instead
- * of cf->conf_file, which is to be restored
+ * Makes ngx_conf_log_error() show the position of a directive, through "file"
+ * instead of cf->conf_file, which the caller must restore.
  */
 void ngx_rl_statement_set(ngx_conf_t *cf, ngx_rl_block_t *block,
     const char *directive, ngx_conf_file_t *file);
 
 /*
- * These log an error and return NGX_CONF_ERROR.  The first is about a directive
- * that is looked for in the block and those around it; if it is not there, the
- * block itself is shown.  The second is about the directive that nginx parses,
- * as is the first without a block.
+ * These log an error and return NGX_CONF_ERROR.  The first concerns a
+ * directive, which is searched in the block and in outer ones; if it is not
+ * there, the block itself is shown.  The second concerns the directive that
+ * nginx is parsing, as does the first without a block.
  */
 char *ngx_cdecl ngx_rl_statement_error(ngx_conf_t *cf, ngx_rl_block_t *block,
     const char *directive, const char *fmt, ...);

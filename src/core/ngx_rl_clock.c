@@ -5,9 +5,8 @@
 #define NGX_RL_CLOCK_SECOND  1000000ULL
 
 /*
- * us: an interval that a bucket is refilled in may have begun before this
- * machine did.  It takes a day at most, and the slowest rate makes a microtoken
- * a day
+ * us: a refill interval may have begun before this machine started.  An
+ * interval is a day at most, and the slowest rate makes a microtoken a day.
  */
 #define NGX_RL_CLOCK_BEGIN   (4 * 86400 * NGX_RL_CLOCK_SECOND)
 

@@ -1,7 +1,7 @@
 
 /*
- * Time in microseconds, read from the system whenever it is asked for: the time
- * of nginx stands still while it works on events.
+ * Time in microseconds, read from the system at each call. nginx's cached time
+ * stands still while it handles events.
  */
 
 
@@ -14,12 +14,13 @@
 
 
 /*
- * The clock of all that happens on this machine: it never steps back, all
- * processes see the same, and it has been running for at least four days.
+ * The clock for everything on this machine.  It never steps back, all
+ * processes see the same time, and it appears to have run for at least four
+ * days.
  */
 uint64_t ngx_rl_clock_us(void);
 
-/* since 1970, by the clock of the machine, which people set */
+/* since 1970, by the wall clock, which may be set */
 uint64_t ngx_rl_clock_wall_us(void);
 
 

@@ -1,6 +1,6 @@
 
 /*
- * Small things that nginx itself does not have.
+ * Small helpers that nginx does not have.
  */
 
 
@@ -19,10 +19,10 @@
 
 
 /*
- * An event whose data is a struct of ours.  nginx takes the data of an event
- * for a connection when it writes to the debug log, and prints its descriptor.
- * So a struct that has events has an "ident" where ngx_connection_t has its
- * "fd", or this does not compile.  It becomes -1: no descriptor.
+ * An event whose data is a struct of ours.  For the debug log nginx takes the
+ * data of an event for a connection and prints its descriptor.  So a struct
+ * with events has an "ident" where ngx_connection_t has its "fd"; otherwise
+ * this does not compile.  It is set to -1: no descriptor.
  */
 #define ngx_rl_event_init(ev, type, handler, data, log)                       \
     do {                                                                      \
@@ -52,7 +52,7 @@ ngx_rl_timer_end(ngx_event_t *ev)
 }
 
 
-/* one that may wait for its time, or for the end of the turn, or for neither */
+/* ends an event that may be a timer, posted, or neither */
 
 static ngx_inline void
 ngx_rl_event_end(ngx_event_t *ev)

@@ -1,8 +1,8 @@
 
 /*
- * What stands for a key that is too long for Redis, or a secret in the log:
- * "sha1:" and the SHA-1 of the key in hex.  No key that is used as it is begins
- * like that, so a client can't send the digest of another one's key.
+ * Replaces a key that is too long for Redis, and hides a secret in the log:
+ * "sha1:" and the SHA-1 of the key in hex.  A key that begins with "sha1:" is
+ * digested itself, so a client cannot send the digest of another client's key.
  */
 
 
@@ -21,7 +21,7 @@
 /* NGX_RL_DIGEST_LEN bytes */
 void ngx_rl_digest(u_char *digest, ngx_str_t *key);
 
-/* whether a key begins like a digest */
+/* whether a key looks like a digest */
 ngx_uint_t ngx_rl_digested(ngx_str_t *key);
 
 

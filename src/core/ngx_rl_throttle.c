@@ -19,7 +19,7 @@ ngx_rl_throttle(ngx_rl_throttle_t *throttle,
     now = ngx_rl_throttle_now();
     minute = throttle->minute;
 
-    /* of several workers one begins the minute: that is its first line */
+    /* one of several workers starts the minute: its line is the first */
 
     if (ngx_rl_throttle_over(minute, now)
         && ngx_atomic_cmp_set(&throttle->minute, minute, now))
@@ -70,7 +70,7 @@ ngx_rl_throttle_start(ngx_rl_throttle_t *throttle)
 }
 
 
-/* s, by a clock that never steps back; 0 is always at least a minute ago */
+/* s, by a clock that never steps back; 0 is at least a minute ago */
 
 static ngx_atomic_uint_t
 ngx_rl_throttle_now(void)
@@ -79,7 +79,7 @@ ngx_rl_throttle_now(void)
 }
 
 
-/* the clock of another worker may be a moment ahead */
+/* the clock of another worker may be slightly ahead */
 
 static ngx_uint_t
 ngx_rl_throttle_over(ngx_atomic_uint_t minute, ngx_atomic_uint_t now)

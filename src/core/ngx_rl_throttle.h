@@ -1,6 +1,6 @@
 
 /*
- * So many lines a minute in the log.  A throttle begins as zeroes: in the
+ * Limits log lines to so many a minute.  A throttle starts as zeroes, in the
  * memory of a process, or in shared memory, where the lines of all workers
  * count together.
  */
@@ -22,20 +22,20 @@ typedef struct {
 
 
 /*
- * Whether one more line is to be logged, of at most "lines" a minute.  If
- * "dropped" is not NULL, a line that is not logged is counted, and the next one
- * that is gets the number of those before it.
+ * Whether one more line may be logged, of at most "lines" a minute.  If
+ * "dropped" is not NULL, a line that is not logged is counted, and the next
+ * logged line gets the number of lines dropped before it.
  */
 ngx_uint_t ngx_rl_throttle(ngx_rl_throttle_t *throttle,
     ngx_uint_t lines, ngx_atomic_uint_t *dropped);
 
 /*
- * How many lines have been dropped, if the minute is over without another line
- * that could have said so; 0: none.  They are not counted any more then.
+ * Returns how many lines were dropped, if the minute ended without a line that
+ * could report them; 0: none.  The count is reset.
  */
 ngx_atomic_uint_t ngx_rl_throttle_dropped(ngx_rl_throttle_t *throttle);
 
-/* the minute begins, as if a line had just been logged */
+/* starts the minute, as if a line had just been logged */
 void ngx_rl_throttle_start(ngx_rl_throttle_t *throttle);
 
 /* the next line is logged, whenever it comes */

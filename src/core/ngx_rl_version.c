@@ -1,10 +1,11 @@
 
 /*
- * A reload opens all modules again before it lets go of the old configuration.
- * The GNU loader knows a file by its path: as long as that path is open it
- * hands out the code that it has, whatever lies on disk by now.  So somebody
- * who installs a new module and reloads goes on with the old one, and has to
- * be told.  A module at another path is loaded beside the old one.
+ * A reload opens all modules again before it releases the old configuration.
+ * The GNU loader identifies a file by its path: as long as that path is open,
+ * it returns the code that it has loaded, whatever is on disk by now.  So a
+ * new module that is installed at the same path does not take effect on
+ * reload, and the log must say so.  A module at another path is loaded beside
+ * the old one.
  */
 
 
@@ -18,7 +19,7 @@ ngx_rl_version_check(ngx_cycle_t *cycle)
     Dl_info          module, core;
     ngx_file_info_t  fi;
 
-    /* live as long as the code does: over reloads that do not replace it */
+    /* live as long as the code, over reloads that do not replace it */
     static time_t           mtime;
     static ngx_uint_t       loaded;
     static ngx_file_uniq_t  uniq;
@@ -27,7 +28,7 @@ ngx_rl_version_check(ngx_cycle_t *cycle)
         || module.dli_fbase == core.dli_fbase
         || ngx_file_info(module.dli_fname, &fi) == NGX_FILE_ERROR)
     {
-        /* compiled in, or the file is gone: nothing to compare */
+        /* compiled in, or the file was removed: nothing to compare */
         return NGX_OK;
     }
 
@@ -41,7 +42,7 @@ ngx_rl_version_check(ngx_cycle_t *cycle)
 
     if (mtime != ngx_file_mtime(&fi) || uniq != ngx_file_uniq(&fi)) {
         ngx_log_error(NGX_LOG_ERR, cycle->log, 0,
-                      "\"%s\" has changed since it was loaded, and a reload "
+                      "\"%s\" has changed since it was loaded, but a reload "
                       "keeps the old code, ratelimit %s: restart nginx, or "
                       "upgrade it on the fly (USR2)",
                       module.dli_fname, NGX_RL_VERSION);

@@ -1,6 +1,6 @@
 
 /*
- * What this build is, and whether it is what the disk has.
+ * The version of this build, and whether the file on disk is the same.
  */
 
 
@@ -15,10 +15,10 @@
 /*
  * Raised with every change of behaviour, together with CHANGELOG.md.  Whoever
  * builds it may add a word of his own: -DNGX_HTTP_RATELIMIT_BUILD=deb1 makes
- * it 0.5.1+deb1.
+ * it 0.5.2+deb1.
  */
 
-#define NGX_RL_RELEASE  "0.5.1"
+#define NGX_RL_RELEASE  "0.5.2"
 
 #ifdef NGX_HTTP_RATELIMIT_BUILD
 #define NGX_RL_VERSION                                                        \
@@ -28,7 +28,10 @@
 #endif
 
 
-/* with each configuration, in the master: warns if a reload did not upgrade */
+/*
+ * Called in the master for each configuration: warns if a reload did not
+ * upgrade.
+ */
 ngx_int_t ngx_rl_version_check(ngx_cycle_t *cycle);
 
 

@@ -38,7 +38,7 @@ ngx_rl_body_send(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
         return rc;
     }
 
-    /* else the status that led here by "error_page" would be sent */
+    /* without this, the status of an earlier "error_page" would be sent */
 
     r->err_status = 0;
 
@@ -46,7 +46,7 @@ ngx_rl_body_send(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
 
     ngx_http_finalize_request(r, rc);
 
-    /* the request may be gone */
+    /* the request may have been freed */
 
     return NGX_DONE;
 }

@@ -15,7 +15,7 @@
 #include "http/ngx_rl_ctx.h"
 
 
-/* the whole answer; returns what a handler of a phase has to return */
+/* sends the whole response; returns what a phase handler must return */
 ngx_int_t ngx_rl_body_send(ngx_http_request_t *r, ngx_rl_ctx_t *ctx);
 
 

@@ -1,8 +1,9 @@
 
 /*
- * A request has one context, at one address for all its life: the data of a
- * cleanup of its pool.  Internal redirects wipe the contexts of modules, but
- * not the cleanups, and through these it is found again.
+ * A request has one context.  It stays at the same address for the whole life
+ * of the request, as the data of a pool cleanup.  An internal redirect clears
+ * the contexts of all modules, but it keeps the cleanups, so the context is
+ * found again through them.
  */
 
 

@@ -1,7 +1,7 @@
 
 /*
- * The context of a request: its claims, the decision, and what locations before
- * this one have decided.
+ * The context of a request: its claims, its decision, and the decisions of
+ * earlier locations.
  */
 
 
@@ -27,47 +27,48 @@ typedef void (*ngx_rl_ctx_pt)(ngx_rl_ctx_t *ctx);
 struct ngx_rl_ctx_s {
     ngx_http_request_t    *request;
     ngx_rl_main_conf_t    *main;
-    ngx_rl_loc_conf_t     *conf;        /* of the location that decides */
+    ngx_rl_loc_conf_t     *conf;        /* the deciding location */
     ngx_rl_ctx_pt          cleanup;     /* called when the request ends */
     ngx_rl_policy_t        policy;
-    ngx_rl_http_claim_t   *claims;      /* conf->n of them */
-    ngx_rl_claim_t       **list;        /* the same, for the policy */
+    ngx_rl_http_claim_t   *claims;      /* conf->n elements */
+    ngx_rl_claim_t       **list;        /* pointers to them, for the policy */
     ngx_rl_take_t          take;
 
-    /* the decision about the request has the numbers of one limit */
+    /* the decision on the request, with the numbers of the limit "shown" */
 
     ngx_rl_decision_t      decision;
-    ngx_rl_http_claim_t   *shown;       /* of this one */
-    ngx_rl_server_conf_t  *server;      /* that was asked for it, or NULL */
+    ngx_rl_http_claim_t   *shown;       /* in headers and variables */
+    ngx_rl_server_conf_t  *server;      /* asked for "shown", or NULL */
     uint64_t               start;       /* us, monotonic */
     uint64_t               latency;     /* us */
-    time_t                 time;        /* of the decision */
+    time_t                 time;        /* when it was decided */
     unsigned               done:1;
-    unsigned               returned:1;  /* the verdict was */
-    unsigned               final:1;     /* no other location decides */
+    unsigned               returned:1;  /* the phase handler has returned */
+    unsigned               final:1;     /* no later location may decide */
 
-    /* a location before this one, in a dry run or a preview, or NULL */
+    /* an earlier location in a dry run or a preview, or NULL */
     ngx_rl_ctx_t          *before;
 };
 
 
 /*
- * The context of a main request, also after an internal redirect; NULL if
- * there is none
+ * Returns the context of a main request, also after an internal redirect, or
+ * NULL if there is none.
  */
 ngx_rl_ctx_t *ngx_rl_ctx_get(ngx_http_request_t *r);
 
 /*
- * The context for the limits of a location: a new one if "ctx" is NULL, else
- * the same one, cleared.  What was decided in it moves to "before", unless all
- * keys were empty.  NULL: no memory, and "ctx" is as it was.
+ * Prepares a context for the limits of a location.  If "ctx" is NULL, a new
+ * context is made, otherwise "ctx" is cleared and reused.  An earlier decision
+ * moves to "before", unless all keys were empty.  Returns NULL if there is no
+ * memory; "ctx" is unchanged then.
  */
 ngx_rl_ctx_t *ngx_rl_ctx_begin(ngx_http_request_t *r, ngx_rl_ctx_t *ctx,
     ngx_rl_loc_conf_t *conf, ngx_rl_ctx_pt cleanup);
 
 /*
- * The location before this one is shown after all; what was asked here is
- * remembered behind it
+ * Shows the earlier location after all.  The claims of the current one are
+ * kept behind it.
  */
 void ngx_rl_ctx_step_back(ngx_rl_ctx_t *ctx);
 

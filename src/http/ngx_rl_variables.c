@@ -1,8 +1,8 @@
 
 /*
- * The variables read the decision.  One that does not apply to it is "not
- * found", which logs show as "-".  A subrequest sees what was decided about its
- * main request.
+ * The variables read the decision.  A variable that does not apply is "not
+ * found", and logs show it as "-".  A subrequest sees the decision on its main
+ * request.
  */
 
 
@@ -92,7 +92,7 @@ ngx_rl_variable_decision(ngx_http_request_t *r, ngx_http_variable_value_t *v,
     text = NULL;
     name = NULL;
 
-    /* a decision that knows no bucket has no numbers but "retry after" */
+    /* a decision without a bucket has no numbers except "retry after" */
 
     switch (data) {
 

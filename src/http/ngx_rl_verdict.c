@@ -1,13 +1,14 @@
 
 /*
- * Once all answers are there that will come, a request gets its verdict.  What
- * the answers mean is the policy's; this file brings it about: it asks this
- * machine's memory where nobody has answered, gives back what was taken for
- * nothing, counts, logs, and returns a status.
+ * A request gets its verdict when no more answers are expected.  The policy
+ * says what the answers mean, and this file carries it out.  It asks this
+ * machine's memory for claims without an answer, refunds tokens that were
+ * taken for nothing, counts, logs, and returns a status.
  *
  * A request is counted once, by the location whose limits decide it.  As long
- * as an enforced limit may follow behind an internal redirect, that is open: a
- * request that met none is counted when it ends.
+ * as an enforced limit may follow after an internal redirect, that location is
+ * not known yet.  A request that meets no enforced limit is counted when it
+ * ends.
  */
 
 
@@ -19,8 +20,8 @@
 #include "pure/ngx_rl_text.h"
 
 
-#define NGX_RL_LOG_KEY   64     /* bytes of a key, logged */
-#define NGX_RL_LOG_HASH  16     /* digits of its digest */
+#define NGX_RL_LOG_KEY   64     /* bytes of a key in the log */
+#define NGX_RL_LOG_HASH  16     /* hex digits of its digest */
 
 
 static void ngx_rl_verdict_local(ngx_rl_ctx_t *ctx);
@@ -78,9 +79,10 @@ ngx_rl_verdict_reach(ngx_rl_ctx_t *ctx)
 
 
 /*
- * Decides what nobody has answered: all claims where there are no shards, and
- * those that a shard had no answer for.  A request that was denied already
- * takes nothing, and one that is denied here gives back what it took elsewhere.
+ * Decides the claims without an answer: all of them if there are no shards,
+ * otherwise those whose shard did not answer.  A request that is already
+ * denied takes nothing.  A request that is denied here gets its other tokens
+ * refunded.
  */
 
 static void
@@ -188,7 +190,7 @@ ngx_rl_verdict_end(ngx_rl_ctx_t *ctx)
 }
 
 
-/* a limit that let pass what a location before had asked it counted there */
+/* an earlier location has asked this limit and counted it */
 
 static ngx_uint_t
 ngx_rl_verdict_counts(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
@@ -201,7 +203,7 @@ ngx_rl_verdict_counts(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
 }
 
 
-/* a preview is no request to the limits that it looks at */
+/* a preview does not count as a request to its limits */
 
 static void
 ngx_rl_verdict_count(ngx_rl_ctx_t *ctx)
@@ -310,7 +312,7 @@ ngx_rl_verdict_log(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
 }
 
 
-/* the key as the log may show it, or nothing */
+/* the key in the form that the log may show, or nothing */
 
 static size_t
 ngx_rl_verdict_log_key(u_char *buf, ngx_rl_location_limit_t *ll, ngx_str_t *key)
@@ -329,7 +331,7 @@ ngx_rl_verdict_log_key(u_char *buf, ngx_rl_location_limit_t *ll, ngx_str_t *key)
 
     case NGX_RL_KEY_HASH:
 
-        /* the beginning of a digest, which the key may be already */
+        /* the first digits of the digest; the key may be a digest already */
 
         if (!ngx_rl_digested(key)) {
             ngx_rl_digest(digest, key);

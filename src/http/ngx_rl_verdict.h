@@ -1,7 +1,7 @@
 
 /*
- * The verdict on a request: from the answers about its limits to one decision,
- * and from that to counters, log lines and a status.
+ * The verdict on a request: turns the answers about its limits into one
+ * decision, and that decision into counters, log lines and a status.
  */
 
 
@@ -17,18 +17,17 @@
 
 
 /*
- * Makes the decision, when all answers there will be are there.  Claims that
- * nobody has answered are decided in this machine's memory, if it may.
+ * Makes the decision when no more answers are expected.  Claims without an
+ * answer are decided in this machine's memory, if the configuration allows it.
  */
 void ngx_rl_verdict_reach(ngx_rl_ctx_t *ctx);
 
 /*
- * Counts and logs the decision; returns what a handler of a phase has to
- * return
+ * Counts and logs the decision; returns what a phase handler must return.
  */
 ngx_int_t ngx_rl_verdict_return(ngx_http_request_t *r, ngx_rl_ctx_t *ctx);
 
-/* the request has ended: counts it, if it has met no enforced limit */
+/* called when the request has ended: counts it if it met no enforced limit */
 void ngx_rl_verdict_end(ngx_rl_ctx_t *ctx);
 
 

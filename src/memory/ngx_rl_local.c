@@ -3,7 +3,7 @@
 #include "pure/ngx_rl_hash.h"
 
 
-/* a claim while it is looked at */
+/* a claim that is being examined */
 
 typedef struct {
     ngx_rl_cell_key_t   key;
@@ -24,7 +24,7 @@ static void ngx_rl_local_taken(ngx_rl_zone_t *zone,
     ngx_rl_look_t *look, int64_t *state, uint64_t now);
 
 
-/* too large for the stack, and only one request at a time is looked at */
+/* too large for the stack, and only one request is examined at a time */
 static ngx_rl_look_t  ngx_rl_looks[NGX_RL_CLAIMS];
 
 
@@ -76,7 +76,10 @@ ngx_rl_local_take(ngx_rl_zone_t *zone, ngx_rl_claim_t **claims, ngx_uint_t n,
         goto done;
     }
 
-    /* only a claim that takes something needs memory: all get it, or none */
+    /*
+     * Only a claim that takes something needs memory: all claims get it, or
+     * none.
+     */
 
     for (i = 0; i < n; i++) {
         if (look[i].fits
@@ -104,7 +107,7 @@ done:
 
     for (i = 0; i < n; i++) {
 
-        /* nobody waits for more than the share of this machine */
+        /* a request never waits for more than this machine's share */
 
         if (look[i].bucket.cost > look[i].bucket.capacity) {
             look[i].bucket.cost = look[i].bucket.capacity;

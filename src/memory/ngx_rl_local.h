@@ -1,7 +1,7 @@
 
 /*
- * Limits that live in the memory of this machine: all of them where there are
- * no shards, and a share of those whose shard can't be asked.
+ * Limits in the memory of this machine: all limits if there are no shards, and
+ * a share of those whose shard cannot be asked.
  */
 
 
@@ -17,9 +17,9 @@
 
 
 /*
- * Takes the claims' costs, all or nothing, as the scripts do, and fills in
+ * Takes the costs of all claims or of none, as the scripts do, and fills in
  * their decisions; "preview" takes nothing.  "share" is NULL where the machine
- * grants all of the limits.  NGX_DECLINED: no memory, nothing is decided.
+ * grants the whole limits.  NGX_DECLINED: no memory, nothing is decided.
  */
 ngx_int_t ngx_rl_local_take(ngx_rl_zone_t *zone,
     ngx_rl_claim_t **claims, ngx_uint_t n,

@@ -112,7 +112,7 @@ ngx_rl_stats_find(ngx_rl_zone_t *zone,
 }
 
 
-/* a failure policy that lets a request pass, or not, also decides */
+/* a failure policy that lets a request pass, or rejects it, also decides */
 
 void
 ngx_rl_stats_decision(ngx_rl_decisions_t counters, ngx_rl_decision_t *d)
@@ -131,7 +131,7 @@ ngx_rl_stats_decision(ngx_rl_decisions_t counters, ngx_rl_decision_t *d)
 }
 
 
-/* a policy that lets requests pass takes nothing; this machine's share does */
+/* a policy that lets requests pass takes no tokens; the local share does */
 
 void
 ngx_rl_stats_taken(ngx_rl_limit_stats_t *limit,

@@ -1,9 +1,9 @@
 
 /*
- * Decisions are counted in shared memory, by limit and in all: by all workers
- * together, over reloads.  Counters only grow, each by one atomic operation.
- * Also here: which processes live.  What a process keeps for itself in shared
- * memory ends with it, even if it is killed.
+ * Decisions are counted in shared memory, per limit and in total, by all
+ * workers together and over reloads.  Counters only grow, by atomic
+ * operations.  This file also knows which processes are alive.  The gauges of
+ * a process end with it, even if it is killed.
  */
 
 
@@ -23,10 +23,10 @@
 /* upper bounds of the histogram, and one more for all others */
 #define NGX_RL_LATENCIES  12
 
-/* a limit is near when less than one part in so many is left */
+/* a limit is near when less than 1/n of it is left */
 #define NGX_RL_NEAR       5
 
-/* processes that have a place in shared memory */
+/* processes with a place in shared memory */
 #define NGX_RL_PROCESSES  128
 
 
@@ -79,7 +79,7 @@ typedef uint64_t  ngx_rl_processes_t[NGX_RL_PROCESSES / 64];
 /* of all these structs, for ngx_rl_zone_add() */
 uint64_t ngx_rl_stats_layout(void);
 
-/* find or make the records; NULL: no memory.  While the zone is attached */
+/* find or make records, while the zone is attached; NULL: no memory */
 
 ngx_rl_stats_t *ngx_rl_stats(ngx_rl_zone_t *zone);
 ngx_rl_limit_stats_t *ngx_rl_stats_limit(ngx_rl_zone_t *zone, ngx_str_t *name);
@@ -87,21 +87,21 @@ ngx_rl_limit_stats_t *ngx_rl_stats_limit(ngx_rl_zone_t *zone, ngx_str_t *name);
 /* counts a decision */
 void ngx_rl_stats_decision(ngx_rl_decisions_t counters, ngx_rl_decision_t *d);
 
-/* counts what a request took from a limit, and how near to it that came */
+/* counts the tokens that a request took, and whether it came near the limit */
 void ngx_rl_stats_taken(ngx_rl_limit_stats_t *limit,
     ngx_rl_decision_t *d, uint64_t cost);
 
-/* counts an answer that came after so many microseconds */
+/* counts an answer that took so many microseconds */
 void ngx_rl_stats_latency(ngx_rl_histogram_t *histogram, uint64_t us);
 
-/* this process begins, in the place of one that has ended; and ends */
+/* this process starts, in the place of one that has ended; and ends */
 void ngx_rl_process_begin(ngx_rl_stats_t *stats);
 void ngx_rl_process_end(ngx_rl_stats_t *stats);
 
-/* the place of this process; NGX_RL_PROCESSES: it has found none */
+/* the place of this process; NGX_RL_PROCESSES: it has none */
 ngx_uint_t ngx_rl_process(void);
 
-/* those that live: one that has ended or was killed does not */
+/* the living processes, without those that have ended or were killed */
 void ngx_rl_process_living(ngx_rl_stats_t *stats, ngx_rl_processes_t living);
 
 extern const uint32_t  ngx_rl_latency_bounds[NGX_RL_LATENCIES];  /* us */

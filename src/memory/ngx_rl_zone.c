@@ -1,17 +1,17 @@
 
 /*
- * The memory has two parts.  Records are allocated by the slab allocator.  A
- * record that a configuration asks for while it is loaded stays, unless memory
- * is short.  Workers may borrow further ones, from a part of the memory that is
- * left for records: when that is used up, a record that nobody uses any more is
- * given to the next.  All the rest of the memory is cells, for what is kept
- * about keys.
+ * The memory has two parts.  Records come from the slab allocator.  A record
+ * that a configuration requests while it is loaded stays, unless memory is
+ * short.  Workers may borrow further records from a part that is reserved for
+ * records.  When this part is used up, a record that nobody uses any more is
+ * given to the next borrower.  The rest of the memory consists of cells, which
+ * hold what is known about keys.
  *
  * The only lock is that of the slab pool, which the master releases when a
- * worker dies with it.  Such a worker may have left cells half linked.  So
- * "changing" is set while cells are worked on, and a process that takes the
- * lock and finds it set throws all keys away.  Then the array is empty again:
- * nothing has to be repaired, and no cell can get lost.
+ * worker dies holding it.  Such a worker may have left cells half linked.  So
+ * "changing" is set while cells are changed.  A process that takes the lock
+ * and finds it set discards all keys.  Then the array is empty: nothing has to
+ * be repaired, and no cell can get lost.
  *
  * A reload keeps the memory if its layout is the same; old and new workers use
  * it together.  Nothing in it points to the memory of a process.
@@ -24,10 +24,10 @@
 
 
 /*
- * Changes by hand with what the layout does not tell: the meaning of a field,
- * the order of an enum that is stored or counts, how a key is hashed.  A reload
- * with a module of another layout gets new memory, beside the old workers with
- * theirs.
+ * Raise this number when something changes that the layout does not show: the
+ * meaning of a field, the order of an enum that is stored or counted, the hash
+ * of a key.  A reload with another layout gets new memory, while the old
+ * workers keep theirs.
  */
 #ifndef NGX_RL_ZONE_FORMAT
 #define NGX_RL_ZONE_FORMAT   8
@@ -37,20 +37,20 @@
 #define NGX_RL_ZONE_NAME      "ngx_http_ratelimit_"
 #define NGX_RL_ZONE_NAME_LEN  (sizeof(NGX_RL_ZONE_NAME) - 1)
 
-/* a part of the pages, and at least so many, is left for later records */
+/* a part of the pages, and at least so many, is reserved for later records */
 #define NGX_RL_ZONE_RESERVE  16
 #define NGX_RL_ZONE_SPARE    4
 #define NGX_RL_ZONE_LENT     75         /* percent of that */
 
 /*
- * What one request may need: cell 0, and 16 windows of as many limits, each
- * with its two queues and all the chunks that it may have, or all but one: then
- * its entries are a little coarser
+ * The most that one request may need: cell 0, and windows of 16 limits, each
+ * with its two queues and all its chunks, or all but one: then its entries are
+ * slightly coarser.
  */
 #define NGX_RL_ZONE_CELLS                                                     \
     (1 + 16 * (2 + NGX_RL_ENTRIES / NGX_RL_CHUNK))
 
-/* after so many configurations, as a rule, nobody uses a record any more */
+/* usually nobody uses a record after so many configurations */
 #define NGX_RL_ZONE_UNUSED   2
 
 
@@ -237,7 +237,7 @@ ngx_rl_zone_init(ngx_shm_zone_t *shm_zone, void *data)
     pages = zone->shpool->pfree;
 
     if (zone->attach(zone, zone->data) != NGX_OK) {
-        /* the one before goes on, so it does not become older by this */
+        /* the former configuration stays in use, so it does not age */
         zone->sh->generation--;
         goto failed;
     }
@@ -253,17 +253,17 @@ ngx_rl_zone_init(ngx_shm_zone_t *shm_zone, void *data)
     }
 
     /*
-     * what is left is for those that a reload brings, while the old ones are
-     * still in use; "nginx -t" can't see how much of it is taken elsewhere
+     * The rest is for records that a reload brings while the old ones are
+     * still in use.  "nginx -t" cannot see how much of it is in use elsewhere.
      */
 
     if (pages > zone->shpool->pfree && zone->advice.len) {
         ngx_log_error(NGX_LOG_WARN, shm_zone->shm.log, 0,
-                      "\"ratelimit_zone\" of %uik keeps %uik for limits and "
-                      "shards that a reload brings, and those of this "
-                      "configuration take %uik: a reload that replaces them "
-                      "by others would fail; make it larger, or restart "
-                      "nginx then%V", (ngx_uint_t) (shm_zone->shm.size / 1024),
+                      "\"ratelimit_zone\" of %uik has %uik left for the limits "
+                      "and shards of a reload, but those of this configuration "
+                      "use %uik: a reload that replaces them all would fail; "
+                      "make the zone larger, or restart nginx instead of "
+                      "reloading%V", (ngx_uint_t) (shm_zone->shm.size / 1024),
                       zone->shpool->pfree * ngx_pagesize / 1024,
                       pages * ngx_pagesize / 1024, &zone->advice);
     }
@@ -274,14 +274,15 @@ failed:
 
     ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
                   "\"ratelimit_zone\" of %uzk is too small for the limits and "
-                  "shards of this configuration, or has been filled by those "
-                  "of earlier ones: make it larger", shm_zone->shm.size / 1024);
+                  "shards of this configuration, or those of earlier "
+                  "configurations have filled it: make it larger",
+                  shm_zone->shm.size / 1024);
 
     return NGX_ERROR;
 }
 
 
-/* new memory, where the configuration before had some already */
+/* new memory, although the former configuration had some */
 
 static void
 ngx_rl_zone_empty(ngx_shm_zone_t *shm_zone)
@@ -307,15 +308,15 @@ ngx_rl_zone_empty(ngx_shm_zone_t *shm_zone)
 
             if (old[i].shm.size != shm_zone->shm.size) {
                 ngx_log_error(NGX_LOG_NOTICE, shm_zone->shm.log, 0,
-                              "the ratelimit zone starts empty: its size was "
-                              "%uik and is %uik",
+                              "the ratelimit zone starts empty: its size has "
+                              "changed from %uik to %uik",
                               (ngx_uint_t) (old[i].shm.size / 1024),
                               (ngx_uint_t) (shm_zone->shm.size / 1024));
 
             } else {
                 ngx_log_error(NGX_LOG_NOTICE, shm_zone->shm.log, 0,
-                              "the ratelimit zone starts empty: the one "
-                              "before belongs to another build of the module");
+                              "the ratelimit zone starts empty: the previous "
+                              "one belongs to another build of the module");
             }
 
             return;
@@ -358,7 +359,7 @@ ngx_rl_zone_secret(ngx_rl_zone_t *zone, uint64_t secret[2])
     ngx_fd_t        fd;
     struct timeval  tv;
 
-    /* better than nothing, where there is no such device */
+    /* better than nothing, if the device does not exist */
 
     ngx_gettimeofday(&tv);
 
@@ -382,7 +383,7 @@ ngx_rl_zone_secret(ngx_rl_zone_t *zone, uint64_t secret[2])
 }
 
 
-/* as many as there is memory for */
+/* as many cells as there is memory for */
 
 static ngx_int_t
 ngx_rl_zone_create_cells(ngx_rl_zone_t *zone)
@@ -397,7 +398,7 @@ ngx_rl_zone_create_cells(ngx_rl_zone_t *zone)
         return NGX_ERROR;
     }
 
-    /* the rest is for what later configurations ask for */
+    /* the rest is reserved for later configurations */
 
     zone->sh->lendable = spare * ngx_pagesize * NGX_RL_ZONE_LENT / 100;
 
@@ -439,7 +440,7 @@ ngx_rl_zone_record(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
         return NULL;
     }
 
-    /* one that was lent until now stays for good, and is not counted there */
+    /* a record that was lent until now stays, and no longer counts as lent */
 
     zone->sh->lent -= record->lent;
     record->lent = 0;
@@ -476,7 +477,7 @@ ngx_rl_zone_lend(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
         }
     }
 
-    /* nobody misses it, but it may have belonged to a configuration */
+    /* nobody uses it, but it may have belonged to a configuration */
 
     if (unused && unused->lent) {
         ngx_rl_zone_rename(unused, ask);
@@ -488,8 +489,9 @@ ngx_rl_zone_lend(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
 
 
 /*
- * The record of this name; or NULL, and the one that is to go if there is no
- * memory for another one: a lent one rather than one of old configurations
+ * Finds the record of this name.  Otherwise returns NULL, and the record to
+ * replace if there is no memory: a lent one rather than one of old
+ * configurations.
  */
 
 static ngx_rl_zone_record_t *
@@ -544,7 +546,7 @@ ngx_rl_zone_new(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
     ngx_queue_t           *q;
     ngx_rl_zone_record_t  *record;
 
-    /* what the allocator takes anyway: a later name may be longer */
+    /* uses all that the allocator reserves: a later name may be longer */
 
     len = ngx_rl_zone_size(sizeof(ngx_rl_zone_record_t) + ask->name->len);
 
@@ -567,8 +569,8 @@ ngx_rl_zone_new(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
     ngx_rl_zone_rename(record, ask);
 
     /*
-     * Those who walk along the records go by "next": whenever a worker dies
-     * here, that leads from one to the next, and back to the head
+     * Readers follow "next".  Wherever a worker dies here, it still leads from
+     * one record to the next, and back to the head.
      */
 
     q = &record->queue;
@@ -686,8 +688,8 @@ ngx_rl_cells_unlock(ngx_rl_zone_t *zone)
         zone->lost = 0;
 
         ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
-                      "a worker died while it changed the ratelimit zone: "
-                      "what this machine knew about keys is forgotten");
+                      "a worker died while it was changing the ratelimit zone: "
+                      "this machine's local state of all keys is discarded");
     }
 }
 

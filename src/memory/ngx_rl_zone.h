@@ -1,7 +1,7 @@
 
 /*
- * Shared memory of all workers: what is known about keys, until room is needed
- * for others, and records that stay.
+ * The shared memory of all workers: cells for keys, which may be evicted, and
+ * records, which stay.
  */
 
 
@@ -34,8 +34,8 @@ typedef struct {
     size_t               lendable;    /* so many at most */
 
     /*
-     * us: nothing is known of Redis after this.  Looked at without a lock;
-     * whoever learns something raises it while the cells are locked.
+     * us: no answer of Redis is used after this time.  It is read without a
+     * lock.  Whoever learns something raises it while the cells are locked.
      */
     volatile uint64_t    knows;
 
@@ -61,7 +61,7 @@ struct ngx_rl_zone_s {
 };
 
 
-/* what records hold is up to those who ask for them */
+/* the content of a record belongs to its users */
 
 typedef enum {
     NGX_RL_ZONE_STATS = 0,
@@ -70,14 +70,14 @@ typedef enum {
 } ngx_rl_zone_kind_e;
 
 
-/* who asks for a record, and for which */
+/* a kind of records */
 
 typedef struct {
     ngx_rl_zone_kind_e  kind;
     ngx_str_t          *name;
     size_t              size;  /* of its data */
 
-    /* whether nobody uses a record of this kind; may be NULL: as a rule */
+    /* whether nobody uses a record of this kind; NULL: the default rule */
     ngx_uint_t         (*unused)(void *record, void *data);
     void               *data;
 } ngx_rl_zone_ask_t;
@@ -93,57 +93,57 @@ typedef struct {
 
 
 /*
- * The layout of all that lives in shared memory is a number made of the offsets
- * and sizes of all fields: each struct that is in there lists its own, and
- * "make lint" finds those that were forgotten.
+ * The layout of shared memory is a number made of the offsets and sizes of all
+ * fields.  Each struct in shared memory lists its fields, and "make lint"
+ * finds those that were forgotten.
  */
 #define ngx_rl_zone_field(name, field)                                        \
     offsetof(ngx_rl_##name##_t, field),                                       \
     sizeof(((ngx_rl_##name##_t *) NULL)->field)
 
 /*
- * Adds the zone to the configuration; "records" is the layout of what they
- * hold.  A reload keeps the memory if the layout is the same.  NULL: an error
- * was logged.
+ * Adds the zone to the configuration; "records" is the layout of the content
+ * of records.  A reload keeps the memory if the layout is the same.  NULL: an
+ * error was logged.
  */
 ngx_rl_zone_t *ngx_rl_zone_add(ngx_conf_t *cf,
     size_t size, void *tag, uint64_t records,
     ngx_rl_zone_pt attach, void *data);
 
 /*
- * A record: the one of this kind and name that there is already, or a new one
- * of zeroes; if there is no memory, in the place of one that nobody uses and
- * that the last two configurations did not ask for.  NULL: there is none.  For
- * "attach" alone, while it has locked the zone.
+ * Finds the record of this kind and name, or makes a zeroed one.  If there is
+ * no memory, it replaces a record that nobody uses and that the last two
+ * configurations did not request.  NULL: none is free.  Only "attach" may call
+ * it, with the zone locked.
  */
 void *ngx_rl_zone_record(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);
 
 /*
- * The same for a worker that can do without, at any time, while it has locked
- * the zone.  The record is its own until "unused" says otherwise.  Memory that
- * configurations may ask for later is left alone.
+ * The same for a worker that can do without, at any time, with the zone
+ * locked.  The record belongs to it until "unused" says otherwise.  Memory for
+ * later configurations is left alone.
  */
 void *ngx_rl_zone_lend(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);
 
 /*
- * The record of this kind after another one, or after NULL the first one; its
- * name is copied to where there is room for so many bytes
+ * Returns the record of this kind after another one, or the first one after
+ * NULL.  Copies its name into the buffer, which has room for so many bytes.
  */
 void *ngx_rl_zone_next(ngx_rl_zone_t *zone,
     ngx_rl_zone_kind_e kind, void *record, ngx_str_t *name, size_t room);
 
 /*
- * Cells are used between these two only.  Between them nothing is logged,
- * evaluated or allocated.
+ * Cells are used only between these two.  Nothing is logged, evaluated or
+ * allocated in between.
  */
 void ngx_rl_cells_lock(ngx_rl_zone_t *zone);
 void ngx_rl_cells_unlock(ngx_rl_zone_t *zone);
 
-/* the lock alone, for what is in records */
+/* only the lock, for the content of records */
 #define ngx_rl_zone_lock(zone)    ngx_shmtx_lock(&(zone)->shpool->mutex)
 #define ngx_rl_zone_unlock(zone)  ngx_shmtx_unlock(&(zone)->shpool->mutex)
 
-/* locks by itself */
+/* takes the lock itself */
 void ngx_rl_zone_usage(ngx_rl_zone_t *zone, ngx_rl_zone_usage_t *usage);
 
 

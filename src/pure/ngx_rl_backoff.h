@@ -1,6 +1,6 @@
 
 /*
- * How long to wait before the next attempt to connect.  Pure.
+ * The pause before the next attempt to connect.  Pure.
  */
 
 
@@ -15,9 +15,9 @@
 
 
 /*
- * Milliseconds before attempt number "attempt" (0 is the first retry): doubled
- * from 50 ms up to "max", of which a random part of up to one half is taken
- * off, so that workers and machines don't come back in step.
+ * Milliseconds before attempt number "attempt" (0 is the first retry).  The
+ * pause doubles from 50 ms up to "max".  A random part of up to one half is
+ * subtracted, so that workers and machines do not retry in step.
  */
 uint32_t ngx_rl_backoff(uint32_t attempt, uint32_t max, uint32_t random);
 

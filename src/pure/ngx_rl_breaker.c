@@ -33,7 +33,7 @@ ngx_rl_breaker_failure(ngx_rl_breaker_t *b,
         return 0;
     }
 
-    /* the first of the last so many */
+    /* the oldest of the last so many failures */
 
     first = (b->last + NGX_RL_BREAKER_MAX + 1 - conf->failures)
             % NGX_RL_BREAKER_MAX;

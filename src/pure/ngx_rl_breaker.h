@@ -1,17 +1,18 @@
 
 /*
- * The circuit breaker of one server.  Pure: time is an argument.  The memory is
- * shared by all workers, which call these functions one at a time.
+ * The circuit breaker of one server.  Pure: time is an argument.  All workers
+ * share the memory and call these functions one at a time.
  *
  *     DISTRIBUTED --a failure--> FALLBACK --enough of them--> CIRCUIT_OPEN
  *          ^                        |                              |
  *          +------- a success ------+                              |
  *          +------- a probe or a handshake that succeeds ----------+
  *
- * While it is open, no request waits for the server.  One worker at a time
- * probes; the others look again later.  A prober that died is replaced when its
- * time is over.  The pauses between probes double.  After an outage they begin
- * short again only if the breaker has not opened for a whole window.
+ * While the breaker is open, no request waits for the server.  One worker at a
+ * time probes it, and the others check again later.  A prober that dies is
+ * replaced when its time is over.  The pauses between probes double.  After an
+ * outage they start short again only if the breaker stayed closed for a whole
+ * window.
  */
 
 
@@ -60,15 +61,15 @@ typedef struct {
 int ngx_rl_breaker_failure(ngx_rl_breaker_t *b,
     const ngx_rl_breaker_conf_t *conf, uint64_t now, uint32_t random);
 
-/* a call was answered; that alone does not close an open one */
+/* a call was answered; this alone does not close an open breaker */
 int ngx_rl_breaker_success(ngx_rl_breaker_t *b);
 
 /* a probe or a handshake has succeeded */
 int ngx_rl_breaker_close(ngx_rl_breaker_t *b, uint64_t now);
 
 /*
- * 0: this prober may probe now, and reports the result within "timeout"; else
- * how long to wait before asking again
+ * 0: this prober may probe now, and must report the result within "timeout";
+ * otherwise the time to wait before asking again.
  */
 uint64_t ngx_rl_breaker_probe(ngx_rl_breaker_t *b,
     uint64_t now, uint64_t timeout, uint64_t prober);

@@ -55,10 +55,10 @@ ngx_rl_bucket_wait(const ngx_rl_bucket_t *bucket,
 
 
 /*
- * A bucket that is gone counts as full and a window as empty, so they may go
- * when they would be, and a second later for the sake of rounding.  One that
- * is never full can't be kept for ever: it goes when nobody asks for it any
- * more.
+ * A missing bucket counts as full and a missing window as empty.  So a key may
+ * expire when its bucket is full again, plus a second for rounding.  A bucket
+ * that never refills cannot be kept for ever: it expires when it is not used
+ * any more.
  */
 
 uint64_t

@@ -1,7 +1,7 @@
 
 /*
- * A bucket or window: its algorithm and parameters, what a request wants of
- * it, and what follows from them alone.  Pure.
+ * A bucket or window: its algorithm and parameters, the cost of a request, and
+ * what follows from these alone.  Pure.
  */
 
 
@@ -18,8 +18,9 @@
 #define NGX_RL_MICRO      1000000
 
 /*
- * Time to live of a key in Redis, ms: if its bucket never refills, a year,
- * which the scripts renew before half of it is over; else until it is full
+ * Time to live of a key in Redis, in ms: until the bucket is full.  A bucket
+ * that never refills gets a year, which the scripts renew before half of it is
+ * over.
  */
 #define NGX_RL_TTL_NEVER  31536000000ULL        /* 365 days */
 #define NGX_RL_TTL_MAX    3155760000000ULL      /* 100 years */
@@ -32,7 +33,7 @@ typedef enum {
 } ngx_rl_algorithm_e;
 
 
-/* buckets are compared as bytes: all of the struct has to be set */
+/* buckets are compared as bytes: every byte of the struct must be set */
 
 typedef struct {
     ngx_rl_algorithm_e  algorithm;
@@ -49,31 +50,31 @@ typedef struct {
 /*
  * The state after a call, as the scripts reply it:
  *
- * state[0]: t >= 0: the cost was taken, or would have been if no other limit
- *           had denied, and t is left; t < 0: denied, -1 - t is there.
- *           In microtokens for a bucket, in whole ones for a window.
- * state[1]: bucket with a step: microseconds of the present step gone;
+ * state[0]: t >= 0: the cost was taken, or would have been taken if no other
+ *           limit had denied, and t is left; t < 0: denied, -1 - t is there.
+ *           In microtokens for a bucket, in whole requests for a window.
+ * state[1]: bucket with a step: microseconds of the current step gone;
  *           window: microseconds until the oldest entry leaves
  * state[2]: window: microseconds until the cost fits;
- *           bucket: microtokens owed, which come before all others
+ *           bucket: microtokens owed, which are repaid first
  */
 #define NGX_RL_STATES     3
 
 /* how many of these numbers a script replies */
 size_t ngx_rl_bucket_states(const ngx_rl_bucket_t *bucket);
 
-/* whether all of two buckets is the same */
+/* whether two buckets are the same in every field */
 int ngx_rl_bucket_same(const ngx_rl_bucket_t *a, const ngx_rl_bucket_t *b);
 
 /*
- * Seconds in which the whole limit comes back: to refill a bucket, or the
- * length of a window; NGX_RL_NEVER for a rate of zero
+ * Seconds in which the whole limit comes back: the time to refill a bucket, or
+ * the length of a window; NGX_RL_NEVER for a rate of zero.
  */
 uint64_t ngx_rl_bucket_span(const ngx_rl_bucket_t *bucket);
 
 /*
- * Seconds until so many microtokens have come to a bucket; "gone" microseconds
- * of the present step have passed
+ * Seconds until so many microtokens have been refilled; "gone" microseconds of
+ * the current step have passed.
  */
 uint64_t ngx_rl_bucket_wait(const ngx_rl_bucket_t *bucket,
     uint64_t microtokens, uint64_t gone);
@@ -81,10 +82,10 @@ uint64_t ngx_rl_bucket_wait(const ngx_rl_bucket_t *bucket,
 /* of its key in Redis, ms */
 uint64_t ngx_rl_bucket_ttl(const ngx_rl_bucket_t *bucket);
 
-/* whether a leap of one clock brings so much that a second one has to agree */
+/* whether a clock step could refill so much that a second clock must agree */
 int ngx_rl_bucket_slow(const ngx_rl_bucket_t *bucket);
 
-/* the part of a limit that one machine grants: at least one token */
+/* the share of a limit that one machine grants: at least one token */
 void ngx_rl_bucket_share(ngx_rl_bucket_t *bucket, const ngx_rl_share_t *share);
 
 /* rounded up; NGX_RL_NEVER stays */

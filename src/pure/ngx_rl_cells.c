@@ -1,32 +1,31 @@
 
 /*
- *     heads[]  by the hash of a key, the first cell of a chain
+ *     heads[]  the first cell of a chain, by the hash of a key
  *     lines[]  a key, a chunk of the entries of a window, or a queue of keys;
  *              line 0 is none of them: the ring of all queues begins and ends
  *              there
  *
- * A cell that is needed comes from the list of free ones, or from the end of
- * the array that was never used.  Each time, a hand goes on round the array and
- * evicts keys that hold nothing, whatever limit they are of: a bucket that is
- * full again, a window that is empty, an answer that is not believed any more.
- * The hand looks at a few cells and frees all it finds, so it saves up where
- * there are many for where there are few.  Only if nothing is free it looks at
- * some more.
+ * A new cell comes from the list of free cells, or from the unused end of the
+ * array.  Each time, a hand moves on around the array and evicts keys that
+ * hold nothing, whatever limit they belong to: a bucket that is full again, an
+ * empty window, an answer that is too old.  The hand examines a few cells and
+ * frees all such keys that it finds, so free cells accumulate.  If none is
+ * free, the hand examines some more.
  *
- * If that does not help, keys that hold something are evicted.  Each limit has
- * queues of its own, in the order of use: keys of which at least half was
- * taken, keys of which less was taken, and what is known about keys in Redis.
- * The queue that has the most cells gives its oldest key.  Cells of the second
- * kind count four times and those of the third 16 times, as their loss admits
- * less, or nothing at all.  So a flood of keys takes the memory of its own
- * queue, and each other queue keeps its share.
+ * If this does not help, keys that hold something are evicted.  Each limit has
+ * queues of its own, in the order of use: keys with at least half of the limit
+ * taken, keys with less taken, and what is known about keys in Redis.  The
+ * queue with the most cells loses its oldest key.  Cells of the second kind
+ * count four times, and those of the third kind 16 times, because their loss
+ * admits fewer requests, or none.  So a flood of keys uses up the memory of
+ * its own queue, and every other queue keeps its part.
  *
  * The queue with the most cells is found by comparing each queue that grows,
- * and a few more in turn.  With many limits, the one that gives may have a few
- * cells less than another.
+ * and a few others in turn.  With many limits, the chosen queue may have a few
+ * cells less than another one.
  *
- * Queues are made with their first key, in pairs, and go with the last one, so
- * limits may come and go.
+ * Queues are made in pairs with their first key and freed with the last one,
+ * so limits may come and go.
  */
 
 
@@ -36,8 +35,8 @@
 
 
 /*
- * How many cells the hand looks at for one that is needed, how many more if
- * none is free, and how many queues are compared then
+ * How many cells the hand examines for each cell needed, how many more if none
+ * is free, and how many queues are compared then.
  */
 #define NGX_RL_CELLS_SWEEP   4
 #define NGX_RL_CELLS_SEARCH  64
@@ -98,7 +97,7 @@ ngx_rl_cells_init(ngx_rl_cells_t *c, void *memory, size_t size)
 {
     uint32_t  heads;
 
-    /* of the same memory, behind the cells, one or two cells for each head */
+    /* in the same memory, after the cells; one or two cells for each head */
 
     c->lines = memory;
     c->n = (uint32_t) (size / ngx_rl_cells_size(1));
@@ -175,7 +174,7 @@ ngx_rl_cells_make(ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key,
         return NULL;
     }
 
-    /* not before, as a queue goes when its last key is evicted */
+    /* not earlier, because a queue is freed with its last key */
 
     q = ngx_rl_cells_queue(c, limit, kind, now);
 
@@ -281,7 +280,7 @@ ngx_rl_cells_save(ngx_rl_cells_t *c, ngx_rl_cell_t *cell, ngx_rl_log_t *log,
 
         if (i == 0) {
 
-            /* nor is there anything to squeeze without a single chunk */
+            /* without a chunk there is nothing to squeeze */
 
             if (have == 0) {
                 log->n = 0;
@@ -340,7 +339,7 @@ ngx_rl_known_age(const ngx_rl_cell_t *cell, uint64_t now)
 
     age = (uint32_t) (now / 1000) - cell->u.known.learned;
 
-    /* calls may be answered in another order than they were sent in */
+    /* calls may be answered in another order than they were sent */
 
     return (age > UINT32_MAX - NGX_RL_CELLS_DISORDER) ? 0 : age;
 }
@@ -382,7 +381,7 @@ ngx_rl_cells_pinned(const ngx_rl_cells_t *c, uint32_t i)
 }
 
 
-/* the queue of a limit for keys of which little is taken; 0: no memory */
+/* the queue of a limit for keys with little taken; 0: no memory */
 
 static uint32_t
 ngx_rl_cells_queue(ngx_rl_cells_t *c, uint64_t limit,
@@ -426,7 +425,7 @@ ngx_rl_cells_queue(ngx_rl_cells_t *c, uint64_t limit,
                             ? NGX_RL_WEIGHT_LITTLE
                             : NGX_RL_WEIGHT_KNOWN;
 
-    /* this one is found by its key, the other one by this */
+    /* this queue is found by its key, the other one through it */
 
     head = &c->heads[key.hash[0] & c->mask];
 
@@ -488,7 +487,7 @@ ngx_rl_cells_queue_free(ngx_rl_cells_t *c, uint32_t q)
 }
 
 
-/* a queue has so many cells more */
+/* a queue has so many more cells */
 
 static void
 ngx_rl_cells_count(ngx_rl_cells_t *c, uint32_t q, uint32_t n)
@@ -536,7 +535,7 @@ ngx_rl_cells_alloc(ngx_rl_cells_t *c, uint64_t now)
 }
 
 
-/* evicts those that hold nothing, among the next n cells */
+/* evicts the keys that hold nothing among the next n cells */
 
 static void
 ngx_rl_cells_sweep(ngx_rl_cells_t *c, uint32_t n, uint64_t now)
@@ -570,7 +569,10 @@ ngx_rl_cells_expired(const ngx_rl_cells_t *c,
 
     case NGX_RL_CELL_KNOWN:
 
-        /* by then, held tokens have gone back and demand has been forgotten */
+        /*
+         * By then, held tokens have been refunded and demand has been
+         * forgotten.
+         */
 
         return ngx_rl_known_age(cell, now)
                >= ngx_rl_known_lasts(cell) + NGX_RL_CELLS_LINGER;
@@ -581,7 +583,7 @@ ngx_rl_cells_expired(const ngx_rl_cells_t *c,
 }
 
 
-/* the key to evict if all hold something; 0: all are in use right now */
+/* the key to evict if all keys hold something; 0: all are in use right now */
 
 static uint32_t
 ngx_rl_cells_victim(ngx_rl_cells_t *c)

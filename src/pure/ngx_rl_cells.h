@@ -1,9 +1,9 @@
 
 /*
- * What this machine keeps about keys, until it needs the room for others: an
- * array of cells of equal size.  Pure: the memory is the caller's, and shared
- * by all workers, who call these functions one at a time.  Time is an argument,
- * us, by a clock that never steps back.
+ * What this machine stores about keys, until it needs the room for others: an
+ * array of cells of equal size.  Pure: the caller owns the memory, and all
+ * workers share it and call these functions one at a time.  Time is an
+ * argument, in us, by a clock that never steps back.
  */
 
 
@@ -19,14 +19,14 @@
 /* entries of a window in one cell */
 #define NGX_RL_CHUNK   4
 
-/* keys that are in use at the same time, at most */
+/* keys in use at the same time, at most */
 #define NGX_RL_PINNED  32
 
-/* ms: for how long an answer is believed is stored as a number of these */
+/* ms: the time for which an answer is used is stored in these units */
 #define NGX_RL_LASTS   32
 
 
-/* what may be kept about a key, each in a cell of its own */
+/* what may be stored about a key, each in a cell of its own */
 
 typedef enum {
     NGX_RL_CELL_LEVEL = 1,  /* a bucket of this machine's own limit */
@@ -48,7 +48,7 @@ typedef enum {
 } ngx_rl_held_e;
 
 
-/* stands for a key */
+/* identifies a key */
 
 typedef struct {
     uint64_t  hash[2];
@@ -81,10 +81,10 @@ typedef struct {
         } preview;
 
         /*
-         * A bucket in Redis had at most so many tokens at "last".  That is the
-         * beginning of an interval where it is refilled in intervals, so it
-         * does not say how old this is.  "held" more tokens have been taken
-         * from it in advance.
+         * A bucket in Redis had at most so many tokens at "last".  If it is
+         * refilled in intervals, "last" is the beginning of an interval, so it
+         * does not say how old this is.  "held" more tokens were taken from it
+         * in advance.
          */
         struct {
             uint64_t        last:52;   /* us */
@@ -107,7 +107,7 @@ typedef struct {
             uint32_t        cost;      /* that does not fit */
         } known_window;
 
-        /* what both begin with */
+        /* the common beginning of both */
 
         struct {
             uint64_t        time:52;
@@ -117,7 +117,7 @@ typedef struct {
                                           call was sent */
         } known;
 
-        /* not a key: both ends of a queue, "newer" the oldest one */
+        /* not a key: both ends of a queue; "newer" is the oldest key */
 
         struct {
             uint32_t        cells;     /* of all its keys */
@@ -145,7 +145,7 @@ typedef struct {
 } ngx_rl_chunk_t;
 
 
-/* either of them is a line of the processor's cache */
+/* each fits into a line of the processor's cache */
 
 typedef union {
     ngx_rl_cell_t   cell;
@@ -153,7 +153,10 @@ typedef union {
 } ngx_rl_cell_line_t;
 
 
-/* does not compile if it is not, or if "known" does not fit what begins so */
+/*
+ * Does not compile otherwise, or if "known" differs from their common
+ * beginning.
+ */
 
 #define ngx_rl_cell_same(a, b)                                                \
     (offsetof(ngx_rl_cell_t, u.a) == offsetof(ngx_rl_cell_t, u.b))
@@ -188,17 +191,17 @@ typedef struct {
 } ngx_rl_cells_t;
 
 
-/* the memory for so many cells, cell 0 included */
+/* the memory for so many cells, including cell 0 */
 #define ngx_rl_cells_size(n)                                                  \
     ((n) * (sizeof(ngx_rl_cell_line_t) + sizeof(uint32_t)))
 
-/* makes as many cells of this memory as there can be */
+/* divides this memory into as many cells as possible */
 void ngx_rl_cells_init(ngx_rl_cells_t *c, void *memory, size_t size);
 
-/* forgets all keys, whatever state they were left in */
+/* forgets all keys, in whatever state they are */
 void ngx_rl_cells_reset(ngx_rl_cells_t *c);
 
-/* keys that were in use are no more: they may be evicted */
+/* releases the keys in use: they may be evicted again */
 #define ngx_rl_cells_release(c)  ((c)->npinned = 0)
 
 /* NULL: nothing is known; a cell is valid until all are released */
@@ -206,35 +209,35 @@ ngx_rl_cell_t *ngx_rl_cells_find(
     ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key);
 
 /*
- * The same, or a new one, zeroed, of a limit: any number that stands for it.
- * NULL: all others are in use right now
+ * The same, or a new, zeroed cell; "limit" is any number that identifies the
+ * limit.  NULL: all other cells are in use right now.
  */
 ngx_rl_cell_t *ngx_rl_cells_make(
     ngx_rl_cells_t *c, const ngx_rl_cell_key_t *key,
     uint64_t limit, ngx_rl_cell_kind_e kind, uint64_t now);
 
 /*
- * Something was taken, at least half of all there is if it is "much"; "until"
- * it has come back, us
+ * Tokens were taken; "much" if at least half of the limit is taken.  By
+ * "until" (us) they will have been refilled.
  */
 void ngx_rl_cells_taken(ngx_rl_cells_t *c,
     ngx_rl_cell_t *cell, int much, uint64_t until);
 
-/* the entries of a window; where memory lacks, fewer and coarser ones */
+/* stores the entries of a window; without memory, fewer and coarser ones */
 void ngx_rl_cells_load(ngx_rl_cells_t *c,
     const ngx_rl_cell_t *cell, ngx_rl_log_t *log);
 void ngx_rl_cells_save(ngx_rl_cells_t *c,
     ngx_rl_cell_t *cell, ngx_rl_log_t *log, uint64_t now);
 
-/* what Redis said is believed until so many ms after it was learned */
+/* an answer of Redis is used until so many ms after it was learned */
 #define ngx_rl_known_lasts(cell)                                              \
     ((uint32_t) (cell)->u.known.lasts * NGX_RL_LASTS)
 
-/* it was learned at a time, and is believed until another one, ms */
+/* sets when it was learned and until when it is used, in ms */
 void ngx_rl_known_learned(ngx_rl_cell_t *cell,
     uint64_t learned, uint64_t until);
 
-/* ms since it was learned; 0 for a time, us, a little before that */
+/* ms since it was learned; 0 for a time (us) slightly before that */
 uint32_t ngx_rl_known_age(const ngx_rl_cell_t *cell, uint64_t now);
 
 extern const char  *const ngx_rl_held_names[];

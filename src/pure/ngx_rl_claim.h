@@ -1,6 +1,6 @@
 
 /*
- * A claim: what one request wants of one limit, and what came of it.  Pure.
+ * A claim: what one request wants of one limit, and the decision on it.  Pure.
  */
 
 

@@ -1,9 +1,8 @@
 
 /*
- * What was decided about a request, and the arithmetic behind its numbers.
- * Pure.  There is one struct for all that may decide: Redis, a remembered
- * denial, a lease, local memory.  Headers, variables and the log read nothing
- * else.
+ * The decision on a request, and the arithmetic of its numbers.  Pure.  One
+ * struct serves all deciders: Redis, a remembered denial, a lease, local
+ * memory.  Headers, variables and the log read nothing else.
  */
 
 
@@ -46,18 +45,18 @@ typedef struct {
     uint64_t          limit;
     uint64_t          remaining;    /* whole tokens left */
 
-    /* seconds, rounded up; NGX_RL_NEVER where no token comes */
+    /* seconds, rounded up; NGX_RL_NEVER if no token will come */
     uint64_t          reset;        /* until the bucket is full,
                                        or the oldest leaves */
     uint64_t          retry_after;  /* at least 1; 0 if passed */
 } ngx_rl_decision_t;
 
 
-/* a decision, except for its source, by the state after a call */
+/* makes a decision, except for its source, from the state after a call */
 void ngx_rl_decide(ngx_rl_decision_t *d,
     const ngx_rl_bucket_t *bucket, const int64_t *state);
 
-/* whether a has a smaller part of its limit left than b */
+/* whether "a" has a smaller part of its limit left than "b" */
 int ngx_rl_tighter(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b);
 
 extern const char  *const ngx_rl_outcome_names[];

@@ -7,7 +7,7 @@
 static ngx_rl_failure_e ngx_rl_failure_match(const char *text, size_t len);
 
 
-/* how error replies begin: with one of these words, or with these texts */
+/* error replies begin with one of these words or texts */
 
 static const struct {
     const char       *text;
@@ -34,7 +34,7 @@ static const struct {
     { "WRONGTYPE", NGX_RL_WRONGTYPE },
     { "CLOCK", NGX_RL_CLOCK },
 
-    /* only their text tells them apart from other "ERR" ones */
+    /* only the text distinguishes these from other "ERR" replies */
 
     { "ERR max number of clients", NGX_RL_CLIENTS },
     { "ERR invalid password", NGX_RL_AUTH },
@@ -84,9 +84,9 @@ const char  *const ngx_rl_reason_names[] = {
 
 
 /*
- * Servers before Redis 7 wrap an error that a script met, with or without the
- * "-" of the reply, behind the place in the script, once or twice:
- * "ERR Error running script (call to f_...): @user_script:1: -OOM ..."
+ * Servers before Redis 7 wrap an error of a script in a message with the
+ * position in the script, once or twice, with or without the "-" of the reply:
+ * "ERR Error running script (call to f_...): @user_script:1: -OOM ...".
  */
 
 static const char  ngx_rl_failure_wrapped[] =
@@ -140,7 +140,7 @@ ngx_rl_failure_match(const char *text, size_t len)
         s = ngx_rl_failure_texts[i].text;
         n = strlen(s);
 
-        /* at least all of the first word */
+        /* at least the whole first word */
 
         if (n >= first && n <= len && memcmp(s, text, n) == 0) {
             return ngx_rl_failure_texts[i].failure;

@@ -1,6 +1,6 @@
 
 /*
- * Why there is no answer from the store.  Pure.
+ * Why there is no answer from Redis.  Pure.
  */
 
 
@@ -33,19 +33,19 @@ typedef enum {
     NGX_RL_MASTERDOWN,     /* MASTERDOWN, NOREPLICAS */
     NGX_RL_MISCONF,        /* can't persist */
     NGX_RL_CLIENTS,        /* max number of clients reached */
-    NGX_RL_WRONGTYPE,      /* somebody else's data in our key */
+    NGX_RL_WRONGTYPE,      /* foreign data in our key */
     NGX_RL_CLOCK,          /* nginx's is too far behind */
     NGX_RL_ERROR,          /* any other error reply */
 
     /* nothing was sent */
     NGX_RL_CIRCUIT,        /* the breaker is open */
-    NGX_RL_CONFIG,         /* a variable gave no legal value */
+    NGX_RL_CONFIG,         /* a variable has an invalid value */
 
     NGX_RL_FAILURES
 } ngx_rl_failure_e;
 
 
-/* the reason that clients are given; it names nothing internal */
+/* the reason that clients see; it reveals nothing internal */
 
 typedef enum {
     NGX_RL_REASON_STORAGE = 0,
@@ -64,8 +64,8 @@ ngx_rl_failure_e ngx_rl_failure(const char *text, size_t len);
 extern const char  *const ngx_rl_failure_names[];
 
 /*
- * Whether it says that the server, and not only this call, is in trouble: such
- * failures open the circuit breaker
+ * Whether the failure says that the server is in trouble, and not only this
+ * call.  Such failures open the circuit breaker.
  */
 int ngx_rl_failure_breaks(ngx_rl_failure_e f);
 

@@ -80,8 +80,8 @@ ngx_rl_hash32(const void *data, size_t len)
 
 
 /*
- * FNV-1a alone leaves the high bits of short keys alike; scores are compared
- * from the top, so every input bit has to reach every output bit.
+ * FNV-1a leaves the high bits of short keys alike.  Scores are compared from
+ * the top, so every input bit must reach every output bit.
  */
 
 static uint64_t

@@ -1,6 +1,6 @@
 
 /*
- * Which shard a key belongs to, and where it is in memory.  Pure: no nginx, no
+ * Which shard a key belongs to, and its hash in memory.  Pure: no nginx, no
  * state.
  */
 
@@ -19,8 +19,8 @@ uint64_t ngx_rl_hash(const void *data, size_t len);
 /*
  * Rendezvous hashing: the shard with the highest score for this key wins.
  * "shards" are the hashes of the shards' names, so neither the order of the
- * list nor the addresses behind the names matter, and adding the n-th shard
- * takes 1/n of the keys from all others alike.
+ * list nor the addresses behind the names matter.  Adding the n-th shard takes
+ * 1/n of the keys, in equal parts from all other shards.
  */
 size_t ngx_rl_hash_consistent(uint64_t key, const uint64_t *shards, size_t n);
 
@@ -28,8 +28,8 @@ size_t ngx_rl_hash_consistent(uint64_t key, const uint64_t *shards, size_t n);
 uint32_t ngx_rl_hash32(const void *data, size_t len);
 
 /*
- * SipHash-2-4 with 128 bits: as long as the secret is one, nobody finds two
- * keys with the same hash, so it can stand for the key itself
+ * SipHash-2-4 with 128 bits.  As long as the secret is not known, nobody can
+ * find two keys with the same hash, so the hash can stand for the key.
  */
 void ngx_rl_siphash(const uint64_t secret[2], const void *data,
     size_t len, uint64_t hash[2]);

@@ -32,7 +32,7 @@ ngx_rl_level_look(ngx_rl_level_t *level,
 
     refill = ngx_rl_rate_refill(&bucket->rate, elapsed);
 
-    /* time that made no whole microtoken is left for the next look */
+    /* time that made less than a microtoken is kept for the next look */
 
     if (refill) {
 
@@ -49,7 +49,7 @@ ngx_rl_level_look(ngx_rl_level_t *level,
         }
     }
 
-    /* a full bucket saves no time; the capacity may have become smaller */
+    /* a full bucket saves no time; the capacity may have been reduced */
 
     if (level->tokens >= full) {
         level->tokens = full;
@@ -96,7 +96,7 @@ ngx_rl_log_look(ngx_rl_log_t *log,
     uint32_t  i, gone;
     uint64_t  used, needed, leaves;
 
-    /* an entry leaves as soon as the window's length has passed */
+    /* an entry leaves as soon as the length of the window has passed */
 
     for (gone = 0;
          gone < log->n && log->entries[gone].time + bucket->window <= now;
@@ -128,7 +128,7 @@ ngx_rl_log_look(ngx_rl_log_t *log,
         return 1;
     }
 
-    /* the first entry after which enough has left */
+    /* the first entry after whose end the cost fits */
 
     needed = (bucket->cost < bucket->capacity)
              ? used + bucket->cost - bucket->capacity : used;
@@ -164,7 +164,7 @@ ngx_rl_log_take(ngx_rl_log_t *log,
             ngx_rl_log_squeeze(log);
         }
 
-        /* a cost above the capacity is paid for by several windows */
+        /* a cost above the capacity is repaid over several windows */
 
         later = (bucket->cost - 1) / bucket->capacity * bucket->window;
 
@@ -195,10 +195,10 @@ ngx_rl_log_squeeze(ngx_rl_log_t *log)
     e = log->entries;
 
     /*
-     * An entry stands for all that passed since the one before it, so this is
-     * the whole time that the two would stand for, however often each of them
-     * was made of two before.  The first one's time is not known any more: it
-     * is left alone.
+     * An entry stands for everything that passed since the previous entry.  So
+     * this is the whole time that the merged entry would stand for, however
+     * often the two were merged before.  The time before the first entry is
+     * not known, so the first entry is left alone.
      */
 
     best = (log->n > 2) ? 1 : 0;

@@ -1,16 +1,15 @@
 
 /*
- * How full a bucket or a window is that lives in the memory of one machine.
- * Pure; the same arithmetic as that of the scripts, by a clock that never steps
- * back.
+ * The level of a bucket or a window in the memory of one machine.  Pure.  The
+ * arithmetic is that of the scripts, by a clock that never steps back.
  *
- * First look, which brings the state up to the present and says whether the
- * cost fits; then take, or don't: of several limits, either all are taken from
- * or none.
+ * First look, which brings the state up to date and says whether the cost
+ * fits.  Then take, or do not: a request takes from all its limits or from
+ * none.
  *
- * A cost may be above the capacity here, as a machine has only a share of a
- * limit.  Such a cost fits if the whole share is there.  What it takes beyond
- * the share is owed.
+ * A cost may exceed the capacity here, because a machine only has a share of a
+ * limit.  Such a cost fits if the whole share is available.  What it takes
+ * beyond the share is owed.
  */
 
 
@@ -25,7 +24,7 @@
 #define NGX_RL_ENTRIES  64
 
 
-/* a bucket; all zero: a new one, which is full */
+/* a bucket; all zeroes: a new bucket, which is full */
 
 typedef struct {
     int64_t   tokens;  /* microtokens; below 0: owed */
@@ -47,31 +46,32 @@ typedef struct {
 
 
 /*
- * These return whether the cost fits, and fill in the state, as
- * ngx_rl_bucket.h explains it.
+ * These return whether the cost fits, and fill in the state, which
+ * ngx_rl_bucket.h explains.
  */
 int ngx_rl_level_look(ngx_rl_level_t *level,
     const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state);
 int ngx_rl_log_look(ngx_rl_log_t *log,
     const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state);
 
-/* takes what fits; the state is what is left */
+/* takes a cost that fits; the state becomes what is left */
 void ngx_rl_level_take(ngx_rl_level_t *level,
     const ngx_rl_bucket_t *bucket, int64_t *state);
 void ngx_rl_log_take(ngx_rl_log_t *log,
     const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state);
 
 /*
- * Makes room for one more entry: two neighbours that are close to each other
- * become one, with the time of the younger.  So a window of more than 64
- * requests may be stricter than it should be, as if it were longer by less than
- * a 31st part, but is never more lenient
+ * Makes room for one more entry: merges two neighbours that are close in time,
+ * with the time of the younger.  So a window of more than 64 requests may be
+ * stricter than configured, as if it were longer by less than 1/31, but never
+ * more lenient.
  */
 void ngx_rl_log_squeeze(ngx_rl_log_t *log);
 
 /*
- * When all that was taken has come back, us, if nothing more is taken: from
- * then on the state need not be kept.  NGX_RL_NEVER where no token comes
+ * The time (us) at which everything taken has come back, if nothing more is
+ * taken.  From then on the state need not be stored.  NGX_RL_NEVER if no token
+ * will come.
  */
 uint64_t ngx_rl_level_until(const ngx_rl_level_t *level,
     const ngx_rl_bucket_t *bucket);

@@ -1,12 +1,12 @@
 
 /*
- * A limit is enforced, in a dry run, or looked at by a preview.  With its mode,
- * its answer, and whether the server failed to give one, a table has what came
- * of the claim.
+ * A limit is enforced, in a dry run, or in a preview.  A table gives the
+ * outcome of a claim by this mode, by its answer, and by whether the server
+ * failed.
  *
- * The request has one decision.  It is that of the limit that is shown: of the
- * enforced ones that reject, the one with the longest wait, or else the one
- * with the least left.  Limits in a dry run are shown only where no enforced
+ * The request has one decision, that of the shown limit.  If enforced limits
+ * reject, it is the one with the longest wait.  Otherwise it is the one with
+ * the smallest part left.  Limits in a dry run are shown only if no enforced
  * limit was decided or failed.  If a limit has no answer, the decision is
  * degraded, unless another limit rejects the request anyway.
  */
@@ -24,7 +24,7 @@ typedef enum {
 } ngx_rl_mode_e;
 
 
-/* picks one of the claims: the best that fits, and the first of equals */
+/* selects one of the claims: the best match, and the first of equals */
 
 typedef enum {
     NGX_RL_PICK_REJECTED = 0,  /* rejects, or would: the longest wait */
@@ -49,7 +49,7 @@ static int ngx_rl_policy_better(ngx_rl_pick_e pick, const ngx_rl_decision_t *a,
     const ngx_rl_decision_t *b);
 
 
-/* what came of a claim; by failure, answer and mode */
+/* the outcome of a claim, by failure, answer and mode */
 
 static const ngx_rl_outcome_e  ngx_rl_policy_outcomes[2][3][3] = {
 
@@ -59,7 +59,7 @@ static const ngx_rl_outcome_e  ngx_rl_policy_outcomes[2][3][3] = {
       { NGX_RL_PASSED, NGX_RL_PASSED, NGX_RL_PASSED },
       { NGX_RL_REJECTED, NGX_RL_REJECTED_DRY_RUN, NGX_RL_PASSED } },
 
-    /* the server failed: if there is an answer, it is this machine's */
+    /* the server failed: an answer is this machine's own */
 
     { { NGX_RL_DEGRADED, NGX_RL_DEGRADED, NGX_RL_DEGRADED },
       { NGX_RL_DEGRADED, NGX_RL_DEGRADED, NGX_RL_DEGRADED },
@@ -187,8 +187,8 @@ ngx_rl_policy_outcome(const ngx_rl_policy_t *policy, ngx_rl_claim_t *claim)
 
 
 /*
- * Which limit is shown: one that rejects, or else the tightest, and of both an
- * enforced one before those in a dry run; n: none
+ * Which limit is shown: a rejecting one, or else the tightest; in both cases
+ * an enforced one before those in a dry run; n: none.
  */
 
 static size_t
@@ -199,7 +199,9 @@ ngx_rl_policy_shown(ngx_rl_claim_t *const *claims, size_t n, size_t failed)
 
     for (shadow = 0; shadow <= 1; shadow++) {
 
-        /* nothing is known of those that are enforced: no numbers of others */
+        /*
+         * Nothing is known of the enforced limits: show no numbers of others.
+         */
 
         if (shadow && failed != n && !claims[failed]->shadow) {
             break;
@@ -221,8 +223,8 @@ ngx_rl_policy_shown(ngx_rl_claim_t *const *claims, size_t n, size_t failed)
 
 
 /*
- * A limit that its server gave no answer about, n if there is none; one in a
- * dry run does not matter beside those that are enforced
+ * A limit whose server gave no answer; n: none.  A dry run does not matter
+ * beside enforced limits.
  */
 
 static size_t
@@ -233,7 +235,7 @@ ngx_rl_policy_failed(ngx_rl_claim_t *const *claims, size_t n)
 }
 
 
-/* whether such a failure ends the request */
+/* whether such a failure rejects the request */
 
 static int
 ngx_rl_policy_closes(const ngx_rl_policy_t *policy,
@@ -243,7 +245,7 @@ ngx_rl_policy_closes(const ngx_rl_policy_t *policy,
 }
 
 
-/* whether no limit that has a key is enforced */
+/* whether no limit with a key is enforced */
 
 static unsigned
 ngx_rl_policy_all_shadow(ngx_rl_claim_t *const *claims, size_t n)
@@ -260,7 +262,7 @@ ngx_rl_policy_all_shadow(ngx_rl_claim_t *const *claims, size_t n)
 }
 
 
-/* n if none fits */
+/* n: none matches */
 
 static size_t
 ngx_rl_policy_pick(ngx_rl_pick_e pick, unsigned shadow,

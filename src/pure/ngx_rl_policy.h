@@ -1,7 +1,7 @@
 
 /*
- * What the decisions about the limits of a request mean for the request: in a
- * dry run, in a preview, without an answer.  Pure.
+ * What the decisions on its limits mean for a request: in a dry run, in a
+ * preview, without an answer.  Pure.
  */
 
 
@@ -22,35 +22,35 @@ typedef struct {
 
 
 /*
- * The claims of a request are all those that its location makes, in order.  A
- * claim without a key was skipped.  A decision without a source was not made:
- * its failure, if any, says why.
+ * The claims of a request are all claims of its location, in order.  A claim
+ * without a key was skipped.  A decision without a source was not made; its
+ * failure, if any, says why.
  */
 
 /*
- * Whether the request is rejected whatever comes of claims that are not decided
- * yet, so that nothing is to be taken for them
+ * Whether the request will be rejected whatever the undecided claims bring, so
+ * that nothing should be taken for them.
  */
 int ngx_rl_policy_ends(const ngx_rl_policy_t *policy,
     ngx_rl_claim_t *const *claims, size_t n);
 
-/* whether an enforced limit has decided, so that no other location does */
+/* whether an enforced limit has decided, so that no other location may */
 int ngx_rl_policy_final(const ngx_rl_policy_t *policy,
     ngx_rl_claim_t *const *claims, size_t n);
 
 /*
- * Turns the answers about the claims into decisions, and these into one about
- * the request.  Returns the index of the claim whose limit is shown: the
- * numbers of the decision, if it has any, are of this one.  If the source of
- * the decision is NGX_RL_SOURCE_CLOSED, what was taken has to be given back.
+ * Turns the answers about the claims into decisions, and these into one for
+ * the request.  Returns the index of the claim whose limit is shown; the
+ * numbers of the decision, if any, belong to it.  If the source of the
+ * decision is NGX_RL_SOURCE_CLOSED, taken tokens must be refunded.
  */
 size_t ngx_rl_policy_decide(const ngx_rl_policy_t *policy,
     ngx_rl_claim_t **claims, size_t n, ngx_rl_decision_t *d);
 
 /*
- * Whether a claim counts as decided, given the decision about the request: not
- * if it would have let pass a request that another one rejected, or was not
- * asked for that reason
+ * Whether a claim counts as decided, given the decision on the request.  It
+ * does not if it would have passed a request that another limit rejected, or
+ * if it was not asked for that reason.
  */
 int ngx_rl_policy_counts(const ngx_rl_decision_t *d,
     const ngx_rl_claim_t *claim);

@@ -134,8 +134,8 @@ ngx_rl_cost_bound(const void *data, size_t len, uint64_t *cost)
                != p + len)
     {
         *cost = NGX_RL_MAX_COST;
-        return "it must be a whole number from 1 to 100000, "
-               "and counts as 100000";
+        return "it must be a whole number from 1 to 100000; the request is "
+               "charged 100000";
     }
 
     if (*cost == 0) {
@@ -174,9 +174,9 @@ ngx_rl_share_parse(const void *data, size_t len, ngx_rl_share_t *share)
     }
 
     if (p != last || num == 0 || num > den) {
-        return "it must be above 0 and at most 1, for example \"0.25\" or "
-               "\"1/4\", with at most 3 digits after the point or numbers up "
-               "to 1000";
+        return "it must be above 0 and at most 1: a decimal with up to 3 "
+               "digits after the point, for example \"0.25\", or a fraction of "
+               "numbers up to 1000, for example \"1/4\"";
     }
 
     gcd = ngx_rl_gcd(num, den);
@@ -196,14 +196,14 @@ ngx_rl_rate_check(const ngx_rl_rate_t *rate, uint64_t capacity)
     per_second = rate->num / rate->den + ((rate->num % rate->den) ? 1 : 0);
 
     return (per_second > capacity * 1000)
-           ? "the rate must be at most 1000 times the capacity per second"
+           ? "the rate per second must be at most 1000 times the capacity"
            : NULL;
 }
 
 
 /*
- * A tick too much for a token makes the limit a bit stricter: less than one
- * part in 160 at the highest rate
+ * One tick more per token makes the limit slightly stricter: by less than
+ * 1/160 at the highest rate.
  */
 
 const char *
@@ -241,7 +241,7 @@ ngx_rl_rate_wait(const ngx_rl_rate_t *rate, uint64_t microtokens)
         return NGX_RL_NEVER;
     }
 
-    /* as a rule it fits, and a wide division takes ten times as long */
+    /* it usually fits, and a wide division takes ten times as long */
 
     if (!__builtin_mul_overflow(microtokens, rate->den, &product)
         && product <= UINT64_MAX - rate->num)

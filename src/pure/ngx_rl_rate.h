@@ -1,10 +1,11 @@
 
 /*
- * Numbers that a user writes: rates, capacities, costs, shares.  Pure.
+ * Numbers that users write: rates, capacities, costs, shares.  Pure.
  *
- * A rate is kept as a reduced fraction of tokens per second, so "1r/d" and
- * "100000r/s" are both exact.  As a token is 1000000 microtokens and a second
- * 1000000 microseconds, the same fraction counts microtokens per microsecond.
+ * A rate is stored as a reduced fraction of tokens per second, so "1r/d" and
+ * "100000r/s" are both exact.  A token is 1000000 microtokens and a second is
+ * 1000000 microseconds, so the same fraction counts microtokens per
+ * microsecond.
  */
 
 
@@ -30,7 +31,7 @@ typedef struct {
 } ngx_rl_rate_t;
 
 
-/* the part of a limit that one machine may grant by itself */
+/* the part of a limit that one machine grants by itself */
 
 typedef struct {
     uint64_t  num;
@@ -49,29 +50,29 @@ const char *ngx_rl_share_parse(const void *data, size_t len,
     ngx_rl_share_t *share);
 
 /*
- * The cost that a variable gives.  A client may have a say in it, so every text
- * is a cost: nothing and zero are 1, what is above the maximum or no number is
- * the maximum.  Returns NULL, or a sentence that says so where it is not what
- * was written.
+ * The cost from a variable.  A client may influence it, so every text is a
+ * cost: an empty text and zero count as 1, and a number above the maximum, or
+ * a text that is not a number, counts as the maximum.  Returns NULL, or a
+ * sentence for the log if the value was replaced by the maximum.
  */
 const char *ngx_rl_cost_bound(const void *data, size_t len, uint64_t *cost);
 
-/* whether a rate and a capacity make sense together */
+/* whether a rate and a capacity fit each other */
 const char *ngx_rl_rate_check(const ngx_rl_rate_t *rate, uint64_t capacity);
 
-/* whether GCRA can keep such a limit */
+/* whether GCRA can represent such a limit */
 const char *ngx_rl_gcra_check(const ngx_rl_rate_t *rate, uint64_t capacity);
 
-/* ticks of GCRA, sixteenths of a microsecond, that a token is worth */
+/* value of a token in ticks of GCRA, sixteenths of a microsecond */
 uint64_t ngx_rl_gcra_tick(const ngx_rl_rate_t *rate);
 
 /*
- * microseconds until so many microtokens have come, rounded up;
- * NGX_RL_NEVER for a rate of zero
+ * Microseconds until so many microtokens have been refilled, rounded up;
+ * NGX_RL_NEVER for a rate of zero.
  */
 uint64_t ngx_rl_rate_wait(const ngx_rl_rate_t *rate, uint64_t microtokens);
 
-/* microtokens that come in so many microseconds, rounded down */
+/* microtokens refilled in so many microseconds, rounded down */
 uint64_t ngx_rl_rate_refill(const ngx_rl_rate_t *rate, uint64_t us);
 
 

@@ -89,7 +89,7 @@ ngx_rl_reader_free(ngx_rl_reader_t *r)
 }
 
 
-/* what is not used of a large arena costs no memory */
+/* unused parts of a large arena cost no memory */
 
 int
 ngx_rl_reader_expect(ngx_rl_reader_t *r, size_t large)
@@ -194,7 +194,7 @@ ngx_rl_reply_array(const redisReadTask *task, NGX_RL_ELEMENTS elements)
 
     r = task->privdata;
 
-    /* checked first: the size in bytes must not wrap around */
+    /* checked first: the size in bytes must not overflow */
 
     if ((size_t) elements > r->size / sizeof(void *)) {
         return NULL;
@@ -239,7 +239,7 @@ ngx_rl_reply_nil(const redisReadTask *task)
     reply = ngx_rl_reply_create(task);
 
     if (reply) {
-        /* the task's type is that of the string or array it is not */
+        /* the type is that of the string or array that is null */
         reply->type = REDIS_REPLY_NIL;
     }
 
@@ -249,7 +249,7 @@ ngx_rl_reply_nil(const redisReadTask *task)
 
 #if (HIREDIS_MAJOR >= 1)
 
-/* types of RESP3, which is never asked for */
+/* types of RESP3, which is never requested */
 
 static void *
 ngx_rl_reply_double(const redisReadTask *task, double value,

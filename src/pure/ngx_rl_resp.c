@@ -115,7 +115,7 @@ ngx_rl_resp_detach(ngx_rl_resp_t *resp, char **command)
         return -1;
     }
 
-    /* it has to begin where its memory does */
+    /* the command must start at the beginning of its memory */
 
     *command = memmove(resp->start, p, len);
 
@@ -170,7 +170,7 @@ ngx_rl_resp_free(char *command)
 }
 
 
-/* 0: there is no memory, and nothing more is written to this command */
+/* 0: no memory, and nothing more is written to this command */
 
 static int
 ngx_rl_resp_reserve(ngx_rl_resp_t *resp, size_t size)

@@ -2,11 +2,11 @@
 /*
  * Commands to a Redis server, written into one growing buffer.  Pure: no I/O.
  *
- * A command is an array of bulk strings.  The number of words comes first, and
- * is known last: it is written into room that is left before the words.
+ * A command is an array of bulk strings.  The number of words comes first but
+ * is known last, so it is written into room left before the words.
  *
- * hiredis has functions for that, which take a microsecond a command, most of
- * it in sprintf(): too much for every request.
+ * hiredis has functions for this.  They take a microsecond per command, mostly
+ * in sprintf(), which is too much for every request.
  */
 
 
@@ -19,7 +19,9 @@
 #include <sys/types.h>
 
 
-/* a writer; all zero: a new one.  Its memory is kept for the next command */
+/*
+ * A writer; all zeroes: a new one.  Its memory is reused for the next command.
+ */
 
 typedef struct {
     char     *start;
@@ -30,25 +32,25 @@ typedef struct {
 } ngx_rl_resp_t;
 
 
-/* the command before this one is gone */
+/* starts a command; the previous one is discarded */
 void ngx_rl_resp_begin(ngx_rl_resp_t *resp);
 
 void ngx_rl_resp_word(ngx_rl_resp_t *resp, const void *data, size_t len);
 void ngx_rl_resp_text(ngx_rl_resp_t *resp, const char *text);
 void ngx_rl_resp_number(ngx_rl_resp_t *resp, uint64_t n);
 
-/* the length of the command, which is the writer's; -1: no memory */
+/* the length of the command, which the writer owns; -1: no memory */
 ssize_t ngx_rl_resp_end(ngx_rl_resp_t *resp, char **command);
 
-/* the same; the command is the caller's, and the writer is a new one */
+/* the same, but the caller owns the command, and the writer is new again */
 ssize_t ngx_rl_resp_detach(ngx_rl_resp_t *resp, char **command);
 
-/* a writer is not needed any more */
+/* releases a writer */
 void ngx_rl_resp_close(ngx_rl_resp_t *resp);
 
 /*
- * Any command of zero-terminated words; the list ends with NULL.  It is
- * released by ngx_rl_resp_free(), as is a detached one.
+ * Formats any command of zero-terminated words; the list ends with NULL.
+ * ngx_rl_resp_free() releases it, as it does a detached command.
  */
 ssize_t ngx_rl_resp_command(char **command, ...);
 void ngx_rl_resp_free(char *command);

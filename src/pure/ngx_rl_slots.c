@@ -184,7 +184,7 @@ ngx_rl_redirect_parse(const char *text, size_t len, ngx_rl_redirect_t *r)
 }
 
 
-/* up to the first space, which is taken off as well */
+/* up to the first space, which is removed as well */
 
 static ngx_rl_word_t
 ngx_rl_redirect_word(ngx_rl_word_t *text)
@@ -274,7 +274,7 @@ ngx_rl_redirect_target(ngx_rl_word_t text, ngx_rl_redirect_t *r)
 
 
 /*
- * Takes brackets off.  A node that prefers a host name and has none says "?".
+ * Removes brackets.  A node that prefers a host name but has none sends "?".
  */
 
 static int
@@ -325,7 +325,7 @@ ngx_rl_slots_parse(const ngx_rl_reply_t *reply,
         return -1;
     }
 
-    /* twice: half of a map is worse than none */
+    /* two passes: half of a map is worse than none */
 
     slots = 0;
 
@@ -337,7 +337,9 @@ ngx_rl_slots_parse(const ngx_rl_reply_t *reply,
 
         slots += s.last - s.first + 1;
 
-        /* the handler has as much to do as the range has slots */
+        /*
+         * The work of the handler grows with the number of slots in the range.
+         */
 
         if (slots > 4 * NGX_RL_SLOTS) {
             return -1;
@@ -359,7 +361,7 @@ ngx_rl_slots_parse(const ngx_rl_reply_t *reply,
 }
 
 
-/* first, last, master, replicas that don't matter here */
+/* first, last, master; replicas do not matter here */
 
 static int
 ngx_rl_slots_range(const ngx_rl_reply_t *entry, ngx_rl_slot_range_t *s)
@@ -430,7 +432,7 @@ ngx_rl_slot_range_node(const ngx_rl_reply_t *node, ngx_rl_slot_range_t *s)
 }
 
 
-/* pairs that later versions may add do not matter */
+/* pairs that later versions may add are ignored */
 
 static int
 ngx_rl_slots_ip(const ngx_rl_reply_t *pairs, ngx_rl_word_t *ip)

@@ -1,8 +1,8 @@
 
 /*
- * What Redis Cluster says and computes: the slot of a key, redirects, the map
- * of slots.  Pure: no nginx, no memory of its own; the texts that it returns
- * are parts of those that it was given.
+ * The rules of Redis Cluster: the slot of a key, redirects, the map of slots.
+ * Pure: no nginx, no memory of its own; returned texts point into the
+ * arguments.
  */
 
 
@@ -60,21 +60,21 @@ typedef void (*ngx_rl_slots_pt)(void *data, const ngx_rl_slot_range_t *range);
 /* CRC-16/XMODEM */
 uint16_t ngx_rl_slot_crc16(const void *data, size_t len);
 
-/* of a key; if it has a hash tag in braces, of the tag */
+/* the slot of a key; of its hash tag, if it has one in braces */
 uint16_t ngx_rl_slot(const char *key, size_t len);
 
-/* a hash tag of letters that lies in this slot, always the same */
+/* a hash tag of letters in this slot, always the same */
 void ngx_rl_slot_tag(uint16_t slot, char tag[NGX_RL_SLOT_TAG]);
 
 /* parses an error reply, without the "-"; returns its kind, as in *r */
 int ngx_rl_redirect_parse(const char *text, size_t len, ngx_rl_redirect_t *r);
 
 /*
- * The reply to CLUSTER SLOTS: calls the handler for each range, in order.
- * Ranges may overlap, as long as they have at most four times as many slots as
- * there are.  A range is left out if the node that replied does not know the
- * address of its master (port 0).  Returns the number of calls, or -1 without
- * any call if the reply is malformed.
+ * Parses the reply to CLUSTER SLOTS and calls the handler for each range, in
+ * order.  Ranges may overlap, as long as they have at most four times as many
+ * slots as exist.  A range is left out if the node does not know the address
+ * of its master (port 0).  Returns the number of calls, or -1 without any call
+ * if the reply is malformed.
  */
 int ngx_rl_slots_parse(const ngx_rl_reply_t *reply,
     ngx_rl_slots_pt handler, void *data);

@@ -1,7 +1,7 @@
 
 /*
- * Any bytes made fit for log lines, headers and bodies, and numbers in
- * decimal.  Pure.
+ * Makes any bytes fit for log lines, headers and bodies, and formats decimal
+ * numbers.  Pure.
  */
 
 
@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 
-/* what n bytes may become at most */
+/* the most that n bytes may become */
 #define ngx_rl_escape_size(n)  (4 * (n))
 #define ngx_rl_quote_size(n)   (3 * (n) + 2)
 
@@ -22,22 +22,22 @@
 
 
 /*
- * Control characters, quotes, backslashes and all that is not ASCII become
- * \xHH; returns the number of bytes written
+ * Replaces control characters, quotes, backslashes and non-ASCII bytes by
+ * \xHH; returns the number of bytes written.
  */
 size_t ngx_rl_escape(unsigned char *dst, const void *src, size_t len);
 
 /*
- * A string in double quotes, the same text in JSON and in structured fields:
- * quotes and backslashes get a backslash; what is not printable ASCII, and %
- * itself, becomes %HH, so that no two strings become the same.  Returns the end
- * of what was written
+ * Writes a string in double quotes, in a form that is valid in JSON and in
+ * structured fields.  Quotes and backslashes get a backslash.  Bytes other
+ * than printable ASCII, and % itself, become %HH, so that different strings
+ * stay different.  Returns the end of the text.
  */
 unsigned char *ngx_rl_quote(unsigned char *dst, const void *src, size_t len);
 
 /*
- * Writes a number that ends before "last", and returns where it begins; takes
- * a fraction of the time that printf() does
+ * Writes a number that ends before "last", and returns its beginning; much
+ * faster than printf().
  */
 char *ngx_rl_number(char *last, uint64_t n);
 

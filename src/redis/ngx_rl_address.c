@@ -116,7 +116,7 @@ ngx_rl_address_unmap(ngx_cidr_t *cidr)
         return;
     }
 
-    /* shorter ones hold more than IPv4 */
+    /* shorter prefixes cover more than IPv4 */
 
     mask = cidr->u.in6.mask.s6_addr;
 

@@ -1,7 +1,7 @@
 
 /*
- * An address that was learned at run time, in memory of its own; and the
- * addresses of a server, which are tried in turn.
+ * An address that was learned at run time, in memory of its own.  Also the
+ * list of addresses of a server, which are tried in turn.
  */
 
 
@@ -28,7 +28,7 @@ typedef struct {
 } ngx_rl_addresses_t;
 
 
-/* NGX_DECLINED: the text, which has no port, is no IPv4 or IPv6 address */
+/* NGX_DECLINED: the text, which has no port, is not an IP address */
 ngx_int_t ngx_rl_address(ngx_rl_address_t *address,
     const void *text, size_t len, in_port_t port);
 
@@ -38,18 +38,21 @@ void ngx_rl_address_port(ngx_rl_address_t *address,
 
 void ngx_rl_address_copy(ngx_rl_address_t *to, ngx_rl_address_t *from);
 
-/* of a set of addresses, in any order */
+/* compares two sets of addresses in any order */
 uint64_t ngx_rl_address_hash(ngx_addr_t *addrs, ngx_uint_t n);
 
-/* IPv4 addresses that are written as IPv6 ones are IPv4 networks */
+/* IPv4 addresses in IPv6 notation match IPv4 networks */
 void ngx_rl_address_unmap(ngx_cidr_t *cidr);
 
 ngx_uint_t ngx_rl_address_equal(ngx_addr_t *a, ngx_addr_t *b);
 
-/* the one to try, or in use; NULL: not known */
+/* the address to try, or in use; NULL: not known */
 ngx_addr_t *ngx_rl_addresses_current(ngx_rl_addresses_t *addresses);
 
-/* others, which are copied; the current one is addrs[current] */
+/*
+ * Replaces the addresses by copies of others; the current one is
+ * addrs[current].
+ */
 ngx_int_t ngx_rl_addresses_replace(ngx_rl_addresses_t *addresses,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t current, ngx_log_t *log);
 

@@ -1,6 +1,6 @@
 
 /*
- * One connection per worker and server carries everything.
+ * Each worker has one connection to each server, and it carries everything.
  *
  *                               TLS
  *                            ^       |  if it is configured
@@ -12,14 +12,15 @@
  *      | is exiting       WAITING <----------------+
  *      +---------------------+ as long as the owner says, then CONNECTING
  *
- * While it is READY its pipeline has the commands; how it gets from CONNECTING
- * to there its handshake knows.  Each has a file.  Both tell the connection
- * what has failed: only the connection closes, in connection_close().
+ * The pipeline holds the commands while the connection is READY.  The
+ * handshake leads from CONNECTING to READY.  Each has a file of its own.  Both
+ * report failures to the connection: only connection_close() closes.
  *
- * While WAITING a command fails at once; before that it waits.
+ * A command fails at once while the connection is WAITING.  In the states
+ * before READY it waits.
  *
- * A server that gets other addresses gets another connection.  The old one
- * retires: it is read until its last reply is there.
+ * A server that gets other addresses gets another connection.  The old
+ * connection retires: it is read until its last reply has arrived.
  */
 
 
@@ -54,9 +55,9 @@ struct ngx_rl_connection_s {
     ngx_rl_handshake_t         handshake;
     ngx_rl_addresses_t         addresses;
     ngx_rl_connection_state_e  state;
-    ngx_rl_failure_e           failure;  /* of the last connection */
+    ngx_rl_failure_e           failure;  /* from the last connection */
     ngx_uint_t                 generation;
-    ngx_msec_t                 ready;    /* since when */
+    ngx_msec_t                 ready;    /* start of the state */
     ngx_msec_t                 created;
     ngx_msec_t                 grace;    /* ms, of this attempt */
     ngx_uint_t                 holds;    /* so often */
@@ -114,7 +115,7 @@ ngx_rl_connection_create(ngx_log_t *log, ngx_rl_connection_conf_t *conf,
     connection->failure = NGX_RL_REFUSED;
     connection->created = ngx_current_msec;
 
-    /* a copy: its level goes down while repeated failures are kept quiet */
+    /* a copy: its level is lowered while repeated failures are not logged */
 
     connection->log = *log;
     connection->log.handler = ngx_rl_connection_log_error;
@@ -166,7 +167,7 @@ ngx_rl_connection_check(ngx_rl_connection_t *connection)
         return NGX_RL_OK;
     }
 
-    /* nobody knows where it is yet, but soon somebody may */
+    /* the address is not known yet, but may be known soon */
 
     if (connection->addresses.n == 0
         && ngx_current_msec - connection->created
@@ -310,7 +311,7 @@ ngx_rl_connection_connect(ngx_rl_connection_t *connection)
         return;
     }
 
-    /* nginx logs a connect() that fails at once by itself: not each of them */
+    /* nginx logs a connect() that fails at once: log only some of them */
 
     connection->log.log_level = ngx_min(connection->cycle_log->log_level,
                                         NGX_LOG_ALERT);
@@ -327,7 +328,7 @@ ngx_rl_connection_connect(ngx_rl_connection_t *connection)
 
     if (rc != NGX_OK && rc != NGX_AGAIN) {
 
-        /* no server, or no socket */
+        /* the server is unreachable, or there is no socket */
 
         ngx_rl_connection_fail(connection, rc == NGX_DECLINED
                                ? NGX_RL_REFUSED : NGX_RL_OVERLOAD, err,
@@ -350,7 +351,7 @@ ngx_rl_connection_connect(ngx_rl_connection_t *connection)
 }
 
 
-/* a pause is over, or the time that a new connection has */
+/* a pause has ended, or the time limit of a new connection */
 
 static void
 ngx_rl_connection_timer_handler(ngx_event_t *ev)
@@ -398,7 +399,7 @@ ngx_rl_connection_timer_handler(ngx_event_t *ev)
         return;
     }
 
-    /* not by the class of late commands, or this would never be logged */
+    /* the class of late commands would suppress this line */
 
     if (connection->events->may_log(connection->owner,
                                     state == NGX_RL_CONNECTION_TLS
@@ -406,9 +407,9 @@ ngx_rl_connection_timer_handler(ngx_event_t *ev)
     {
         ngx_log_error(NGX_LOG_ERR, &connection->log, NGX_ETIMEDOUT, "redis %s",
                       state == NGX_RL_CONNECTION_HANDSHAKE
-                      ? "does not answer a new connection"
+                      ? "does not answer on a new connection"
                       : state == NGX_RL_CONNECTION_TLS
-                      ? "does not answer a TLS handshake: does it expect one?"
+                      ? "does not answer the TLS handshake: does it use TLS?"
                       : "connect() timed out");
     }
 
@@ -416,7 +417,7 @@ ngx_rl_connection_timer_handler(ngx_event_t *ev)
 }
 
 
-/* the oldest reply may be overdue for so long that the server is stuck */
+/* checks whether the oldest reply is so late that the server must be stuck */
 
 static void
 ngx_rl_connection_stall_handler(ngx_event_t *ev)
@@ -436,7 +437,7 @@ ngx_rl_connection_stall_handler(ngx_event_t *ev)
     pending = ngx_rl_pending_first(&connection->pipeline.sent);
 
     if (pending->timer.timer_set) {
-        /* not even late; if it will be, this timer is set again */
+        /* not late yet; if it becomes late, this timer is set again */
         return;
     }
 
@@ -447,11 +448,14 @@ ngx_rl_connection_stall_handler(ngx_event_t *ev)
         return;
     }
 
-    /* its commands have logged that they timed out; this is a loss */
+    /*
+     * Its commands have logged their timeouts already; this is a lost
+     * connection.
+     */
 
     if (connection->events->may_log(connection->owner, NGX_RL_CLOSED)) {
         ngx_log_error(NGX_LOG_ERR, &connection->log, NGX_ETIMEDOUT,
-                      "redis does not answer any more, connection closed");
+                      "redis stopped answering, connection closed");
     }
 
     ngx_rl_connection_close(connection, NGX_RL_TIMEOUT);
@@ -459,8 +463,8 @@ ngx_rl_connection_stall_handler(ngx_event_t *ev)
 
 
 /*
- * What has arrived meanwhile is in time, see the pipeline.  Returns whether
- * that has changed everything for the timer.
+ * Data that has arrived meanwhile is in time, see the pipeline.  Returns
+ * whether the state that the timer looked at has changed.
  */
 
 static ngx_uint_t
@@ -509,9 +513,9 @@ ngx_rl_connection_write_handler(ngx_event_t *wev)
 
 
 /*
- * The socket is connected, or TLS is over: during its handshake the handlers
- * are nginx's.  NGX_OK: there is something to write; else not yet, or the
- * connection was closed
+ * Called when the socket is connected, and when the TLS handshake is over,
+ * during which nginx's own event handlers are set.  NGX_OK: there is something
+ * to write.  Otherwise not yet, or the connection was closed.
  */
 
 static ngx_int_t
@@ -602,7 +606,7 @@ ngx_rl_connection_read_handler(ngx_event_t *rev)
         return;
     }
 
-    /* an error of connect() may be reported as a read event first */
+    /* an error of connect() may show up as a read event first */
 
     if (connection->state == NGX_RL_CONNECTION_CONNECTING) {
         ngx_rl_connection_write_handler(c->write);
@@ -631,7 +635,7 @@ ngx_rl_connection_read_handler(ngx_event_t *rev)
 
         ngx_rl_connection_reply(connection, reply);
 
-        /* a handler may have ended the connection, or made another one */
+        /* a handler may have closed the connection or opened another one */
 
         if (connection->generation != generation || pipeline->c != c) {
             return;
@@ -645,8 +649,8 @@ ngx_rl_connection_read_handler(ngx_event_t *rev)
 
     if (rc == NGX_ERROR) {
         ngx_rl_connection_fail(connection, NGX_RL_PROTOCOL, 0,
-                               "redis sent what is no reply, or a reply that "
-                               "is too large%s", pipeline->alert
+                               "invalid or too large reply from redis%s",
+                               pipeline->alert
                                ? ngx_rl_handshake_cure(&connection->handshake)
                                : "");
         return;
@@ -680,7 +684,7 @@ ngx_rl_connection_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
             return;
         }
 
-        /* it may be the timer that has looked */
+        /* the timer may have called this */
 
         ngx_rl_timer_end(&connection->timer);
 
@@ -689,7 +693,7 @@ ngx_rl_connection_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
         connection->pipeline.ready = 1;
         connection->pipeline.gauges->connections++;
 
-        /* the owner of a retired one has another by now */
+        /* the owner of a retired connection has another one by now */
 
         if (!connection->retired) {
             connection->events->ready(connection->owner);
@@ -711,7 +715,7 @@ ngx_rl_connection_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
 
     if (rc == NGX_DECLINED) {
         ngx_rl_connection_fail(connection, NGX_RL_PROTOCOL, 0,
-                               "redis sent a reply that nobody asked for");
+                               "unexpected reply from redis");
 
     } else if (rc == NGX_ERROR) {
         ngx_rl_connection_close(connection, NGX_RL_PROTOCOL);
@@ -719,14 +723,14 @@ ngx_rl_connection_reply(ngx_rl_connection_t *connection, ngx_rl_reply_t *reply)
 }
 
 
-/* there is nothing more to read, or it can't be read */
+/* end of the stream, or a read error */
 
 static void
 ngx_rl_connection_lost(ngx_rl_connection_t *connection, ngx_err_t err)
 {
     const char  *why;
 
-    /* a server may close an idle connection; that is no failure */
+    /* a server may close an idle connection; this is not a failure */
 
     if (connection->state == NGX_RL_CONNECTION_READY
         && connection->pipeline.n == 0)
@@ -738,7 +742,7 @@ ngx_rl_connection_lost(ngx_rl_connection_t *connection, ngx_err_t err)
     why = connection->conf->tls
           ? ngx_rl_tls_error(&connection->handshake.session) : NULL;
 
-    /* with TLS 1.3 a server may refuse a certificate as late as now */
+    /* with TLS 1.3, a server may reject a certificate as late as now */
 
     if (why && connection->state == NGX_RL_CONNECTION_HANDSHAKE) {
         ngx_rl_handshake_insecure(&connection->handshake, why);
@@ -775,7 +779,9 @@ ngx_rl_connection_fail(ngx_rl_connection_t *connection,
 }
 
 
-/* the way out of a connection: all pendings fail, the next attempt is set */
+/*
+ * The only way to close: all pendings fail, and the next attempt is scheduled.
+ */
 
 static void
 ngx_rl_connection_close(ngx_rl_connection_t *connection,
@@ -796,7 +802,7 @@ ngx_rl_connection_close(ngx_rl_connection_t *connection,
     ngx_rl_connection_disconnect(connection);
     ngx_rl_pipeline_detach(&connection->pipeline, &pendings, 1);
 
-    /* a command that comes before the next connection fails for this reason */
+    /* commands before the next connection fail with this reason */
 
     connection->failure = (failure == NGX_RL_OK) ? NGX_RL_CLOSED : failure;
     connection->state = NGX_RL_CONNECTION_WAITING;
@@ -808,7 +814,7 @@ ngx_rl_connection_close(ngx_rl_connection_t *connection,
     }
 
     if (ngx_exiting || delay == NGX_TIMER_INFINITE) {
-        /* from now on a connection is made only when one is needed */
+        /* from now on, connect only when a connection is needed */
         connection->state = NGX_RL_CONNECTION_IDLE;
 
     } else if (delay) {
@@ -822,7 +828,7 @@ ngx_rl_connection_close(ngx_rl_connection_t *connection,
 }
 
 
-/* the socket, what was read and is to be written, and timers */
+/* releases the socket, both buffers and the timers */
 
 static void
 ngx_rl_connection_disconnect(ngx_rl_connection_t *connection)
@@ -965,7 +971,7 @@ ngx_rl_connection_move(ngx_rl_connection_t *connection,
         connection->created = ngx_current_msec;
     }
 
-    /* what waits for a connection has one in a moment */
+    /* waiting commands get a connection in a moment */
 
     ngx_rl_connection_wake(connection);
     ngx_rl_pipeline_fail(&pendings, NGX_RL_CLOSED);
@@ -981,7 +987,7 @@ ngx_rl_connection_retire(ngx_rl_connection_t *connection,
     connection->retired = 1;
     connection->pipeline.drained = &connection->end;
 
-    /* what waits goes on waiting until it is ready, or its time is over */
+    /* waiting commands wait until the new connection is ready, or time out */
 
     if (!ngx_queue_empty(&connection->pipeline.waiting)) {
         (void) ngx_rl_connection_check(successor);
@@ -999,7 +1005,7 @@ ngx_rl_connection_retire(ngx_rl_connection_t *connection,
 }
 
 
-/* those who were using it have returned, and nothing is parked elsewhere */
+/* all callers have returned, and no pending is parked elsewhere */
 
 static void
 ngx_rl_connection_end_handler(ngx_event_t *ev)

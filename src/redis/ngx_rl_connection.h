@@ -1,7 +1,7 @@
 
 /*
- * A multiplexed, pipelined connection to one Redis server.  Knows no requests
- * and no limits: it sends commands and hands back their replies.
+ * A multiplexed, pipelined connection to one Redis server.  It knows neither
+ * requests nor limits: it sends commands and returns their replies.
  */
 
 
@@ -17,89 +17,89 @@
 
 
 /*
- * NULL if there is no memory; connects when it is woken or used.  What it is
- * given outlives it.
+ * Returns NULL if there is no memory.  Connects when it is woken or used.  Its
+ * arguments must outlive it.
  */
 ngx_rl_connection_t *ngx_rl_connection_create(ngx_log_t *log,
     ngx_rl_connection_conf_t *conf, const ngx_rl_events_t *events, void *owner,
     ngx_rl_traffic_t *traffic, ngx_rl_gauges_t *gauges);
 
 /*
- * The server has other addresses now, which are copied.  If the connection is
- * to none of them it ends: at once, with its commands, if "drop" is set; else
- * when they are answered, see ngx_rl_connection_retire().  No addresses (n is
- * 0): commands wait for some, as long as a connect may take.  NGX_DECLINED: it
- * can't stay, and "drop" is not set; NGX_ERROR: no memory
+ * The server has other addresses, which are copied.  If the connection uses
+ * none of them, it ends.  If "drop" is set, it ends at once, and its commands
+ * fail.  Otherwise it ends when its commands are answered, see
+ * ngx_rl_connection_retire().  Without addresses (n is 0), commands wait for
+ * some, for as long as a connect may take.  NGX_DECLINED: the connection
+ * cannot stay, and "drop" is not set; NGX_ERROR: no memory.
  */
 ngx_int_t ngx_rl_connection_move(ngx_rl_connection_t *connection,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop);
 
 /*
- * Another one takes its place: gets what has not been sent, and all to come.
- * It lives on until its last command has ended.
+ * Another connection takes over: it gets the commands that have not been sent,
+ * and all new ones.  The old connection lives until its last command has
+ * ended.
  */
 void ngx_rl_connection_retire(ngx_rl_connection_t *connection,
     ngx_rl_connection_t *successor);
 
-/* of the connection, or where the next one goes; NULL: not known */
+/* the current address, or the next one to connect to; NULL: not known */
 ngx_addr_t *ngx_rl_connection_addr(ngx_rl_connection_t *connection);
 
-/* nobody needs it for now: an idle connection is closed, and none is made */
+/* not needed for now: closes an idle connection, and makes no new one */
 void ngx_rl_connection_close_idle(ngx_rl_connection_t *connection);
 
-/* it is idle, and has no commands, nor has one that has retired for it */
+/* whether it is idle, and neither it nor a retired predecessor has commands */
 ngx_uint_t ngx_rl_connection_unused(ngx_rl_connection_t *connection);
 
-/* one that is idle connects as soon as its owner lets it */
+/* connects, if it is idle, as soon as its owner allows it */
 void ngx_rl_connection_schedule(ngx_rl_connection_t *connection);
 
-/* a command whose reply is for the owner's push() */
+/* sends a command whose reply goes to the owner's push() */
 void ngx_rl_connection_ping(ngx_rl_connection_t *connection,
     ngx_str_t *command);
 
-/* whether there is, or soon may be, a connection; makes one if needed */
+/* whether a connection exists or may exist soon; makes one if needed */
 ngx_rl_failure_e ngx_rl_connection_check(ngx_rl_connection_t *connection);
 
 /*
- * NGX_RL_OK: *pending is set, and the handler will be called exactly once, not
- * before this function has returned, at the latest after "timeout", unless the
- * pending is cancelled.  Otherwise nothing was sent, and the handler will not
- * be called.
+ * NGX_RL_OK: *pending is set, and the handler will be called exactly once,
+ * after this function has returned and within "timeout", unless the pending is
+ * cancelled.  Otherwise nothing was sent, and the handler will not be called.
  */
 ngx_rl_failure_e ngx_rl_connection_send(ngx_rl_connection_t *connection,
     ngx_str_t *command, ngx_msec_t timeout, ngx_rl_pending_pt handler,
     void *data, ngx_rl_pending_t **pending);
 
-/* whether commands go out at once */
+/* whether commands are sent at once */
 ngx_uint_t ngx_rl_connection_ready(ngx_rl_connection_t *connection);
 
-/* there is reason to believe that the server is there: don't wait */
+/* the server is probably available: do not wait */
 void ngx_rl_connection_wake(ngx_rl_connection_t *connection);
 
 /*
- * While it is held, the process does not close it for being idle when it is
- * told to leave: something is to be sent at the very end.  It has to be
- * released as often as it is held.
+ * Keeps an idle connection open when the process is told to exit, because
+ * something will be sent at the very end.  Each hold needs one release.
  */
 void ngx_rl_connection_hold(ngx_rl_connection_t *connection);
 void ngx_rl_connection_release(ngx_rl_connection_t *connection);
 
 /*
- * For the owner's redirect(): the command goes to that server, in the time that
- * is left, after an ASKING if "asking" is set.  Anything but NGX_RL_OK: it does
- * not, and the pending is as it was.
+ * For the owner's redirect(): sends the command to another server, within the
+ * time that is left, after an ASKING if "asking" is set.  On any result other
+ * than NGX_RL_OK the pending is unchanged.
  */
 ngx_rl_failure_e ngx_rl_pending_forward(ngx_rl_pending_t *pending,
     ngx_rl_connection_t *connection, ngx_uint_t asking);
 
-/* one that was parked goes to that server, as it was; or it ends */
+/* sends a parked command to that server unchanged, or ends it */
 void ngx_rl_pending_again(ngx_rl_pending_t *pending,
     ngx_rl_connection_t *connection);
 
-/* for the end of the process: closes the socket, calls no handlers */
+/* at process exit: closes the socket, calls no handlers */
 void ngx_rl_connection_exit(ngx_rl_connection_t *connection);
 
-/* and then, once: those that have retired, and the memory of all */
+/* after that, once: frees retired connections, and all memory */
 void ngx_rl_connection_done(void);
 
 

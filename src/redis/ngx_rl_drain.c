@@ -1,8 +1,8 @@
 
 /*
- * Refunds that are sent when the process ends may be more than a socket takes
- * at once, and their replies have to be read.  All servers are waited for
- * together: those that don't answer cost no more time than one of them.
+ * Refunds that are sent at process exit may exceed what a socket accepts at
+ * once, and their replies must be read.  All servers are waited for together,
+ * so several that do not answer cost no more time than one.
  */
 
 
@@ -59,7 +59,7 @@ ngx_rl_drain_turn(ngx_msec_t timeout)
         return NGX_DECLINED;
     }
 
-    /* a handler that is called for one of them may close another one */
+    /* a handler may close another connection */
 
     for (q = ngx_queue_head(&ngx_rl_pipelines);
          q != ngx_queue_sentinel(&ngx_rl_pipelines);

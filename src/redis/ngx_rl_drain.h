@@ -1,6 +1,6 @@
 
 /*
- * What is still to be written, and to be read, when the process ends.
+ * Writing and reading at process exit, without an event loop.
  */
 
 
@@ -13,9 +13,8 @@
 
 
 /*
- * For the end of the process, where there are no events any more: writes what
- * waits, and hands over what has been answered.  NGX_OK: something happened;
- * NGX_DECLINED: nothing did, for so many ms, or nothing is under way
+ * Writes what waits and delivers the replies.  NGX_OK: something happened;
+ * NGX_DECLINED: nothing happened for so many ms, or nothing is under way.
  */
 ngx_int_t ngx_rl_drain_turn(ngx_msec_t timeout);
 

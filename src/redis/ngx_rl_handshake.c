@@ -1,11 +1,12 @@
 
 /*
- * A new connection is made safe, and then says who it is and what it needs.
- * Only when all of that is answered is it READY, and gets the commands that
- * have been waiting for it.
+ * A new connection is first secured by TLS, if configured.  Then it sends its
+ * credentials and all commands that must come first.  When all of them are
+ * answered, the connection is READY, and commands that have been waiting are
+ * sent.
  *
- * During a TLS handshake the handlers of the connection's events are nginx's.
- * Nothing is sent before the server's certificate was found to be right.
+ * During the TLS handshake nginx's own event handlers are set.  Nothing is
+ * sent before the certificate of the server has been verified.
  */
 
 
@@ -105,7 +106,7 @@ ngx_rl_handshake_insecure(ngx_rl_handshake_t *handshake, const char *why)
 }
 
 
-/* up to the next step that is to be waited for */
+/* sends all steps up to the next one that must be answered first */
 
 static ngx_int_t
 ngx_rl_handshake_send(ngx_rl_handshake_t *handshake, ngx_rl_failure_e *failure)
@@ -176,9 +177,9 @@ ngx_rl_handshake_reply(ngx_rl_handshake_t *handshake,
 
 
 /*
- * A server that can't be used at all says so to any command (LOADING, NOAUTH,
- * too many clients); one that merely lacks or forbids a command that is not
- * required will do.
+ * A server that cannot be used at all answers every command with an error
+ * (LOADING, NOAUTH, too many clients).  A server that only lacks or forbids an
+ * optional command can be used.
  */
 
 static ngx_int_t
@@ -201,7 +202,7 @@ ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
 
     len = ngx_min(reply->len, NGX_RL_HANDSHAKE_TEXT);
 
-    /* a server that does not know a command may repeat what it was sent */
+    /* an error about an unknown command may repeat its arguments */
 
     if (step->secret && *failure == NGX_RL_ERROR) {
         len = ngx_min(len, strcspn(reply->str, " "));
@@ -213,7 +214,7 @@ ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
 
     if (!step->required && (*failure == NGX_RL_ERROR || noperm)) {
         ngx_log_error(NGX_LOG_INFO, pipeline->log, 0,
-                      "redis refused %V, which is not needed: \"%*s\"",
+                      "redis refused %V, which is optional: \"%*s\"",
                       &step->name, len, text);
         return NGX_OK;
     }
@@ -222,7 +223,7 @@ ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
         return NGX_ERROR;
     }
 
-    /* in words, where a configuration and a server don't fit together */
+    /* explains mismatches between the configuration and the server */
 
     if ((ngx_strncmp(reply->str, "MOVED ", 6) == 0
          || ngx_strncmp(reply->str, "CLUSTERDOWN ", 12) == 0)
@@ -242,7 +243,7 @@ ngx_rl_handshake_error(ngx_rl_handshake_t *handshake,
     } else {
         ngx_log_error(NGX_LOG_ERR, pipeline->log, 0,
                       "redis refused %V: \"%*s\"%s", &step->name, len, text,
-                      noperm ? ": its ACL has to allow that to this user" : "");
+                      noperm ? ": allow it in the ACL of this user" : "");
     }
 
     return NGX_ERROR;
@@ -257,7 +258,7 @@ ngx_rl_handshake_moved_ok(ngx_rl_reply_t *reply)
 }
 
 
-/* a server for TLS alone has no word for others */
+/* a server that only accepts TLS closes plain connections silently */
 
 const char *
 ngx_rl_handshake_cure(ngx_rl_handshake_t *handshake)

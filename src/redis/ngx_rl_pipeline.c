@@ -1,39 +1,38 @@
 
 /*
- * Commands go in at one end, and their replies come out in the same order.
+ * Commands enter at one end, and their replies come out in the same order.
  *
- * A command has a pending.  When the pipeline is ready, the bytes of the
- * command go to the output buffer, which is written once per event-loop turn
- * by a posted event; before that they wait in the pending.
+ * Each command has a pending.  When the pipeline is ready, the bytes of the
+ * command go to the output buffer, which a posted event writes once per
+ * event-loop turn.  Before that, they wait in the pending.
  *
- * Pendings belong to the connection, never to their caller.  Replies come in
- * the order of the commands, so a pending stays in the queue until its reply
- * has been read or the connection is closed, even if its caller has timed out
- * or gone: it is then an orphan, whose reply is read and dropped.  Nothing is
- * ever resynchronised: a reply without a pending, one that its command can't
- * have, or bytes that are no reply, close the connection.  So does a server
- * that still owes a reply a while after the caller has given up, or TCP would
- * keep the connection to a stuck server open.
+ * Pendings belong to the connection, never to their callers.  Replies arrive
+ * in the order of the commands.  So a pending stays in the queue until its
+ * reply has been read or the connection is closed, even if its caller has
+ * timed out or ended.  It is an orphan then, and its reply is read and
+ * dropped.  A connection is never resynchronised: it is closed by a reply
+ * without a pending, by a reply that its command cannot have, and by bytes
+ * that are not a reply.  It is also closed if a reply is missing for a while
+ * after its caller has given up.  Otherwise TCP would keep the connection to a
+ * stuck server open.
  *
- * All pendings of a connection are failed in one place, pipeline_fail(), after
- * they were detached from it.  A handler may send again from there, and may
- * find itself on another connection; the connection checks for that by its
- * generation.
+ * All pendings of a connection fail in one place, pipeline_fail(), after they
+ * were detached.  A handler may send again from there, possibly on another
+ * connection.  The connection detects this by its generation.
  *
- * An owner that has a redirect() may forward a pending when its reply is an
- * error that says where else to ask: then the pending keeps its command until
- * the end, and moves to another pipeline with its handler and what is left of
- * its time.  Free pendings belong to all pipelines of the process for that
- * reason.
+ * An owner with a redirect() may forward a pending when the error reply names
+ * another server.  The pending then keeps its command until the end, and moves
+ * to another pipeline with its handler and its remaining time.  For that
+ * reason all pipelines of a process share the list of free pendings.
  *
- * Timers of pendings hold up the exit of a worker, as clients wait for them;
- * all other timers are cancelable.
+ * Timers of pendings delay the exit of a worker, because clients wait for
+ * them.  All other timers are cancelable.
  *
- * A worker may be held up itself: it was stopped, its CPU quota was used up,
- * the machine is busy.  Then it finds timers expired before it hears of what
- * has arrived, or has sent a command just now whose time began long ago.  So
- * nothing is late before the socket was looked at; and when the timer itself
- * is late, the server gets the time back that it was not given, once.
+ * The worker itself may be held up: stopped by a signal, out of its CPU quota,
+ * or on a busy machine.  Then timers have expired before the worker has read
+ * what arrived, or a command was sent only now whose time began long ago.  So
+ * no reply counts as late before the socket has been read.  When the timer
+ * itself is late, the server gets the missing time back, once.
  */
 
 
@@ -144,7 +143,7 @@ ngx_rl_pipeline_send(ngx_rl_pipeline_t *pipeline, ngx_str_t *command,
 }
 
 
-/* NGX_ERROR: the pending is in no queue, and as it was */
+/* NGX_ERROR: the pending is in no queue, and unchanged */
 
 static ngx_int_t
 ngx_rl_pipeline_queue(ngx_rl_pipeline_t *pipeline,
@@ -173,7 +172,10 @@ ngx_rl_pipeline_queue(ngx_rl_pipeline_t *pipeline,
         return NGX_OK;
     }
 
-    /* there is room for both, or an ASKING would be for another command */
+    /*
+     * There must be room for both, or the ASKING would apply to another
+     * command.
+     */
 
     len = command->len;
 
@@ -397,7 +399,7 @@ ngx_rl_pipeline_poll(ngx_rl_pipeline_t *pipeline, struct pollfd *pfd)
 
     c = pipeline->c;
 
-    /* a socket that is not connected yet tells of it as one to write to */
+    /* a socket that is not connected yet becomes writable when it is */
 
     pfd->fd = c->fd;
     pfd->events = (pipeline->pos < pipeline->last || !c->write->ready)
@@ -430,7 +432,7 @@ ngx_rl_pipeline_look(ngx_rl_pipeline_t *pipeline)
         c->write->ready = 1;
     }
 
-    /* what has arrived is read before a write can fail */
+    /* read what has arrived before a write can fail */
 
     if (pfd.revents & ~POLLOUT) {
         c->read->available = -1;
@@ -532,7 +534,7 @@ ngx_rl_pipeline_take_waiting(ngx_rl_pipeline_t *pipeline,
 }
 
 
-/* parked pendings count for the pipeline that they came from */
+/* parked pendings count for their former pipeline */
 
 static void
 ngx_rl_pipeline_count(ngx_rl_pipeline_t *pipeline, ngx_int_t n)
@@ -575,13 +577,16 @@ ngx_rl_pending_cancel(ngx_rl_pending_t *pending)
         return;
     }
 
-    /* the timer goes on: the reply is still due, but nobody waits for it */
+    /*
+     * The timer keeps running: the reply is still due, but nobody waits for
+     * it.
+     */
 
     pending->timer.cancelable = 1;
 }
 
 
-/* no reply in time, unless it was the worker that had none */
+/* no reply in time, unless the worker itself was held up */
 
 static void
 ngx_rl_pending_timer_handler(ngx_event_t *ev)
@@ -625,7 +630,7 @@ ngx_rl_pending_timer_handler(ngx_event_t *ev)
         ngx_add_timer(&pipeline->stall, NGX_RL_PIPELINE_STALL);
     }
 
-    /* a server that others have moved away from is slow: that is no news */
+    /* the server is known to be slow after others have moved away */
 
     (void) ngx_rl_pending_answer(pending, NULL, NGX_RL_TIMEOUT,
                                  pipeline->drained && !pending->hops, 1);
@@ -640,8 +645,8 @@ ngx_rl_pending_fail(ngx_rl_pending_t *pending, ngx_rl_failure_e failure)
 
 
 /*
- * The handler hears what came of the command, once.  The pending ends, unless
- * it stays for its reply.
+ * Calls the handler with the result of the command, once.  The pending ends,
+ * unless it stays for its reply.
  */
 
 static ngx_int_t
@@ -710,7 +715,7 @@ ngx_rl_pending_forget(ngx_rl_pending_t *pending)
 }
 
 
-/* for one that is in no queue any more */
+/* for a pending that is in no queue any more */
 
 static void
 ngx_rl_pending_free(ngx_rl_pending_t *pending)

@@ -1,8 +1,8 @@
 
 /*
  * What a connection carries: commands in the order in which they are sent, and
- * what is to be read and written.  A pipeline reads and writes, and never
- * closes: its connection does.
+ * the bytes to read and write.  A pipeline reads and writes, but never closes:
+ * its connection does.
  */
 
 
@@ -18,10 +18,10 @@
 #include "redis/ngx_rl_redis.h"
 
 
-/* ms: a timer that is later than that says that the worker was held up */
+/* ms: a timer that fires later than this shows that the worker was held up */
 #define NGX_RL_PIPELINE_HELD   2
 
-/* ms: a reply that is overdue for so long says that the server is stuck */
+/* ms: a reply that is overdue for so long shows that the server is stuck */
 #define NGX_RL_PIPELINE_STALL  500
 
 #define ngx_rl_pipeline_late(ev)                                              \
@@ -37,7 +37,7 @@ typedef struct {
     ngx_rl_gauges_t        *gauges;
 
     ngx_queue_t             queue;    /* of all */
-    ngx_queue_t             waiting;  /* pendings that are not sent */
+    ngx_queue_t             waiting;  /* pendings not sent yet */
     ngx_queue_t             sent;     /* pendings, oldest first */
     ngx_uint_t              n;        /* of both, and of those parked */
 
@@ -47,13 +47,13 @@ typedef struct {
     u_char                 *last;
     u_char                 *end;
 
-    /* the handlers of these are the connection's */
+    /* the connection sets their handlers */
 
     ngx_event_t             stall;    /* a timer: a reply is overdue */
     ngx_event_t            *drained;  /* posted when n becomes 0; NULL unless
                                          the connection has retired */
 
-    unsigned                ready:1;  /* commands go out at once */
+    unsigned                ready:1;  /* commands are sent at once */
     unsigned                alert:1;  /* what was read last begins like an alert
                                          of TLS */
 } ngx_rl_pipeline_t;
@@ -73,7 +73,7 @@ struct ngx_rl_pending_s {
     ngx_uint_t          hops;      /* to other servers */
     unsigned            sent:1;
     unsigned            asking:1;  /* needs an ASKING */
-    unsigned            parked:1;  /* refused, to be tried again */
+    unsigned            parked:1;  /* refused; tried again */
     unsigned            large:1;   /* its reply may be as large as the map of a
                                       cluster */
     unsigned            due:1;     /* its time is over */
@@ -89,92 +89,94 @@ struct ngx_rl_pending_s {
 extern ngx_queue_t  ngx_rl_pipelines;
 
 
-/* for those who have sent a command */
+/* for callers that have sent a command */
 
-/* nobody waits for the reply: it does not hold up the end of the process */
+/* nobody waits for the reply: it does not delay the exit of the process */
 #define ngx_rl_pending_background(pending)                                    \
     (pending)->timer.cancelable = 1
 
 /* the handler will not be called; a command that was sent may still run */
 void ngx_rl_pending_cancel(ngx_rl_pending_t *pending);
 
-/* its reply is for the handler, whatever it is: it is not redirected */
+/* the handler gets every reply, even a redirect */
 void ngx_rl_pending_no_redirect(ngx_rl_pending_t *pending);
 
 /*
- * For the owner's redirect(): the command waits there, until it is sent again,
- * see ngx_rl_pending_again(), or its time is over
+ * For the owner's redirect(): parks the command until it is sent again, see
+ * ngx_rl_pending_again(), or until its time is over.
  */
 void ngx_rl_pending_park(ngx_rl_pending_t *pending, ngx_queue_t *queue);
 
 
 /* for the connection */
 
-/* the pipeline is ready; NGX_ERROR: no memory, or too much to write */
+/* the pipeline is ready; NGX_ERROR: no memory, or too much output */
 ngx_int_t ngx_rl_pipeline_send_waiting(ngx_rl_pipeline_t *pipeline);
 
 /*
- * Sends a command, or keeps it until the pipeline is ready.  NULL: no memory,
- * or too much to write
+ * Sends a command, or keeps it until the pipeline is ready.  Returns NULL if
+ * there is no memory or too much output.
  */
 ngx_rl_pending_t *ngx_rl_pipeline_send(ngx_rl_pipeline_t *pipeline,
     ngx_str_t *command, ngx_msec_t timeout, ngx_rl_pending_pt handler,
     void *data);
 
-/* bytes for the output buffer, without a pending; NGX_ERROR as above */
+/* adds bytes to the output buffer, without a pending; NGX_ERROR as above */
 ngx_int_t ngx_rl_pipeline_append(ngx_rl_pipeline_t *pipeline,
     ngx_str_t *command);
 
-/* writes what the socket takes; NGX_ERROR: the connection is lost */
+/* writes what the socket accepts; NGX_ERROR: the connection is lost */
 ngx_int_t ngx_rl_pipeline_write(ngx_rl_pipeline_t *pipeline);
 
 /*
- * Without a pending for it, the next reply may be large if "large" is set.
- * NGX_OK: the next reply, valid until the next call; NGX_AGAIN: there is none
- * yet; NGX_DONE: the connection is lost, *err is set; NGX_ERROR: what was read
- * is no reply, or too large
+ * Reads a reply.  "large" allows a large one if no pending expects it.
+ * NGX_OK: the next reply, valid until the next call; NGX_AGAIN: none yet;
+ * NGX_DONE: the connection is lost, *err is set; NGX_ERROR: the bytes are not
+ * a reply, or it is too large.
  */
 ngx_int_t ngx_rl_pipeline_read(ngx_rl_pipeline_t *pipeline,
     ngx_uint_t large, ngx_rl_reply_t **reply, ngx_err_t *err);
 
 /*
- * A reply that belongs to the oldest pending.  NGX_DECLINED: there is none;
- * NGX_ERROR: the command can't have that reply
+ * Delivers a reply to the oldest pending.  NGX_DECLINED: there is none;
+ * NGX_ERROR: the command cannot have this reply.
  */
 ngx_int_t ngx_rl_pipeline_deliver(ngx_rl_pipeline_t *pipeline,
     ngx_rl_reply_t *reply);
 
-/* what its socket is to be watched for */
+/* sets the events to watch the socket for */
 void ngx_rl_pipeline_poll(ngx_rl_pipeline_t *pipeline, struct pollfd *pfd);
 
 /*
- * Handles what has happened to the socket and is not known yet.  The
- * connection may be closed, or another one, then.
+ * Handles events of the socket that nginx has not reported yet.  This
+ * connection, or another one, may be closed afterwards.
  */
 void ngx_rl_pipeline_look(ngx_rl_pipeline_t *pipeline);
 
-/* takes the pendings off that have been sent, or wait as well */
+/* detaches the pendings that have been sent, or also those that wait */
 void ngx_rl_pipeline_detach(ngx_rl_pipeline_t *pipeline,
     ngx_queue_t *pendings, ngx_uint_t waiting);
 
-/* fails what was detached; NGX_RL_OK: the process ends, no handler is called */
+/*
+ * Fails detached pendings; NGX_RL_OK: the process exits, no handler is called.
+ */
 void ngx_rl_pipeline_fail(ngx_queue_t *pendings, ngx_rl_failure_e failure);
 
 /*
- * The pending, which is in no queue, goes to another pipeline, after an ASKING
- * if "asking" is set.  NGX_ERROR: as in send, and the pending is as it was
+ * Moves a pending that is in no queue to another pipeline, after an ASKING if
+ * "asking" is set.  NGX_ERROR: as in send, and the pending is unchanged.
  */
 ngx_int_t ngx_rl_pipeline_take(ngx_rl_pipeline_t *pipeline,
     ngx_rl_pending_t *pending, ngx_uint_t asking);
 
-/* the same for all that wait, which wait there until it is ready */
+/* moves all waiting pendings, which wait there until it is ready */
 void ngx_rl_pipeline_take_waiting(ngx_rl_pipeline_t *pipeline,
     ngx_rl_pipeline_t *from);
 
-/* the end of a pending that is in no queue; its handler hears of it */
+/* ends a pending that is in no queue, and calls its handler */
 void ngx_rl_pending_fail(ngx_rl_pending_t *pending, ngx_rl_failure_e failure);
 
-/* for the end of the process: the memory of all pendings */
+/* at process exit: frees all pendings */
 void ngx_rl_pipeline_done(void);
 
 

@@ -1,7 +1,8 @@
 
 /*
- * The words between connections and those who use them: what a connection is to
- * be like, what it tells its owner, and what came of a command.
+ * Types that connections and their users share: the configuration of a
+ * connection, the events that it reports to its owner, and the result of a
+ * command.
  */
 
 
@@ -29,7 +30,7 @@ typedef struct {
 } ngx_rl_traffic_t;
 
 
-/* of the connections of one worker to a server, which alone writes it */
+/* gauges of one worker for one server; only that worker writes them */
 
 typedef struct {
     uint32_t  calls;        /* pendings */
@@ -43,15 +44,15 @@ typedef struct {
     ngx_str_t   command;     /* as it goes over the wire */
     ngx_str_t   name;        /* for the log */
     ngx_uint_t  tag;         /* 0, or for the owner's step() */
-    unsigned    required:1;  /* no use of the server without it */
+    unsigned    required:1;  /* the server is unusable without it */
     unsigned    secret:1;    /* must not get into the log */
-    unsigned    moved_ok:1;  /* MOVED is as good as any answer */
-    unsigned    wait:1;      /* the rest is sent when it is answered */
+    unsigned    moved_ok:1;  /* MOVED counts as success */
+    unsigned    wait:1;      /* the next step waits for its reply */
     unsigned    large:1;     /* as of a pending */
 } ngx_rl_handshake_step_t;
 
 
-/* what a connection needs to know; outlives it */
+/* the configuration of a connection; outlives it */
 
 typedef struct {
     ngx_str_t      name;             /* host:port, without credentials */
@@ -69,83 +70,84 @@ typedef struct {
 } ngx_rl_connection_conf_t;
 
 
-/* what came of a command; valid during the call of its handler only */
+/* the result of a command; valid only during the call of its handler */
 
 typedef struct {
     ngx_rl_reply_t    *reply;      /* NULL if there is a failure */
     ngx_rl_failure_e   failure;
 
     /*
-     * The owner of the connection knows of the failure already, or it says
-     * nothing about the server that its connection leads to now
+     * The owner of the connection has counted the failure already, or the
+     * failure says nothing about the server that it is connected to now.
      */
     unsigned           counted:1;
 } ngx_rl_answer_t;
 
 
 /*
- * What a connection tells its owner, a server or a sentinel, and asks it; there
- * is one table for all owners of a kind.  A connection that has retired tells
- * nothing but forward_failed() and redirect().
+ * What a connection reports to its owner, a server or a sentinel, and what it
+ * asks it.  All owners of a kind share one table.  A retired connection only
+ * calls forward_failed() and redirect().
  */
 
 typedef struct {
-    /* 0: connect now; else when to ask again, ms */
+    /* 0: connect now; otherwise ms after which to ask again */
     ngx_msec_t  (*may_connect)(void *owner);
 
     void        (*ready)(void *owner);
 
     /*
-     * It ended by a failure, or, NGX_RL_OK, while nobody used it; "stable" if
-     * it had lived for a while.  Returns when to connect again, ms; 0: at once;
-     * NGX_TIMER_INFINITE: when it is woken or used
+     * The connection ended by a failure or, with NGX_RL_OK, while it was
+     * unused; "stable" if it had lived for a while.  Returns the ms after
+     * which to connect again; 0: at once; NGX_TIMER_INFINITE: when it is woken
+     * or used.
      */
     ngx_msec_t  (*closed)(void *owner, ngx_rl_failure_e failure,
                           ngx_uint_t stable);
 
-    /* whether a failure of this class is to be logged now */
+    /* whether a failure of this class should be logged now */
     ngx_uint_t  (*may_log)(void *owner, ngx_rl_failure_e failure);
 
     /*
-     * The reply to a step of the handshake that has a tag, if it is no error.
-     * Anything but NGX_RL_OK ends the connection; then the owner has logged
-     * why.  NULL: no step has a tag
+     * The reply to a handshake step that has a tag, unless it is an error.
+     * Any result other than NGX_RL_OK ends the connection; the owner has
+     * logged why.  NULL: no step has a tag.
      */
     ngx_rl_failure_e
                 (*step)(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply);
 
     /*
-     * NULL: nothing is redirected.  An error reply to a command that has a
-     * handler: NGX_OK if the pending was forwarded or parked, NGX_DECLINED if
-     * the handler is to have the reply, NGX_ERROR if it is to have *failure
+     * An error reply to a command that has a handler.  NGX_OK: the pending was
+     * forwarded or parked; NGX_DECLINED: the handler gets the reply;
+     * NGX_ERROR: the handler gets *failure.  NULL: nothing is redirected.
      */
     ngx_int_t   (*redirect)(void *owner, ngx_rl_pending_t *pending,
                             ngx_rl_reply_t *reply, ngx_rl_failure_e *failure);
 
     /*
-     * A command that came from another server was not answered as it should
-     * be.  Its handler, which knows only that server, does not learn why.
-     * NULL: as redirect
+     * A command that was forwarded from another server failed.  Its handler
+     * only knows the other server and does not learn why.  NULL: as redirect.
      */
     void        (*forward_failed)(void *owner, const ngx_rl_answer_t *answer);
 
     /*
-     * All that the server says after the handshake: it is never asked anything,
-     * see ngx_rl_connection_ping().  NULL: it answers commands
+     * Everything that the server sends after the handshake, if it is never
+     * asked anything, see ngx_rl_connection_ping().  NULL: it answers
+     * commands.
      */
     void        (*push)(void *owner, ngx_rl_reply_t *reply);
 
     /*
-     * Called by a server, not by its connection: it did not answer, or not as
-     * it should, and may be elsewhere by now.  NULL: nobody looks for it
+     * Called by a server, not by its connection: a command failed, so the
+     * server may have moved.  NULL: nobody looks for it.
      */
     void        (*failed)(void *owner, ngx_rl_failure_e failure);
 } ngx_rl_events_t;
 
 
 /*
- * NGX_ERROR says that the command can't have such a reply: then nobody knows
- * which command the next one belongs to, and the connection is closed.
+ * NGX_ERROR: the command cannot have such a reply.  Then the next replies
+ * cannot be assigned to commands, and the connection is closed.
  */
 typedef ngx_int_t (*ngx_rl_pending_pt)(void *data,
     const ngx_rl_answer_t *answer);

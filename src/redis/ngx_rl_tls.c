@@ -2,21 +2,21 @@
 /*
  * TLS on connections to Redis.
  *
- * nginx's SSL layer does the work, as it does for upstreams: the handshake
- * replaces the handlers of the connection's events until it is over, and then
- * c->recv and c->send encrypt by themselves.  As there, a handshake ends well
- * whatever the certificate says, and its owner has to ask whether it was
- * verified before it sends anything.
+ * nginx's SSL layer does the work, as it does for upstreams.  The handshake
+ * replaces the event handlers of the connection until it is over.  After that,
+ * c->recv and c->send encrypt.  As with upstreams, a handshake succeeds
+ * whatever the certificate says.  Its owner must check the certificate before
+ * it sends anything.
  *
- * That layer logs each failure by itself, and would fill the error log while a
- * server is away.  So such a connection has a log of its own, which keeps the
- * last text for the owner to log once, and lets through only what is for
- * debugging and what must not happen.  The log also leads from a connection to
+ * The SSL layer logs each failure itself and would fill the error log while a
+ * server is unavailable.  So such a connection has a log of its own.  This log
+ * keeps the last text, so that the owner can log it once, and only passes on
+ * debug lines and broken invariants.  The log also leads from a connection to
  * its holder of sessions.
  *
- * A session is taken whenever the server offers one: with TLS 1.3 that is after
- * the handshake, maybe several times.  It is not kept if the certificate turns
- * out to be wrong.
+ * A session is stored whenever the server offers one.  With TLS 1.3 this
+ * happens after the handshake, possibly several times.  It is dropped if the
+ * certificate turns out to be wrong.
  */
 
 
@@ -83,7 +83,7 @@ ngx_rl_tls_create(ngx_conf_t *cf, ngx_rl_tls_conf_t *conf)
     cln->handler = ngx_ssl_cleanup_ctx;
     cln->data = &tls->ssl;
 
-    /* what was not written yet may move as more is added to it */
+    /* unwritten data may move when more is added */
 
     SSL_CTX_set_mode(tls->ssl.ctx, SSL_MODE_ENABLE_PARTIAL_WRITE
                      |SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
@@ -172,7 +172,7 @@ ngx_rl_tls_verification(ngx_conf_t *cf, ngx_rl_tls_t *tls)
             return NGX_ERROR;
         }
 
-        /* files that are not there may leave errors behind */
+        /* missing files may leave errors in OpenSSL's queue */
 
         ERR_clear_error();
     }
@@ -186,7 +186,7 @@ ngx_rl_tls_verification(ngx_conf_t *cf, ngx_rl_tls_t *tls)
 }
 
 
-/* nginx has logged what is wrong, without the directive */
+/* nginx has logged the error, but not the directive */
 
 static void
 ngx_rl_tls_wrong(ngx_conf_t *cf, char *directive, ngx_str_t *value)
@@ -220,7 +220,7 @@ ngx_rl_tls_start(ngx_rl_tls_t *tls, ngx_connection_t *c, ngx_str_t *host,
 
     ngx_rl_tls_log_use(c, &session->log);
 
-    /* a connection to a peer has no pool, and SSL needs one */
+    /* a connection to a peer has no pool, but SSL needs one */
 
     c->pool = ngx_create_pool(NGX_MIN_POOL_SIZE, c->log);
     if (c->pool == NULL) {
@@ -251,7 +251,7 @@ ngx_rl_tls_start(ngx_rl_tls_t *tls, ngx_connection_t *c, ngx_str_t *host,
     if (tls->conf.session_reuse) {
         c->ssl->save_session = ngx_rl_tls_save;
 
-        /* a session is for the name that it was made for */
+        /* a session is only valid for the name that it was made for */
 
         hash = ngx_crc32_short(name.data, name.len);
 
@@ -276,7 +276,7 @@ ngx_rl_tls_start(ngx_rl_tls_t *tls, ngx_connection_t *c, ngx_str_t *host,
 }
 
 
-/* what the certificate must be for; returns whether that is an address */
+/* the name that the certificate must have; returns whether it is an address */
 
 static ngx_uint_t
 ngx_rl_tls_name(ngx_rl_tls_t *tls, ngx_str_t *host, ngx_str_t *name)
@@ -306,7 +306,7 @@ ngx_rl_tls_name(ngx_rl_tls_t *tls, ngx_str_t *host, ngx_str_t *name)
 
 #endif
 
-    /* "example.com." is for DNS alone */
+    /* the trailing dot of "example.com." is for DNS only */
 
     if (name->len && name->data[name->len - 1] == '.') {
         name->len--;
@@ -350,7 +350,7 @@ ngx_rl_tls_verified(ngx_rl_tls_t *tls,
         *why = X509_verify_cert_error_string(rc);
 
     } else if (cert == NULL) {
-        *why = "the server has no certificate";
+        *why = "the server sent no certificate";
 
     } else {
         if (ngx_rl_tls_name(tls, host, &name)) {
@@ -384,9 +384,9 @@ ngx_rl_tls_verified(ngx_rl_tls_t *tls,
 
 
 /*
- * Of "SSL_read() failed (SSL: error:0A00045C:SSL routines::tlsv13 alert ...:SSL
- * alert number 116)", the name of the function being OpenSSL 1.1's alone, the
- * part that says something
+ * Extracts the useful part of "SSL_read() failed (SSL: error:0A00045C:SSL
+ * routines::tlsv13 alert ...:SSL alert number 116)".  Only OpenSSL 1.1 adds
+ * the name of a function.
  */
 
 const char *
@@ -414,7 +414,7 @@ ngx_rl_tls_error(ngx_rl_tls_session_t *session)
     *end = '\0';
 
     if (ngx_strcmp(p, "wrong version number") == 0) {
-        return "wrong version number, the server may not speak TLS there";
+        return "wrong version number, the server may not use TLS on this port";
     }
 
     return p;
@@ -466,7 +466,10 @@ ngx_rl_tls_close(ngx_connection_t *c)
 
         if (ngx_ssl_shutdown(c) == NGX_AGAIN) {
 
-            /* the socket takes nothing: this time without a word */
+            /*
+             * The socket accepts nothing: skip the close notification this
+             * time.
+             */
 
             c->timedout = 1;
             (void) ngx_ssl_shutdown(c);
@@ -493,7 +496,7 @@ ngx_rl_tls_log_writer(ngx_log_t *log, ngx_uint_t level, u_char *buf, size_t len)
 
     session = log->wdata;
 
-    /* "time [level] pid#tid: text" and the end of the line */
+    /* strips "time [level] pid#tid: " and the end of the line */
 
     last = buf + len - NGX_LINEFEED_SIZE;
 
@@ -534,7 +537,7 @@ ngx_array_t *
 ngx_rl_tls_passwords(ngx_conf_t *cf, ngx_str_t *file)
 {
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "\"ratelimit_redis_ssl_password_file\" needs SSL, and "
+                       "\"ratelimit_redis_ssl_password_file\" needs SSL, but "
                        "nginx was built without --with-http_ssl_module");
     return NULL;
 }
@@ -544,9 +547,8 @@ ngx_rl_tls_t *
 ngx_rl_tls_create(ngx_conf_t *cf, ngx_rl_tls_conf_t *conf)
 {
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "\"ratelimit_redis_ssl on\" and \"rediss://\" need "
-                       "SSL, and nginx was built without "
-                       "--with-http_ssl_module");
+                       "\"ratelimit_redis_ssl on\" and \"rediss://\" need SSL, "
+                       "but nginx was built without --with-http_ssl_module");
     return NULL;
 }
 

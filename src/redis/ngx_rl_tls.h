@@ -1,10 +1,10 @@
 
 /*
- * TLS on connections to Redis, by nginx's own SSL layer.  Knows no commands and
- * no replies: it takes a connected socket through the handshake, says whether
- * the server is the right one, and ends the connection.
+ * TLS on connections to Redis, with nginx's own SSL layer.  It knows neither
+ * commands nor replies.  It takes a connected socket through the handshake,
+ * checks that the server is the right one, and ends the connection.
  *
- * In an nginx without SSL all this is there, and TLS can't be switched on.
+ * An nginx without SSL has the same functions, but TLS cannot be enabled.
  */
 
 
@@ -26,14 +26,14 @@ typedef struct ngx_rl_tls_s  ngx_rl_tls_t;
 
 
 /*
- * What the connections of one owner, one after the other, have in common: the
- * session that the next one may resume, and what went wrong last.  Starts as
- * zeros, must not move while there is a connection, and is freed at the end.
+ * What successive connections of one owner share: the session that the next
+ * one may resume, and the last error.  It starts as zeroes, must not move
+ * while there is a connection, and is freed at the end.
  */
 
 typedef struct {
     void       *session;
-    uint32_t    name;    /* whose it is, a hash */
+    uint32_t    name;    /* hash of its owner */
     ngx_log_t   log;     /* of the connection */
     ngx_log_t  *parent;  /* as it was before */
     size_t      len;
@@ -41,7 +41,7 @@ typedef struct {
 } ngx_rl_tls_session_t;
 
 
-/* the passwords of keys, one in a line; NULL: an error was logged */
+/* passwords of keys, one per line; NULL: an error was logged */
 ngx_array_t *ngx_rl_tls_passwords(ngx_conf_t *cf, ngx_str_t *file);
 
 
@@ -50,37 +50,37 @@ ngx_rl_tls_t *ngx_rl_tls_create(ngx_conf_t *cf, ngx_rl_tls_conf_t *conf);
 
 
 /*
- * Begins the handshake on a connected socket.  NGX_AGAIN: the handler will be
- * called when it is over; until then the handlers of the connection's events
- * are nginx's, and the handler has to set its own again.  NGX_OK: it is over;
- * NGX_ERROR: and it has failed.
+ * Starts the handshake on a connected socket.  NGX_AGAIN: the handler will be
+ * called when it is over.  Until then nginx's own event handlers are set, and
+ * the handler must set the connection's own again.  NGX_OK: the handshake is
+ * over; NGX_ERROR: it has failed.
  *
- * "host" is the server's name or address as it was written, without the port.
+ * "host" is the name or address of the server as configured, without the port.
  */
 ngx_int_t ngx_rl_tls_start(ngx_rl_tls_t *tls,
     ngx_connection_t *c, ngx_str_t *host, ngx_rl_tls_session_t *session,
     void (*handler)(ngx_connection_t *c));
 
 /*
- * When the handshake is over: NGX_OK, and the connection may be used;
- * NGX_DECLINED, and "why" is a text for the log, valid until the next start
+ * Checks the server after the handshake.  NGX_OK: the connection may be used;
+ * NGX_DECLINED: "why" is a text for the log, valid until the next start.
  */
 ngx_int_t ngx_rl_tls_verified(ngx_rl_tls_t *tls,
     ngx_connection_t *c, ngx_str_t *host, const char **why);
 
 /*
- * Why the last read, write or handshake failed, or NULL: nginx logs none of
- * this by itself on such a connection
+ * Why the last read, write or handshake failed, or NULL. nginx itself logs
+ * none of this on such a connection.
  */
 const char *ngx_rl_tls_error(ngx_rl_tls_session_t *session);
 
 /*
- * Says goodbye, if the peer is there to hear it, and never waits; to be called
- * before ngx_close_connection(), on any connection
+ * Sends the close notification if the peer can receive it, and never waits.
+ * Call it before ngx_close_connection(), on any connection.
  */
 void ngx_rl_tls_close(ngx_connection_t *c);
 
-/* the next connection will make a new session */
+/* the next connection makes a new session */
 void ngx_rl_tls_forget(ngx_rl_tls_session_t *session);
 
 

@@ -1,7 +1,7 @@
 
 /*
- * The "ratelimit_redis_ssl..." directives: what they say, merged and compared.
- * The same in an nginx without SSL.
+ * The "ratelimit_redis_ssl..." directives: their values, merged and compared.
+ * An nginx without SSL has them, too.
  */
 
 
@@ -36,16 +36,16 @@ typedef struct {
 } ngx_rl_tls_conf_t;
 
 
-/* a conf, all zeros until now, becomes one that sets nothing */
+/* initialises a zeroed conf as one that sets nothing */
 void ngx_rl_tls_conf_init(ngx_rl_tls_conf_t *conf);
 
-/* all but "enable" gets its default, if neither sets it */
+/* sets the default of everything except "enable" where neither conf sets it */
 void ngx_rl_tls_conf_merge(ngx_rl_tls_conf_t *prev, ngx_rl_tls_conf_t *conf);
 
-/* what is of no use without TLS, or NULL; the name of a directive */
+/* the name of a directive that has no effect without TLS, or NULL */
 const char *ngx_rl_tls_conf_given(ngx_rl_tls_conf_t *conf);
 
-/* whether two merged ones make the same connections */
+/* whether two merged confs lead to the same connections */
 ngx_uint_t ngx_rl_tls_conf_equal(ngx_rl_tls_conf_t *a, ngx_rl_tls_conf_t *b);
 
 

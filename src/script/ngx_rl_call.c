@@ -3,8 +3,8 @@
 
 
 /*
- * Calls that are a part of a request are not combined, so many of them may be
- * for one key: those of slow buckets share commands of take.lua
+ * Calls that are only a part of a request are not combined, so there may be
+ * many for one key.  Those for slow buckets share commands of take.lua.
  */
 
 int

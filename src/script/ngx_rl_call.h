@@ -36,13 +36,13 @@ typedef struct {
 } ngx_rl_call_t;
 
 
-/* whether one of the short scripts will do, without an id */
+/* whether one of the short scripts can serve it, without an id */
 int ngx_rl_call_short(const ngx_rl_call_t *call);
 
-/* whether it has a limit that may end the request */
+/* whether one of its limits can reject the request */
 int ngx_rl_call_enforced(const ngx_rl_call_t *call);
 
-/* whether a call that was answered took something */
+/* whether an answered call took something */
 int ngx_rl_call_taken(const ngx_rl_call_t *call);
 
 

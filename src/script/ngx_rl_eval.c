@@ -17,7 +17,7 @@ static int ngx_rl_eval_answer(ngx_rl_call_t *call,
 static int64_t ngx_rl_eval_state(const ngx_rl_bucket_t *bucket, int64_t n);
 
 
-/* as the scripts call them, in the order of their numbers */
+/* their names in the scripts, in the order of their numbers */
 
 static const char  *ngx_rl_algorithm_names[] = {
     "bucket",
@@ -50,8 +50,8 @@ ngx_rl_eval_add(ngx_rl_eval_t *eval, ngx_rl_call_t *call)
 
 
 /*
- * Short calls that are the same except for key and times; no key twice, as all
- * are read at once
+ * Short calls that only differ in key and times.  A key occurs once, because
+ * all keys are read before any is written.
  */
 
 static int
@@ -86,8 +86,8 @@ ngx_rl_eval_fits(const ngx_rl_eval_t *eval, const ngx_rl_call_t *call)
 
 
 /*
- * Which of the limits are those of a call.  One that another call has, too,
- * must be the same limit in all respects: the script looks at each only once.
+ * Which limits belong to a call.  A limit that another call has, too, must be
+ * the same in all respects, because the script reads each limit once.
  */
 
 static int
@@ -212,7 +212,7 @@ ngx_rl_eval_short(ngx_rl_eval_t *eval, ngx_rl_resp_t *resp, unsigned with_text)
     for (i = 0; several && i < eval->n; i++) {
         ngx_rl_resp_number(resp, eval->calls[i]->times);
 
-        /* if one reply says how many pass, all do */
+        /* if one reply has the number that pass, all have it */
         eval->elements[i] = 2;
     }
 }
@@ -243,7 +243,7 @@ ngx_rl_eval_take(ngx_rl_eval_t *eval, ngx_rl_resp_t *resp, unsigned with_text)
         ngx_rl_eval_claim(resp, eval->limits[i]);
     }
 
-    /* a single call has all of the limits */
+    /* a single call has all limits */
 
     number = eval->numbers;
 
@@ -287,7 +287,7 @@ ngx_rl_eval_claim(ngx_rl_resp_t *resp, const ngx_rl_claim_t *claim)
                            ? bucket->varies : bucket->step);
     }
 
-    /* gcra knows how long its state is kept */
+    /* the script itself computes the time to live for gcra */
 
     ngx_rl_resp_number(resp, bucket->algorithm == NGX_RL_GCRA
                        ? 0 : ngx_rl_bucket_ttl(bucket));
@@ -342,7 +342,7 @@ ngx_rl_eval_reply(const ngx_rl_reply_t *reply, ngx_rl_eval_t *eval)
 
     if (n == 1) {
 
-        /* no array */
+        /* not an array */
 
         single = *reply;
         first = &single;
@@ -370,7 +370,7 @@ ngx_rl_eval_reply(const ngx_rl_reply_t *reply, ngx_rl_eval_t *eval)
 }
 
 
-/* how many numbers make the states of all claims of a call */
+/* how many numbers the states of all claims of a call have */
 
 static size_t
 ngx_rl_eval_states(const ngx_rl_call_t *call)
@@ -387,7 +387,7 @@ ngx_rl_eval_states(const ngx_rl_call_t *call)
 }
 
 
-/* fills in the states of one call; 0: these can't be its numbers */
+/* fills in the states of one call; 0: the numbers do not fit the call */
 
 static int
 ngx_rl_eval_answer(ngx_rl_call_t *call,
@@ -413,7 +413,7 @@ ngx_rl_eval_answer(ngx_rl_call_t *call,
     }
 
     if (error) {
-        /* somebody else's data is in one of its keys */
+        /* one of its keys holds foreign data */
 
         call->failure = ngx_rl_failure(error->str, error->len);
         call->error = error;
@@ -451,7 +451,7 @@ ngx_rl_eval_answer(ngx_rl_call_t *call,
 }
 
 
-/* gcra replies ticks, and microtokens are what we count */
+/* gcra replies in ticks, the module counts microtokens */
 
 static int64_t
 ngx_rl_eval_state(const ngx_rl_bucket_t *bucket, int64_t n)

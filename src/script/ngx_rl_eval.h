@@ -1,7 +1,8 @@
 
 /*
- * One EVALSHA: calls or refunds become one command, and its reply the states
- * of their claims.  Knows no sockets and no nginx: bytes out, numbers in.
+ * One EVALSHA: turns calls or refunds into one command, and its reply into the
+ * states of their claims.  It knows neither sockets nor nginx: bytes out,
+ * numbers in.
  */
 
 
@@ -14,23 +15,22 @@
 #include "script/ngx_rl_call.h"
 
 
-/* of one command, so that none holds up a server for long */
+/* limits of one command, so that it does not block a server for long */
 #define NGX_RL_EVAL_CALLS    32         /* calls, and limits */
 #define NGX_RL_EVAL_NUMBERS  96         /* limits of all calls */
 #define NGX_RL_REFUNDS       32
 
 
 /*
- * Calls to one server that are one command.  Either all are for the same short
- * script, and their limits are the same except for the key, or all are for
- * take.lua.
+ * Calls to one server that share a command.  Either all use the same short
+ * script and their limits only differ in the key, or all use take.lua.
  */
 
 typedef struct {
     ngx_rl_call_t   *calls[NGX_RL_EVAL_CALLS];
     size_t           n;
 
-    /* for take.lua: each limit once, and for each call which ones it has */
+    /* for take.lua: each limit once, and the limits of each call */
 
     ngx_rl_claim_t  *limits[NGX_RL_EVAL_CALLS];
     size_t           nlimits;
@@ -43,7 +43,7 @@ typedef struct {
 } ngx_rl_eval_t;
 
 
-/* tokens that go back to where they were taken */
+/* tokens to refund */
 
 typedef struct {
     const char      *key;  /* in Redis */
@@ -56,12 +56,12 @@ typedef struct {
 
 
 /*
- * Whether a call could be added: the first one always can.  Time and id of the
- * command are those of the first one
+ * Whether a call can be added; the first one always can.  The command has the
+ * time and the id of the first call.
  */
 int ngx_rl_eval_add(ngx_rl_eval_t *eval, ngx_rl_call_t *call);
 
-/* these write a command, which ngx_rl_resp_end() returns */
+/* these write a command; ngx_rl_resp_end() returns it */
 
 void ngx_rl_eval_format(ngx_rl_eval_t *eval,
     ngx_rl_resp_t *resp, unsigned with_text);
@@ -69,9 +69,9 @@ void ngx_rl_eval_refund(ngx_rl_refund_t *const *refunds, size_t n,
     ngx_rl_resp_t *resp, unsigned with_text);
 
 /*
- * Fills the claims' states, and "passed", or says why there are none, for all
- * calls that were formatted; those that are NULL meanwhile are left out.  A
- * single one may have failed.
+ * Fills in the states of the claims, and "passed", or the reason why there are
+ * none, for all calls of the command.  Calls that are NULL by now are left
+ * out.  A single call may have failed.
  */
 ngx_rl_failure_e ngx_rl_eval_reply(const ngx_rl_reply_t *reply,
     ngx_rl_eval_t *eval);

@@ -49,7 +49,7 @@ ngx_rl_scripts_load(char **command, size_t i)
 }
 
 
-/* with its text: a new server may know no script at all */
+/* sent as text: a new server may not know any script */
 
 ssize_t
 ngx_rl_scripts_probe(char **command, const char *key, size_t len)

@@ -1,11 +1,11 @@
 
 /*
- * The Lua scripts of lua/, which are embedded, and the commands that run them
- * or bring them to a server.
+ * The Lua scripts of lua/, which are embedded in the module, and the commands
+ * that load or run them.
  *
- * token_bucket.lua is for the most common call: one bucket without steps, by
- * the clock of Redis; gcra.lua is the same for its algorithm.  These are the
- * short scripts.  All other calls go to take.lua, which keeps limits in the
+ * token_bucket.lua serves the most frequent call: one bucket without steps, by
+ * the clock of Redis. gcra.lua does the same for its algorithm.  These are the
+ * short scripts.  All other calls use take.lua, which stores limits in the
  * same form.
  */
 
@@ -32,14 +32,14 @@ void ngx_rl_scripts_begin(ngx_rl_resp_t *resp,
     ngx_rl_script_e script, size_t keys, unsigned with_text);
 
 /*
- * These return the length of a command, -1 if there is no memory; it is
- * released by ngx_rl_resp_free().
+ * These return the length of a command, or -1 if there is no memory.
+ * ngx_rl_resp_free() releases the command.
  */
 
 /* SCRIPT LOAD of script number i; -2 if there is none */
 ssize_t ngx_rl_scripts_load(char **command, size_t i);
 
-/* asks, by writing to this key, whether a server can be used */
+/* tests, by writing to this key, whether a server can be used */
 ssize_t ngx_rl_scripts_probe(char **command, const char *key, size_t len);
 
 

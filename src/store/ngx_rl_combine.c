@@ -1,26 +1,26 @@
 
 /*
- * A request whose bucket nobody asks for at the moment asks at once; others
- * that come before the call has left go with it.  Those that come before the
- * reply wait, and when it is there they go together: one call that takes the
- * cost "up to n times".  The reply says how many pass, first come, first
- * served.
+ * The first request for a bucket calls Redis at once.  Requests that arrive
+ * before the call has left join it.  Requests that arrive before the reply
+ * wait, and when the reply is there, they go together in one call that takes
+ * the cost "up to n times".  The reply says how many of them pass.  They are
+ * served in the order of their arrival.
  *
- *     combiner       the requests of this worker for one bucket and cost: those
- *                    that wait, and calls under way; exists as long as there
- *                    are any
- *     combined call  one call, and the requests that it is made for
- *     waiter         a request's place in either
+ *     combiner       the requests of this worker for one bucket and cost:
+ *                    those that wait, and the calls under way; it exists as
+ *                    long as there are any
+ *     combined call  one call, and the requests that it serves
+ *     waiter         the place of a request in either
  *
- * Nobody waits for long: if a reply takes its time, the next call leaves
- * without it, so that nobody's own call is late because of another's.
+ * No request waits for long.  If a reply is slow, the next call leaves without
+ * waiting for it, so a slow call does not make others late.
  *
- * A request that goes leaves its place: what the call gets for it is the next
- * one's.  What nobody needs goes back to the bucket, unless the call was made
- * for the one request alone, which has been charged then.
+ * When a client leaves, its waiter is removed, and the next request gets what
+ * the call takes for it.  Tokens that no request needs are refunded.  A call
+ * that served only the departed request has charged it.
  *
- * A call may take more than it needs, if leases are wanted: the rest is kept
- * in shared memory, where all workers spend it.
+ * If leases are configured, a call may take more tokens than it needs.  The
+ * rest is stored in shared memory, where all workers spend it.
  */
 
 
@@ -31,12 +31,12 @@
 #include "store/ngx_rl_refund.h"
 
 
-#define NGX_RL_COMBINERS     1024    /* chains of them */
+#define NGX_RL_COMBINERS     1024    /* hash chains */
 #define NGX_RL_COMBINED_MAX  10000   /* requests in one call */
 
 
 struct ngx_rl_combiner_s {
-    ngx_queue_t              queue;    /* of its chain, or free */
+    ngx_queue_t              queue;    /* in its hash chain, or free */
     void                    *unused;
     ngx_socket_t             ident;    /* see ngx_rl_event_init() */
 
@@ -47,14 +47,14 @@ struct ngx_rl_combiner_s {
     unsigned                 clock:1;
 
     ngx_queue_t              waiting;  /* oldest first */
-    ngx_event_t              timer;    /* they don't wait longer */
+    ngx_event_t              timer;    /* ends their wait */
     ngx_uint_t               calls;    /* under way */
-    ngx_rl_combined_call_t  *last;     /* of them; may be NULL */
+    ngx_rl_combined_call_t  *last;     /* the latest of them, or NULL */
 };
 
 
 struct ngx_rl_combined_call_s {
-    ngx_queue_t         queue;    /* of those in use, or of free ones */
+    ngx_queue_t         queue;    /* in use, or free */
 
     ngx_rl_combiner_t  *combiner;
     ngx_queue_t         waiters;  /* oldest first */
@@ -95,7 +95,7 @@ static ngx_pool_t   *ngx_rl_combine_pool;
 static ngx_queue_t   ngx_rl_combiners[NGX_RL_COMBINERS];
 static ngx_queue_t   ngx_rl_combiners_free;
 
-/* under way, or about to be; and free ones */
+/* sent or about to be sent; and free ones */
 static ngx_queue_t   ngx_rl_combined_calls;
 static ngx_queue_t   ngx_rl_combined_calls_free;
 
@@ -160,7 +160,7 @@ ngx_rl_combine_join(ngx_rl_waiter_t *waiter, ngx_rl_server_t *server)
             combined->entry.call.times++;
             ngx_queue_insert_tail(&combined->waiters, &waiter->queue);
 
-            /* a call that has not been sent yet is for one request more */
+            /* a call that has not been sent yet can serve one more request */
 
             server->queue.grew = 1;
 
@@ -305,7 +305,7 @@ ngx_rl_combiner_release(ngx_rl_combiner_t *combiner)
 }
 
 
-/* all that wait go with one call: their timer is over, or a reply is there */
+/* sends all waiters in one call, when their timer fires or a reply arrives */
 
 static void
 ngx_rl_combiner_go(ngx_event_t *ev)
@@ -328,7 +328,9 @@ ngx_rl_combiner_go(ngx_event_t *ev)
 
         combined = ngx_rl_combined_create(combiner, first->claim);
         if (combined == NULL) {
-            /* each of them has its time, and no memory is a rare thing */
+            /*
+             * Each waiter keeps its own timeout, and a lack of memory is rare.
+             */
             ngx_add_timer(ev, 1);
             return;
         }
@@ -406,7 +408,7 @@ ngx_rl_combined_start(ngx_rl_combined_call_t *combined,
 }
 
 
-/* the next lease of this bucket is as small as the first */
+/* the next lease of this bucket starts small again */
 
 static void
 ngx_rl_combined_small(ngx_rl_combined_call_t *combined)
@@ -436,7 +438,9 @@ ngx_rl_combined_answered(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
 
     } else {
 
-        /* what it took in advance may be lost: the next one begins small */
+        /*
+         * Tokens taken in advance may be lost, so the next lease starts small.
+         */
 
         if (combined->ttl.lease) {
             ngx_rl_combined_small(combined);
@@ -450,7 +454,7 @@ ngx_rl_combined_answered(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
 }
 
 
-/* first those of the call, then those that wait, each in their order */
+/* first the waiters of the call, then those in the queue, each in order */
 
 static void
 ngx_rl_combined_serve(ngx_rl_combined_call_t *combined)
@@ -474,7 +478,10 @@ ngx_rl_combined_serve(ngx_rl_combined_call_t *combined)
         unit *= NGX_RL_MICRO;
 
     } else if (left < unit && state[2] == 0) {
-        /* some passed and now it is full: its oldest entry has to leave */
+        /*
+         * Some passed and the window is full now: its oldest entry must leave
+         * first.
+         */
         state[2] = state[1];
     }
 
@@ -504,7 +511,7 @@ ngx_rl_combined_serve(ngx_rl_combined_call_t *combined)
 }
 
 
-/* grants that nobody needed, and what else is to be learned */
+/* refunds grants that nobody needed, and remembers the rest of the reply */
 
 static void
 ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
@@ -526,14 +533,14 @@ ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
         return;
     }
 
-    /* an empty bucket need not be asked for a while */
+    /* an empty bucket need not be asked again for a while */
 
     if (combined->ttl.lease || (empty && combined->ttl.deny)) {
         (void) ngx_rl_known_learn(server->zone, claim, &combined->ttl,
                                   combined->entry.sent, 0, NULL);
     }
 
-    /* a call for one request has charged it, come what may */
+    /* a call for a single request charges it in any case */
 
     if (tokens && combined->entry.call.times > 1) {
         ngx_rl_refund(server, claim, tokens, &combined->entry.call,
@@ -596,7 +603,7 @@ ngx_rl_combined_create(ngx_rl_combiner_t *combiner, ngx_rl_claim_t *claim)
         ngx_queue_insert_head(&ngx_rl_combined_calls_free, &combined->queue);
     }
 
-    /* the key outlives the requests */
+    /* the key must outlive the requests */
 
     if (combined->size < claim->len) {
         key = ngx_alloc(2 * claim->len, ngx_cycle->log);

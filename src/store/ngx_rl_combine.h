@@ -1,6 +1,7 @@
 
 /*
- * Combined calls: requests of a worker for one bucket go to Redis together.
+ * Combined calls: concurrent requests of a worker for one bucket go to Redis
+ * together.
  */
 
 
@@ -23,7 +24,7 @@ typedef struct ngx_rl_combined_call_s  ngx_rl_combined_call_t;
 typedef void (*ngx_rl_waiter_pt)(ngx_rl_waiter_t *waiter);
 
 
-/* a request with a single claim; its memory is the caller's */
+/* a request with a single claim; the caller owns its memory */
 
 struct ngx_rl_waiter_s {
 
@@ -32,21 +33,21 @@ struct ngx_rl_waiter_s {
     ngx_rl_claim_t          *claim;
     ngx_rl_waiter_pt         handler;
     ngx_msec_t               start;
-    ngx_msec_t               timeout;  /* since then */
+    ngx_msec_t               timeout;  /* after "start" */
     ngx_rl_known_ttl_t       ttl;
-    uint64_t                 lease;    /* tokens in advance, at most */
-    unsigned                 clock:1;  /* nginx's time counts */
+    uint64_t                 lease;    /* most tokens in advance */
+    unsigned                 clock:1;  /* use nginx's clock */
 
     /* valid when the handler is called */
 
-    ngx_rl_failure_e         failure;  /* OK: the claim is decided */
+    ngx_rl_failure_e         failure;  /* OK: decided */
     uint64_t                 ended;    /* us */
 
-    /* the combiner's own */
+    /* private to the combiner */
 
     ngx_queue_t              queue;
     ngx_rl_combiner_t       *combiner;
-    ngx_rl_combined_call_t  *call;     /* NULL: it waits for one */
+    ngx_rl_combined_call_t  *call;     /* NULL: in the queue */
 };
 
 
@@ -54,9 +55,9 @@ void ngx_rl_combine_init(ngx_cycle_t *cycle);
 void ngx_rl_combine_exit(void);
 
 /*
- * Asks the server, now or together with others.  NGX_RL_OK: the handler will be
- * called, exactly once and within the timeout; else it will not, as the call
- * has failed already
+ * Asks the server, at once or together with other requests.  NGX_RL_OK: the
+ * handler will be called exactly once, within the timeout.  Otherwise the call
+ * has failed already, and the handler is not called.
  */
 ngx_rl_failure_e ngx_rl_combine_join(ngx_rl_waiter_t *waiter,
     ngx_rl_server_t *server);

@@ -1,19 +1,19 @@
 
 /*
- * Calls wait for the end of the event-loop turn in which they are made, in a
- * queue for each server, and on for as long as each further turn, which does
- * not sleep, brings more of them.  Then those that can be made by one call of a
- * script go as one command: the server has less to do for it than for so many
- * commands, above all if some of their limits are the same, and it is woken up
- * once.  One reply has the answers of all of them, in order.
+ * Calls wait in a queue for each server until the end of the event-loop turn.
+ * As long as each further turn, which does not sleep, brings more calls, they
+ * keep waiting.  Then all calls that one run of a script can serve leave as
+ * one command.  The server has less work with it than with separate commands,
+ * above all if calls share limits, and it wakes up once.  One reply has the
+ * answers of all calls, in order.
  *
- * An entry belongs to the caller, and may be cancelled or moved at any time: a
- * command under way then has a gap in its place, and drops that part of the
- * reply.
+ * The caller owns an entry and may cancel or move it at any time.  A command
+ * under way then has a gap in its place, and that part of the reply is
+ * dropped.
  *
- * Commands of all kinds are sent by their script's hash.  A server that does
- * not know the script has not run it: only then a command is sent once more,
- * with the text.
+ * Commands are sent with the hash of their script.  A server that does not
+ * know the script has not run it.  Only in this case is a command sent again,
+ * with the text of the script.
  */
 
 
@@ -22,7 +22,7 @@
 #include "core/ngx_rl_core.h"
 
 
-/* ms: in a worker that has much to do, turns are long */
+/* ms: turns of a busy worker are long */
 #define NGX_RL_COMMAND_WAIT  5
 
 
@@ -32,7 +32,7 @@ typedef struct {
     ngx_rl_command_t  command;
     ngx_queue_t       queue;  /* free ones */
     ngx_rl_entry_t   *entries[NGX_RL_EVAL_CALLS];
-    ngx_rl_eval_t     eval;   /* of the same order */
+    ngx_rl_eval_t     eval;   /* in the same order */
     ngx_uint_t        live;   /* not cancelled */
 } ngx_rl_calls_t;
 
@@ -71,7 +71,7 @@ static ngx_queue_t     ngx_rl_calls_unused;
 /* a command is written here, and copied by the connection */
 static ngx_rl_resp_t   ngx_rl_command_resp;
 
-/* ids of calls: those of other processes begin with something else */
+/* ids of calls; each process has another prefix */
 static uint64_t        ngx_rl_command_process;
 static uint64_t        ngx_rl_command_ids;
 
@@ -257,7 +257,10 @@ ngx_rl_entry_cancel(ngx_rl_entry_t *entry)
 
     if (calls->live == 0 && calls->command.pending) {
 
-        /* nobody waits for the reply, and it may not have been sent yet */
+        /*
+         * Nobody waits for the reply, and the command may not have been sent
+         * yet.
+         */
 
         ngx_rl_pending_cancel(calls->command.pending);
         ngx_queue_insert_head(&ngx_rl_calls_unused, &calls->queue);
@@ -309,7 +312,7 @@ ngx_rl_calls_flush(ngx_event_t *ev)
 }
 
 
-/* the oldest entry, and all that can go with it */
+/* takes the oldest entry, and all entries that fit into its command */
 
 static ngx_rl_command_t *
 ngx_rl_calls_next(ngx_rl_server_t *server)
@@ -341,7 +344,7 @@ ngx_rl_calls_next(ngx_rl_server_t *server)
     calls->live = 0;
     calls->eval.n = 0;
 
-    /* keys of one command to a cluster have to be of one slot */
+    /* in a cluster, all keys of a command must be in one slot */
 
     most = server->conf->redis.node ? 1 : NGX_RL_EVAL_CALLS;
     timeout = 0;
@@ -394,7 +397,7 @@ ngx_rl_calls_overload(ngx_rl_server_t *server)
 }
 
 
-/* the time, and an id that no other command has, if the script asks for one */
+/* the time, and an id that no other command has, if the script needs them */
 
 static void
 ngx_rl_calls_stamp(ngx_rl_calls_t *calls)
@@ -425,9 +428,10 @@ ngx_rl_calls_stamp(ngx_rl_calls_t *calls)
 
 
 /*
- * In the time that the one with the least has left.  Calls wait here for a few
- * milliseconds: if most of their time is over, the worker was held up, and the
- * server, which has not been asked yet, gets some all the same.
+ * The timeout is the shortest time that is left to any of the calls.  Calls
+ * wait here for a few milliseconds only.  If most of their time is over, the
+ * worker itself was held up.  The server has not been asked yet, so it gets
+ * some time nevertheless.
  */
 
 static void
@@ -464,7 +468,7 @@ ngx_rl_calls_format(ngx_rl_command_t *command, ngx_rl_resp_t *resp)
 }
 
 
-/* without those that were cancelled */
+/* leaves out the cancelled ones */
 
 static void
 ngx_rl_calls_compact(ngx_rl_calls_t *calls)
@@ -484,7 +488,7 @@ ngx_rl_calls_compact(ngx_rl_calls_t *calls)
             continue;
         }
 
-        /* what went together before does so again */
+        /* calls that shared a command share the next one, too */
 
         (void) ngx_rl_eval_add(&calls->eval, &entry->call);
 

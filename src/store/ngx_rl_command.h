@@ -1,7 +1,7 @@
 
 /*
- * Commands: what goes over the wire to one server, with all that belongs
- * together.  There are two kinds, calls of requests and refunds.
+ * A command is what goes over the wire to one server, with everything that
+ * belongs to it.  There are two kinds: calls of requests, and refunds.
  */
 
 
@@ -32,14 +32,14 @@ struct ngx_rl_entry_s {
     ngx_rl_call_t      call;
     ngx_rl_entry_pt    handler;
     ngx_msec_t         start;
-    ngx_msec_t         timeout;  /* since then */
+    ngx_msec_t         timeout;  /* after "start" */
 
     /* valid when the handler is called */
 
     uint64_t           sent;     /* us */
     uint64_t           ended;
 
-    /* the command's own */
+    /* private to the command */
 
     ngx_rl_server_t   *server;
     ngx_queue_t        queue;    /* of the server */
@@ -49,26 +49,27 @@ struct ngx_rl_entry_s {
 };
 
 
-/* what calls and refunds do differently */
+/* the differences between calls and refunds */
 
 typedef struct {
 
-    /* made of what waits longest for the server; NULL: nothing is to be sent */
+    /* makes a command of what has waited longest; NULL: nothing to send */
     ngx_rl_command_t *(*next)(ngx_rl_server_t *server);
 
-    /* as ngx_rl_eval_format(); a timeout of 0: it is too late to send it */
+    /* as ngx_rl_eval_format(); a timeout of 0: too late to send it */
     void              (*format)(ngx_rl_command_t *command, ngx_rl_resp_t *resp);
 
-    /* it is under way; NULL: that does not matter */
+    /* called when it is under way; may be NULL */
     void              (*sent)(ngx_rl_command_t *command);
 
-    /* a reply that is no error; NULL: its content does not matter */
+    /* a reply other than an error; NULL: its content does not matter */
     ngx_rl_failure_e  (*reply)(ngx_rl_command_t *command,
                                ngx_rl_reply_t   *reply);
 
     /*
-     * It has ended: it could not be sent, or it was answered, or there is no
-     * answer, of which the server has been told.  Both release it.
+     * The command has ended: it could not be sent, or it was answered, or no
+     * answer came, which the server knows already.  Both functions release the
+     * command.
      */
     void              (*unsent)(ngx_rl_command_t *command,
                                 ngx_rl_failure_e failure);
@@ -77,7 +78,7 @@ typedef struct {
 } ngx_rl_command_kind_t;
 
 
-/* embedded in what a kind keeps of a command */
+/* embedded in the command struct of each kind */
 
 struct ngx_rl_command_s {
     const ngx_rl_command_kind_t  *kind;
@@ -92,25 +93,25 @@ struct ngx_rl_command_s {
 void ngx_rl_command_init(ngx_cycle_t *cycle);
 void ngx_rl_command_exit(void);
 
-/* sends what waits for a server, as far as its kind lets it */
+/* sends what waits for a server, as far as the kind allows it */
 void ngx_rl_command_flush(ngx_rl_server_t *server,
     const ngx_rl_command_kind_t *kind);
 
 /*
- * NGX_RL_OK: the handler will be called, exactly once and within the timeout,
- * not before this function has returned; else it will not.  The server has been
- * told what came of it in either case.
+ * NGX_RL_OK: the handler will be called exactly once, within the timeout, and
+ * not before this function has returned.  Otherwise it will not be called.  In
+ * both cases the server has been told the result.
  */
 ngx_rl_failure_e ngx_rl_entry_add(ngx_rl_server_t *server,
     ngx_rl_entry_t *entry);
 
 /*
- * The handler will not be called, and nothing of the entry is used any more.
- * What it asks for is taken all the same, if it has been sent.
+ * The handler will not be called, and the entry is not used any more.  If the
+ * call has been sent, its tokens are taken nevertheless.
  */
 void ngx_rl_entry_cancel(ngx_rl_entry_t *entry);
 
-/* a copy of an entry takes its place */
+/* replaces an entry by its copy */
 void ngx_rl_entry_move(ngx_rl_entry_t *entry, ngx_rl_entry_t *copy);
 
 

@@ -1,22 +1,23 @@
 
 /*
- * A lease is tokens of one bucket that this worker has taken and put into
- * shared memory, where all workers spend them.  The worker that took them
- * remembers where they came from, and when they have to go back.  By then they
- * may have been spent.
+ * A lease is a number of tokens of one bucket that this worker has taken in
+ * advance and put into shared memory, where all workers spend them.  The
+ * worker that took them remembers where they came from and when the rest must
+ * be refunded.  By then they may have been spent.
  *
- * Leases of the same time to live end in the order in which they were taken, so
- * there is a queue for each time to live, with one timer, whatever the number
- * of keys.  The timer is a bit late, to end many leases at once.
+ * Leases with the same time to live end in the order in which they were taken.
+ * So there is one queue for each time to live, with one timer, however many
+ * keys there are.  The timer fires slightly late, to end many leases at once.
  *
- * The number of leases is bounded, by a part of what the zone holds, as a lease
- * whose key is evicted is lost.  At the bound no new lease is taken, and Redis
- * is asked for each request.  Whenever a lease is wanted, a few are looked at,
- * in turn, and go if their tokens have been spent: a busy key takes many leases
- * within the time of one.
+ * The number of leases is bounded by a part of what the zone can hold, because
+ * the lease of an evicted key is lost.  At the bound no new lease is taken,
+ * and Redis is asked for each request.  Whenever a lease is wanted, a few
+ * existing leases are checked in turn and removed if their tokens have been
+ * spent: a busy key takes many leases within the lifetime of one.
  *
- * A worker that dies forgets its leases.  Their tokens are spent, or given back
- * with those of later leases; if there are none, nobody gets them.
+ * A worker that dies forgets its leases.  Their tokens are spent, or refunded
+ * together with later leases of the same key.  Without later leases they are
+ * lost.
  */
 
 
@@ -25,16 +26,16 @@
 #include "store/ngx_rl_refund.h"
 
 
-/* a timer is late by no more than this part of the time to live */
+/* a timer is late by at most this part of the time to live */
 #define NGX_RL_LEASE_LATE  64
 
-/* in one turn of the event loop */
+/* leases ended in one turn of the event loop */
 #define NGX_RL_LEASE_ENDS  512
 
-/* of one worker, about 200 bytes each */
+/* leases of one worker; each takes about 200 bytes */
 #define NGX_RL_LEASES_MAX  131072
 
-/* looked at for each that is wanted */
+/* leases checked whenever one is wanted */
 #define NGX_RL_LEASE_LOOKS  2
 
 
@@ -57,7 +58,7 @@ typedef struct {
     ngx_socket_t  ident;   /* see ngx_rl_event_init() */
 
     ngx_queue_t   leases;  /* the first to end first */
-    ngx_queue_t  *look;    /* the next to be looked at; or the sentinel */
+    ngx_queue_t  *look;    /* the next to check, or the sentinel */
     ngx_event_t   timer;
 } ngx_rl_lease_queue_t;
 
@@ -83,7 +84,7 @@ ngx_rl_lease_init(ngx_cycle_t *cycle, ngx_rl_zone_t *zone)
 
     ngx_queue_init(&ngx_rl_lease_queues);
 
-    /* of three quarters of the keys, a part for each worker */
+    /* three quarters of all keys, divided among the workers */
 
     ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
 
@@ -118,7 +119,7 @@ ngx_rl_lease_exit(void)
 
     ngx_queue_init(&ngx_rl_lease_queues);
 
-    /* calls that are still answered get none */
+    /* calls that are answered during shutdown get no lease */
 
     ngx_rl_lease_max = 0;
 }
@@ -211,7 +212,7 @@ ngx_rl_lease(ngx_rl_server_t *server,
         ngx_add_timer(&lq->timer, lq->ttl + lq->ttl / NGX_RL_LEASE_LATE);
     }
 
-    /* the connection has to be there when the worker leaves */
+    /* the connection must exist when the worker exits */
 
     ngx_rl_connection_hold(server->connection);
 
@@ -307,7 +308,7 @@ ngx_rl_lease_end(ngx_rl_lease_queue_t *lq, ngx_rl_lease_t *lease)
 }
 
 
-/* as much of it as shared memory knows a claim by, and a refund needs */
+/* copies what shared memory and a refund need of a claim */
 
 static void
 ngx_rl_lease_claim(ngx_rl_lease_t *lease, ngx_rl_claim_t *claim)

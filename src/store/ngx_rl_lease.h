@@ -1,6 +1,6 @@
 
 /*
- * Tokens that were taken in advance go back in time.
+ * Leases: tokens taken in advance, and when the rest of them is refunded.
  */
 
 
@@ -18,17 +18,20 @@
 
 void ngx_rl_lease_init(ngx_cycle_t *cycle, ngx_rl_zone_t *zone);
 
-/* gives back what is held, while there still are connections */
+/* refunds all held tokens, while connections still exist */
 void ngx_rl_lease_exit(void);
 
-/* whether one more of this time to live may be taken; else that is counted */
+/*
+ * Whether one more lease of this time to live may be taken; a refusal is
+ * counted.
+ */
 ngx_uint_t ngx_rl_lease_room(ngx_rl_server_t *server, ngx_msec_t ttl);
 
 /*
- * The claim's limit is learned, with tokens that were taken by a call that was
- * sent then, us.  They are spent from shared memory, and what is left of them
- * when the time of the lease is over goes back.  NGX_DECLINED: there is nowhere
- * to hold them.
+ * Stores what a call has taught about the bucket of the claim, and the tokens
+ * that it took in advance; "sent" is the time of the call, in us.  The tokens
+ * are spent from shared memory.  Those that are left when the lease ends are
+ * refunded.  NGX_DECLINED: there is no room to hold them.
  */
 ngx_int_t ngx_rl_lease(ngx_rl_server_t *server,
     ngx_rl_claim_t *claim, ngx_rl_known_ttl_t *ttl,

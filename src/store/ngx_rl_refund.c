@@ -1,21 +1,23 @@
 
 /*
- * Refunds are a kind of command.  They wait in a queue for each server, and
- * leave at the end of the event-loop turn, up to 32 in one command; in a
- * cluster, where the keys of a command have to be of one slot, one.  So many
- * commands are under way to a server, and no more: when half of them are
- * answered the next ones go, and calls of requests always find room in the
- * connection.
+ * Refunds are a kind of command.  They wait in a queue for each server and
+ * leave at the end of the event-loop turn, up to 32 in one command.  In a
+ * cluster a command carries one refund, because all its keys must be in one
+ * slot.  The number of commands under way to a server is bounded.  When half
+ * of them are answered, the next ones leave.  So calls of requests always find
+ * room in the connection.
  *
- * A command keeps its refunds while it is under way, to send them once more if
- * the server does not know the script.
+ * A command keeps its refunds until it is answered, to send them again if the
+ * server does not know the script.
  *
- * Nobody waits for a refund.  One that fails, waits for too long, or is one too
- * many, is lost: its tokens stay taken until they are refilled.  It is not made
- * again, as it may have run.  All that is lost is counted.
+ * Nobody waits for a refund.  A refund that fails, that waits too long or that
+ * exceeds the bound is lost, and its tokens stay taken until they are
+ * refilled.  It is not repeated, because it may have run.  Lost refunds are
+ * counted.
  *
- * When the process ends there are no events any more, and all that is left goes
- * the same way, as long as servers answer, for some seconds at most.
+ * When the process exits, there are no events any more.  The remaining refunds
+ * are sent in the same way, as long as servers answer, and for some seconds at
+ * most.
  */
 
 
@@ -27,14 +29,14 @@
 #include "topology/ngx_rl_route.h"
 
 
-#define NGX_RL_REFUND_COMMANDS  512      /* of a server, under way */
-#define NGX_RL_REFUND_MAX       131072   /* kept, of all servers */
-#define NGX_RL_REFUND_LATE      1000     /* ms that one may wait */
-#define NGX_RL_REFUND_EXIT      3000     /* ms for all at the end, */
+#define NGX_RL_REFUND_COMMANDS  512      /* commands under way to a server */
+#define NGX_RL_REFUND_MAX       131072   /* refunds kept for all servers */
+#define NGX_RL_REFUND_LATE      1000     /* ms that a refund may wait */
+#define NGX_RL_REFUND_EXIT      3000     /* ms for all of them at exit, */
 #define NGX_RL_REFUND_STALL     500      /* and without any answer */
 
 
-/* a refund that is kept; its key and id follow */
+/* a refund in memory; its key and id follow the struct */
 
 typedef struct {
     ngx_queue_t      queue;    /* of a server, or a command */
@@ -48,7 +50,7 @@ typedef struct {
 
 typedef struct {
     ngx_rl_command_t  command;
-    ngx_queue_t       queue;  /* of all under way */
+    ngx_queue_t       queue;  /* in the list of all under way */
     ngx_queue_t       refunds;
     ngx_uint_t        n;
 } ngx_rl_refunds_t;
@@ -85,7 +87,7 @@ static ngx_queue_t  ngx_rl_refund_commands;
 static ngx_event_t  ngx_rl_refund_event;
 static ngx_uint_t   ngx_rl_refund_kept;
 
-/* when the process ends */
+/* while the process exits */
 static ngx_uint_t   ngx_rl_refund_last;
 static ngx_uint_t   ngx_rl_refunds_lost;
 static uint64_t     ngx_rl_tokens_lost;
@@ -130,7 +132,7 @@ ngx_rl_refund(ngx_rl_server_t *server, const ngx_rl_claim_t *claim,
     id_len = call ? call->id_len : 0;
     kept = NULL;
 
-    /* leases, which are given back at the end, have a bound of their own */
+    /* leases, which are refunded at exit, have a bound of their own */
 
     if (ngx_rl_refund_kept < NGX_RL_REFUND_MAX || ngx_rl_refund_last) {
         kept = ngx_alloc(sizeof(ngx_rl_kept_refund_t) + claim->len + id_len,
@@ -182,7 +184,7 @@ ngx_rl_refund_flush(ngx_event_t *ev)
     {
         server = ngx_queue_data(q, ngx_rl_server_t, queue.refunding);
 
-        /* many at once: one by one would cost a system call each */
+        /* sends many at once: one by one would cost a system call each */
 
         if (server->queue.refund_commands <= NGX_RL_REFUND_COMMANDS / 2) {
             ngx_rl_command_flush(server, &ngx_rl_refunds_kind);
@@ -230,7 +232,7 @@ ngx_rl_refunds_next(ngx_rl_server_t *server)
     ngx_queue_insert_tail(&ngx_rl_refund_commands, &refunds->queue);
     server->queue.refund_commands++;
 
-    /* keys of one command to a cluster have to be of one slot */
+    /* in a cluster, all keys of a command must be in one slot */
 
     most = server->conf->redis.node ? 1 : NGX_RL_REFUNDS;
 
@@ -244,7 +246,7 @@ ngx_rl_refunds_next(ngx_rl_server_t *server)
 
         ngx_queue_remove(q);
 
-        /* by now its bucket may be full without it */
+        /* its bucket may have been refilled meanwhile */
 
         if (ngx_current_msec - kept->made > NGX_RL_REFUND_LATE) {
             ngx_rl_refund_lost(server, kept->refund.tokens);
@@ -296,7 +298,7 @@ ngx_rl_refunds_format(ngx_rl_command_t *command, ngx_rl_resp_t *resp)
 static void
 ngx_rl_refunds_sent(ngx_rl_command_t *command)
 {
-    /* does not hold up the end of the process */
+    /* does not delay the exit of the process */
 
     ngx_rl_pending_background(command->pending);
 
@@ -307,8 +309,9 @@ ngx_rl_refunds_sent(ngx_rl_command_t *command)
 
 
 /*
- * What can't be sent now is lost, and so is all that waits behind it.  A repeat
- * with the text of the script is longer: there may be no room for it alone.
+ * What cannot be sent now is lost, with everything that waits behind it.  A
+ * repeat carries the text of the script and is longer, so it may find no room
+ * while shorter commands would.
  */
 
 static void
@@ -332,7 +335,7 @@ ngx_rl_refunds_done(ngx_rl_command_t *command, ngx_rl_failure_e failure)
         ngx_rl_refund_failed(failure);
     }
 
-    /* the next ones may go */
+    /* the next commands may leave */
 
     if (!ngx_queue_empty(&command->server->queue.refunds)) {
         ngx_post_event(&ngx_rl_refund_event, &ngx_posted_events);
@@ -400,7 +403,7 @@ ngx_rl_refund_lost(ngx_rl_server_t *server, uint64_t tokens)
 }
 
 
-/* as much as can be answered in time, then there is an end of it */
+/* sends and reads as much as the time allows */
 
 void
 ngx_rl_refund_exit(void)
@@ -448,6 +451,6 @@ ngx_rl_refund_exit(void)
     if (ngx_rl_refunds_lost) {
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "%ui refunds of %uL tokens were lost when this worker "
-                      "left", ngx_rl_refunds_lost, ngx_rl_tokens_lost);
+                      "exited", ngx_rl_refunds_lost, ngx_rl_tokens_lost);
     }
 }

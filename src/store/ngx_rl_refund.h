@@ -1,6 +1,6 @@
 
 /*
- * Tokens go back to where they were taken.
+ * Refunds: tokens that are returned to their buckets in Redis.
  */
 
 
@@ -17,20 +17,20 @@
 
 void ngx_rl_refund_init(void);
 
-/* the process ends: what comes from now on is all there is */
+/* the process exits: collects everything that is still to be refunded */
 void ngx_rl_refund_end(void);
 
 /*
  * Sends what has not been sent and waits for the answers, for some seconds at
- * most, while there still are connections
+ * most.  Connections must still exist.
  */
 void ngx_rl_refund_exit(void);
 
 /*
- * Gives back tokens of a claim that a call took, or NULL: a lease, with others
- * of the same event-loop turn.  What it points to is copied.  Nobody waits for
- * that: if it fails, tokens stay taken that come back with time, and the loss
- * is counted.
+ * Refunds tokens of a claim, together with other refunds of the same
+ * event-loop turn.  "call" is the call that took them, or NULL for a lease.
+ * All arguments are copied.  Nobody waits for a refund.  If it fails, the
+ * tokens stay taken until they are refilled, and the loss is counted.
  */
 void ngx_rl_refund(ngx_rl_server_t *server, const ngx_rl_claim_t *claim,
     uint64_t tokens, const ngx_rl_call_t *call, ngx_msec_t timeout);

@@ -1,11 +1,12 @@
 
 /*
- * A process begins with what waits for servers, and then makes its connections.
+ * When a process starts, it sets up the queues of calls and then its
+ * connections.
  *
- * It ends in this order: leases give back what was not spent, which makes
- * refunds; refunds are sent, and their answers awaited, for some seconds at
- * most; then the connections are closed without a word to anybody, and the
- * memory of what was under way is released.
+ * It exits in this order.  Leases return their unspent tokens as refunds.
+ * Refunds are sent and their answers awaited, for some seconds at most.  Then
+ * the connections are closed without calling any handler, and the memory of
+ * calls under way is released.
  */
 
 

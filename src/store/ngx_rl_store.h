@@ -1,6 +1,6 @@
 
 /*
- * The store: all that a process keeps to ask Redis.
+ * The store: everything that a process needs to call Redis.
  */
 
 
@@ -15,7 +15,7 @@
 #include "memory/ngx_rl_zone.h"
 
 
-/* makes the connections of this process; confs: of all servers */
+/* makes the connections of this process; "confs" lists all servers */
 ngx_int_t ngx_rl_store_init(ngx_cycle_t *cycle, ngx_array_t *confs,
     ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 void ngx_rl_store_exit(void);

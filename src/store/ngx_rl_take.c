@@ -1,19 +1,19 @@
 
 /*
- * All or nothing.  Limits on one shard are taken by one atomic call.  Between
- * shards nothing is atomic: calls go out in parallel, and if one of them is
- * denied, the others are given back.  For a moment such a request holds tokens
- * that it will not use, so others may be denied that would have passed; none
- * can pass that should not.  A refund that gets lost has the same effect for
- * longer.
+ * All or nothing.  Limits on one shard are taken by one atomic call.  Nothing
+ * is atomic across shards: the calls are sent in parallel, and if one of them
+ * is denied, the tokens of the others are refunded.  For a moment such a
+ * request holds tokens that it will not use, so another request may be denied
+ * that would have passed.  No request can pass that should not.  A lost refund
+ * has the same effect for longer.
  *
- * A call whose reply is lost may have run.  It is neither made again nor given
- * back: it is a failure, and the failure policy decides.
+ * A call whose reply is lost may have run.  It is neither repeated nor
+ * refunded.  It counts as a failure, and the failure policy decides.
  *
- * A request may go while several calls are under way.  They run on in a copy
- * of the take, which has memory of its own, until it is known what has to be
- * given back: else a client whom one limit denies could empty the others by
- * leaving early.
+ * A client may leave while several calls are under way.  They continue in a
+ * copy of the take, which has a pool of its own, until it is known what must
+ * be refunded.  Otherwise a client that one limit denies could empty the other
+ * limits by leaving early.
  */
 
 
@@ -35,7 +35,7 @@ static ngx_int_t ngx_rl_take_detach(ngx_rl_take_t *take);
 static void ngx_rl_take_detached(ngx_rl_take_t *take);
 
 
-/* takes whose requests are gone, each in a pool of its own */
+/* takes whose requests have ended; each has a pool of its own */
 static ngx_queue_t  ngx_rl_takes_detached;
 
 
@@ -94,7 +94,7 @@ ngx_rl_take_add(ngx_rl_take_t *take,
 }
 
 
-/* finds or makes the call that goes there */
+/* finds the call for this server, or adds one */
 
 static ngx_rl_take_call_t *
 ngx_rl_take_call(ngx_rl_take_t *take, ngx_rl_server_t *server, ngx_uint_t part)
@@ -144,7 +144,7 @@ ngx_rl_take_send(ngx_rl_take_t *take)
 
     call = take->calls.elts;
 
-    /* others may want the same of the same bucket */
+    /* other requests may want the same tokens of the same bucket */
 
     if (take->calls.nelts == 1 && call->entry.call.n == 1 && !take->preview) {
         waiter = &take->waiter;
@@ -201,9 +201,9 @@ ngx_rl_take_combined(ngx_rl_waiter_t *waiter)
 
 
 /*
- * Whether a shard of an enforced limit is known to be away.  Then those calls
- * have failed, and the others are not made: what they would take had to be
- * given back.
+ * Whether a shard of an enforced limit is known to be unavailable.  Its calls
+ * fail, and the other calls are not made: their tokens would have to be
+ * refunded.
  */
 
 static ngx_uint_t
@@ -222,7 +222,7 @@ ngx_rl_take_away(ngx_rl_take_t *take)
             continue;
         }
 
-        /* this also sees to it that the shard is tried again */
+        /* this also makes sure that the shard is tried again */
 
         failure = ngx_rl_server_check(call[i].server);
 
@@ -423,13 +423,14 @@ ngx_rl_take_answered(ngx_rl_entry_t *entry, ngx_rl_failure_e failure)
         take->handler(take);
     }
 
-    /* the take may be gone */
+    /* the take may have been freed */
 }
 
 
 /*
- * Denials are remembered.  Of several calls each is remembered by itself: what
- * the others took goes back, and so may what other requests have taken here.
+ * Remembers denials.  With several calls, each denial is remembered
+ * separately: tokens that other calls and other requests have taken may be
+ * refunded soon.
  */
 
 static void
@@ -513,7 +514,7 @@ ngx_rl_take_refund(ngx_rl_take_t *take)
         for (j = 0; j < call[i].entry.call.n; j++) {
             claim = call[i].entry.call.claims[j];
 
-            /* a shadow limit that denied took nothing */
+            /* a dry-run limit that denied took nothing */
 
             if (claim->state[0] < 0) {
                 continue;

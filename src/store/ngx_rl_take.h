@@ -1,7 +1,7 @@
 
 /*
- * A take makes the claims of a request on limits that live on Redis shards, and
- * is answered with decisions or with the reasons why there are none.
+ * A take carries the claims of a request to Redis and returns decisions, or
+ * the reasons why there are none.
  */
 
 
@@ -23,9 +23,9 @@ typedef void (*ngx_rl_take_pt)(ngx_rl_take_t *take);
 
 
 /*
- * All claims of one request; its memory is the caller's.  Claims on one shard
- * become one call, calls go out in parallel, and the handler is called when
- * the last of them has ended.
+ * All claims of one request; the caller owns the memory.  Claims on one shard
+ * become one call.  The calls are sent in parallel, and the handler is called
+ * when the last of them has ended.
  */
 
 struct ngx_rl_take_s {
@@ -35,24 +35,22 @@ struct ngx_rl_take_s {
     ngx_pool_t         *pool;
     ngx_msec_t          timeout;
     ngx_rl_known_ttl_t  ttl;
-    uint64_t            lease;      /* tokens in advance, at most so many of
-                                       a limit */
+    uint64_t            lease;      /* most tokens in advance, per limit */
     ngx_rl_take_pt      handler;
     void               *data;
-    unsigned            preview:1;  /* take nothing */
-    unsigned            clock:1;    /* nginx's time counts */
-    unsigned            closed:1;   /* without all enforced limits the
-                                       request ends */
+    unsigned            preview:1;  /* takes nothing */
+    unsigned            clock:1;    /* use nginx's clock */
+    unsigned            closed:1;   /* a missing answer rejects the request */
 
-    /* the take's own */
+    /* private to the take */
 
     ngx_msec_t          start;
-    uint64_t            ended;      /* us, 0: without a wait */
+    uint64_t            ended;      /* us; 0: without a wait */
     ngx_array_t         calls;      /* ngx_rl_take_call_t */
     ngx_uint_t          pending;    /* calls under way */
 
     ngx_rl_waiter_t     waiter;     /* of a single claim */
-    ngx_queue_t         queue;      /* of takes whose requests are gone */
+    ngx_queue_t         queue;      /* in the list of detached takes */
 };
 
 
@@ -61,7 +59,7 @@ struct ngx_rl_take_s {
 struct ngx_rl_take_call_s {
     ngx_rl_take_t    *take;
     ngx_rl_server_t  *server;
-    ngx_uint_t        part;     /* of the server: the slot in a cluster */
+    ngx_uint_t        part;     /* of the server; in a cluster, the slot */
     ngx_rl_failure_e  failure;  /* OK: decisions are valid */
     ngx_rl_entry_t    entry;
     unsigned          under_way:1;
@@ -74,30 +72,30 @@ void ngx_rl_take_exit(void);
 /* NGX_OK, or NGX_ERROR: no memory */
 ngx_int_t ngx_rl_take_begin(ngx_rl_take_t *take);
 
-/* adds a claim on a limit that lives there */
+/* adds a claim on a limit that lives on this server */
 ngx_int_t ngx_rl_take_add(ngx_rl_take_t *take,
     ngx_rl_claim_t *claim, ngx_rl_server_conf_t *conf);
 
 /*
- * NGX_AGAIN: the handler will be called, exactly once and within the timeout;
- * NGX_OK: it will not, as everything has ended already
+ * NGX_AGAIN: the handler will be called exactly once, within the timeout;
+ * NGX_OK: it will not be called, as everything has ended already.
  */
 ngx_int_t ngx_rl_take_send(ngx_rl_take_t *take);
 
 /*
- * Gives back what was taken.  A take does so by itself when one of several
- * calls was denied.
+ * Refunds what was taken.  A take does so by itself when one of several calls
+ * is denied.
  */
 void ngx_rl_take_refund(ngx_rl_take_t *take);
 
 /*
- * The handler will not be called any more, and the caller's memory is not used
- * any more; may be called at any time.  What is under way goes on where it may
- * have to be given back.
+ * May be called at any time.  Afterwards the handler is not called and the
+ * caller's memory is not used any more.  Calls that may have to be refunded
+ * continue.
  */
 void ngx_rl_take_cancel(ngx_rl_take_t *take);
 
-/* the call that a claim went out with */
+/* the call that carried a claim */
 ngx_rl_take_call_t *ngx_rl_take_find(
     ngx_rl_take_t *take, ngx_rl_claim_t *claim);
 

@@ -1,19 +1,21 @@
 
 /*
- * The map of slots comes with CLUSTER SLOTS: in the handshake of every new
- * connection, and again when it may have changed, at most once a second: after
- * a redirect, and as long as a node of the map does not answer.  Any node that
- * has a connection is asked.  Before there is a map, calls go to any seed: it
- * redirects them.
+ * The map of slots comes from CLUSTER SLOTS.  It is read in the handshake of
+ * each new connection.  It is read again when it may have changed, at most
+ * once a second: after a redirect, and as long as a node of the map does not
+ * answer.  Any connected node is asked.  Before the first map, calls go to any
+ * seed, which redirects them.
  *
- * Redirects are followed here; those who make calls do not notice them:
+ * Redirects are followed here, and the callers do not notice them:
  *
- *     MOVED         the slot is that node's from now on; the call goes there
+ *     MOVED         the slot belongs to that node from now on; the call
+ *                   goes there
  *     ASK           this call goes there, after an ASKING; the map stays
- *     TRYAGAIN      the same again in a moment
- *     CLUSTERDOWN   the same, and the map is asked for
+ *     TRYAGAIN      the call is sent again in a moment
+ *     CLUSTERDOWN   the same, and the map is refreshed
  *
- * All of that in the time that the call has, and with a few hops at most.
+ * All of this happens within the timeout of the call, with a bounded number of
+ * hops.
  */
 
 
@@ -51,7 +53,7 @@ struct ngx_rl_cluster_s {
 };
 
 
-/* a map while it is read */
+/* a map that is being read */
 
 typedef struct {
     ngx_rl_cluster_t  *cluster;
@@ -98,7 +100,7 @@ static const ngx_rl_events_t  ngx_rl_cluster_events = {
 };
 
 
-/* read one at a time */
+/* only one map is read at a time */
 static ngx_rl_map_t  ngx_rl_cluster_fresh;
 
 
@@ -138,7 +140,7 @@ ngx_rl_cluster_create(ngx_cycle_t *cycle,
         return NULL;
     }
 
-    /* workers begin with different ones */
+    /* workers start with different seeds */
 
     cluster->next = ngx_random() % cluster->nodes.n;
 
@@ -186,7 +188,7 @@ ngx_rl_cluster_find(ngx_rl_cluster_t *cluster,
 }
 
 
-/* a node that answers, if there is any; else one that should */
+/* a node that answers, if there is one; otherwise one that should answer */
 
 static ngx_rl_server_t *
 ngx_rl_cluster_any(ngx_rl_cluster_t *cluster)
@@ -213,7 +215,7 @@ ngx_rl_cluster_any(ngx_rl_cluster_t *cluster)
 }
 
 
-/* the map that comes with a new connection */
+/* reads the map that comes with a new connection */
 
 static ngx_rl_failure_e
 ngx_rl_cluster_step(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
@@ -308,7 +310,7 @@ ngx_rl_cluster_forward(ngx_rl_server_t *server, ngx_rl_pending_t *pending,
         return NGX_OK;
     }
 
-    /* the failure is the other node's, not that of the one that redirects */
+    /* the failure belongs to the other node, not to the one that redirected */
 
     ngx_rl_server_unsent(server, *failure);
 
@@ -320,7 +322,7 @@ ngx_rl_cluster_forward(ngx_rl_server_t *server, ngx_rl_pending_t *pending,
 }
 
 
-/* until the redirect is over, or the time of the call is */
+/* parks the call until the redirect is over, or its time is */
 
 static void
 ngx_rl_cluster_park(ngx_rl_cluster_t *cluster, ngx_rl_pending_t *pending)
@@ -378,8 +380,8 @@ ngx_rl_cluster_learn(ngx_rl_cluster_t *cluster,
     if (ngx_rl_slots_parse(reply, ngx_rl_cluster_range, map) < 0) {
         if (ngx_rl_server_may_log(from, NGX_RL_PROTOCOL)) {
             ngx_log_error(NGX_LOG_ERR, cluster->log, 0,
-                          "redis %V answered CLUSTER SLOTS with what is no "
-                          "map", &from->conf->label);
+                          "invalid CLUSTER SLOTS reply from redis %V",
+                          &from->conf->label);
         }
 
         return NGX_ERROR;
@@ -387,7 +389,7 @@ ngx_rl_cluster_learn(ngx_rl_cluster_t *cluster,
 
     ngx_rl_count(from->record->counters.events[NGX_RL_EVENT_MAP_REFRESH]);
 
-    /* a node that has left its cluster knows of nobody */
+    /* a node that has left its cluster knows no other nodes */
 
     if (map->served == 0 && cluster->served) {
         return NGX_OK;
@@ -432,7 +434,7 @@ ngx_rl_cluster_range(void *data, const ngx_rl_slot_range_t *range)
 }
 
 
-/* nodes of the map connect as soon as they are needed, others don't */
+/* nodes of the map connect as soon as they are needed, others do not */
 
 static void
 ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster, ngx_rl_server_t *from)
@@ -459,7 +461,7 @@ ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster, ngx_rl_server_t *from)
 
     ngx_post_event(&cluster->nodes.tidy, &ngx_posted_events);
 
-    /* logged by the first worker that finds it so */
+    /* the first worker that finds a new map logs it */
 
     if (ngx_rl_record_news(cluster->zone, cluster->conf->record, hash)
         && ngx_rl_throttle(&cluster->conf->record->log.changes,
@@ -467,13 +469,15 @@ ngx_rl_cluster_nodes(ngx_rl_cluster_t *cluster, ngx_rl_server_t *from)
     {
         ngx_log_error(NGX_LOG_NOTICE, cluster->log, 0,
                       "ratelimit cluster: %ui nodes serve %ui of %d slots, "
-                      "says redis %V", n, cluster->served, NGX_RL_SLOTS,
+                      "reported by redis %V", n, cluster->served, NGX_RL_SLOTS,
                       &from->conf->label);
     }
 }
 
 
-/* one look at each slot finds a slot to probe for each node that has any */
+/*
+ * One pass over all slots finds a slot to probe for each node that serves any.
+ */
 
 static void
 ngx_rl_cluster_probes(ngx_rl_cluster_t *cluster)
@@ -538,7 +542,7 @@ ngx_rl_cluster_refresh(ngx_event_t *ev)
 
     cluster->refreshed = ngx_current_msec;
 
-    /* another one each time: a node that is cut off from others may answer */
+    /* asks another node each time: a node that is cut off may still answer */
 
     cluster->next++;
     server = ngx_rl_cluster_any(cluster);
@@ -557,8 +561,8 @@ ngx_rl_cluster_refresh(ngx_event_t *ev)
     }
 
     /*
-     * no node is there: the handshake of the next connection brings the map,
-     * be it one of a seed or of a node of the last map
+     * No node is connected.  The handshake of the next connection, to a seed
+     * or to a node of the last map, brings the map.
      */
 
     for (i = 0; i < cluster->nodes.n; i++) {
@@ -600,7 +604,7 @@ ngx_rl_cluster_refreshed(void *data, const ngx_rl_answer_t *answer)
 }
 
 
-/* some slots have no node, or a node of the map does not answer */
+/* whether slots have no node, or a node of the map does not answer */
 
 static ngx_uint_t
 ngx_rl_cluster_failing(ngx_rl_cluster_t *cluster)

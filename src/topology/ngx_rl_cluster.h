@@ -1,7 +1,7 @@
 
 /*
- * A Redis Cluster, as a worker knows it: its nodes, and which of them serves
- * which slot.
+ * A Redis Cluster as a worker knows it: its nodes, and which node serves which
+ * slot.
  */
 
 
@@ -18,15 +18,17 @@
 typedef struct ngx_rl_cluster_s  ngx_rl_cluster_t;
 
 
-/* NULL: no memory; begins to look for the map */
+/* starts to look for the map; NULL: no memory */
 ngx_rl_cluster_t *ngx_rl_cluster_create(ngx_cycle_t *cycle,
     ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 
-/* where the key lives, as far as is known, and its slot; never NULL */
+/*
+ * The node that serves the key, as far as is known, and its slot; never NULL.
+ */
 ngx_rl_server_t *ngx_rl_cluster_find(
     ngx_rl_cluster_t *cluster, const char *key, size_t len, ngx_uint_t *slot);
 
-/* for the end of the process */
+/* at process exit */
 void ngx_rl_cluster_exit(ngx_rl_cluster_t *cluster);
 
 

@@ -1,16 +1,16 @@
 
 /*
- * A node has a server of its own, breaker and counters included, made when the
- * node is first heard of.  One that leaves the map loses its connection, and,
- * as soon as nothing is under way, its record; then its struct is used for the
- * next node that comes.  Leases outlive that: they ask again where their key
- * is.  The seeds are the first nodes, and stay; a seed that
- * is in the map under the same address is that node.
+ * Each node has a server of its own, with breaker and counters, which is made
+ * when the node is first seen.  A node that leaves the map loses its
+ * connection and, as soon as nothing is under way, its record.  Its struct is
+ * reused for the next new node.  Leases outlive this: they look up again where
+ * their key is.  The seeds are the first nodes, and they stay.  A seed that is
+ * in the map under the same address is that node.
  *
- * A node is found by its address, or, if the cluster announces names and there
- * is a resolver, by its name, which is looked up again and again.  What is
- * announced is input: nodes are bounded, and so is the work for a map; only
- * what is in "ratelimit_redis_networks" is connected to.
+ * A node is found by its address.  If the cluster announces names and there is
+ * a resolver, it is found by its name, which is looked up repeatedly.
+ * Announced data is input: the number of nodes is bounded, and so is the work
+ * for a map. nginx only connects to addresses in "ratelimit_redis_networks".
  */
 
 
@@ -20,7 +20,7 @@
 #include "script/ngx_rl_scripts.h"
 
 
-/* ms that a node has to get slots, after an ASK has named it */
+/* ms for a node to get slots, after an ASK has named it */
 #define NGX_RL_NODES_ASKED  10000
 
 
@@ -118,7 +118,7 @@ ngx_rl_nodes_init(ngx_rl_nodes_t *nodes, ngx_cycle_t *cycle,
 }
 
 
-/* with room for a label with a name as long as that; not in the list yet */
+/* has room for a label with a name of that length; not in the list yet */
 
 static ngx_rl_node_t *
 ngx_rl_nodes_create(ngx_rl_nodes_t *nodes, size_t len)
@@ -199,7 +199,7 @@ ngx_rl_nodes_find(ngx_rl_nodes_t *nodes, ngx_rl_server_t *from,
 }
 
 
-/* an address that came with the name is used if the name is of no use */
+/* the announced address is used if the name cannot be used */
 
 static ngx_rl_node_t *
 ngx_rl_nodes_by_name(ngx_rl_nodes_t *nodes, ngx_rl_server_t *from,
@@ -222,7 +222,7 @@ ngx_rl_nodes_by_name(ngx_rl_nodes_t *nodes, ngx_rl_server_t *from,
 
     if (node && (node->resolve || !known)) {
 
-        /* the cluster may know that it has moved before DNS does */
+        /* the cluster may know earlier than DNS that the node has moved */
 
         addr = ngx_rl_connection_addr(node->server->connection);
 
@@ -237,7 +237,7 @@ ngx_rl_nodes_by_name(ngx_rl_nodes_t *nodes, ngx_rl_server_t *from,
         && ngx_rl_resolve_valid(nodes->conf->resolver, &host)
         && !(known && ngx_rl_nodes_at(nodes, &where.addr)))
     {
-        /* what DNS says counts, but until then it may be there */
+        /* DNS decides, but until it answers the node may be there */
 
         known = known && ngx_rl_server_conf_allows(nodes->conf, &where.addr);
 
@@ -251,8 +251,8 @@ ngx_rl_nodes_by_name(ngx_rl_nodes_t *nodes, ngx_rl_server_t *from,
 
     if (ngx_rl_server_may_log(from, NGX_RL_CONFIG)) {
         ngx_log_error(NGX_LOG_ERR, nodes->log, 0,
-                      "redis %V names a node of its cluster \"%V\", and "
-                      "no address: set \"resolver\" in nginx, or have the "
+                      "redis %V announces cluster node \"%V\" by name, without "
+                      "an address: set \"resolver\" in nginx, or make the "
                       "cluster announce addresses "
                       "(cluster-preferred-endpoint-type ip)",
                       &from->conf->label, &host);
@@ -284,7 +284,10 @@ ngx_rl_nodes_by_addr(ngx_rl_nodes_t *nodes, ngx_rl_server_t *from,
 }
 
 
-/* by name, which may be that of a seed, or have come with an address before */
+/*
+ * By name, which may be that of a seed, or was announced with an address
+ * before.
+ */
 
 static ngx_rl_node_t *
 ngx_rl_nodes_named(ngx_rl_nodes_t *nodes, const ngx_rl_slot_range_t *there)
@@ -311,7 +314,7 @@ ngx_rl_nodes_named(ngx_rl_nodes_t *nodes, const ngx_rl_slot_range_t *there)
             i = scan ? i + 1 : node->next;
         }
 
-        /* then all of them, which is bounded for a map */
+        /* otherwise search the whole list, which is bounded for a map */
 
         if (nodes->scans == 0) {
             break;
@@ -325,7 +328,7 @@ ngx_rl_nodes_named(ngx_rl_nodes_t *nodes, const ngx_rl_slot_range_t *there)
 }
 
 
-/* by address; a node with a name may have another one by now */
+/* by address; a node with a name may have moved to another address */
 
 static ngx_rl_node_t *
 ngx_rl_nodes_at(ngx_rl_nodes_t *nodes, ngx_addr_t *addr)
@@ -349,7 +352,7 @@ ngx_rl_nodes_at(ngx_rl_nodes_t *nodes, ngx_addr_t *addr)
 }
 
 
-/* at an address, or by a name, or both */
+/* at an address, by a name, or both */
 
 static ngx_rl_node_t *
 ngx_rl_nodes_add(ngx_rl_nodes_t *nodes, ngx_rl_address_t *address,
@@ -410,7 +413,7 @@ ngx_rl_nodes_add(ngx_rl_nodes_t *nodes, ngx_rl_address_t *address,
 }
 
 
-/* one that has left, or a new one */
+/* reuses a node that has left, or makes a new one */
 
 static ngx_rl_node_t *
 ngx_rl_nodes_unused(ngx_rl_nodes_t *nodes)
@@ -435,7 +438,7 @@ ngx_rl_nodes_unused(ngx_rl_nodes_t *nodes)
 
         if (ngx_rl_record_may_log(nodes->conf->record, NGX_RL_OVERLOAD)) {
             ngx_log_error(NGX_LOG_ERR, nodes->log, 0,
-                          "%V has more than %d nodes at a time: the others are "
+                          "%V has more than %d nodes at once: the others are "
                           "not used", &nodes->conf->label, NGX_RL_NODES_MAX);
         }
 
@@ -446,7 +449,7 @@ ngx_rl_nodes_unused(ngx_rl_nodes_t *nodes)
 }
 
 
-/* its label, its record and its server, all of which it may have had before */
+/* sets label, record and server, which a reused node has already */
 
 static ngx_int_t
 ngx_rl_node_attach(ngx_rl_node_t *node)
@@ -461,7 +464,7 @@ ngx_rl_node_attach(ngx_rl_node_t *node)
 
     ngx_rl_server_conf_node(conf, &conf->redis.name, node->label, &conf->label);
 
-    /* the label is there for good */
+    /* the label is never freed */
 
     conf->redis.name.data = conf->label.data + conf->label.len
                             - conf->redis.name.len;
@@ -480,7 +483,7 @@ ngx_rl_node_attach(ngx_rl_node_t *node)
         goto failed;
     }
 
-    /* a copy, as its handshake ends with a probe of its own */
+    /* a copy, because its handshake ends with a probe of its own */
 
     common = &nodes->conf->redis.handshake;
 
@@ -516,7 +519,7 @@ failed:
 }
 
 
-/* without room in the zone, each worker has a breaker of its own */
+/* if the zone has no room, each worker has a breaker of its own */
 
 static ngx_int_t
 ngx_rl_node_record(ngx_rl_node_t *node)
@@ -545,9 +548,10 @@ ngx_rl_node_record(ngx_rl_node_t *node)
 
         if (ngx_rl_record_may_log(nodes->conf->record, NGX_RL_OVERLOAD)) {
             ngx_log_error(NGX_LOG_WARN, nodes->log, 0,
-                          "\"ratelimit_zone\" has no room for node %V of a "
-                          "cluster: each worker has a breaker of its own for "
-                          "it, and metrics lack it; make it larger",
+                          "\"ratelimit_zone\" has no room for cluster node %V: "
+                          "each worker keeps its own breaker for this node, "
+                          "and the metrics do not show it; make the zone "
+                          "larger",
                           &conf->label);
         }
     }
@@ -569,7 +573,7 @@ ngx_rl_node_follow(ngx_rl_node_t *node)
 }
 
 
-/* where a node with a name is now */
+/* the current address of a node with a name */
 
 static ngx_uint_t
 ngx_rl_node_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
@@ -581,7 +585,7 @@ ngx_rl_node_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 
     nodes = node->nodes;
 
-    /* the configuration knows the name of a seed, but not those of others */
+    /* the configuration knows the name of a seed, but not of other nodes */
 
     if (!node->seed && n) {
         n = ngx_rl_server_conf_filter(nodes->conf, nodes->log, "cluster node",
@@ -593,7 +597,10 @@ ngx_rl_node_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 
     news = ngx_rl_server_renamed(node->server, addrs, n);
 
-    /* moving has made a connection, which a node outside the map needs not */
+    /*
+     * Moving has made a connection, which a node outside the map does not
+     * need.
+     */
 
     if (n && !node->mapped && nodes->mapped) {
         ngx_rl_server_close_idle(node->server);
@@ -603,7 +610,7 @@ ngx_rl_node_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 }
 
 
-/* a node that is not in the map any more, and has nothing under way */
+/* a node that is not in the map any more and has nothing under way */
 
 static void
 ngx_rl_node_leave(ngx_rl_node_t *node)
@@ -637,9 +644,9 @@ ngx_rl_node_leave(ngx_rl_node_t *node)
 
 
 /*
- * There may be room in the zone now.  A node in use tries it with the next map.
- * One that was moved by its name does not: a new connection would not know
- * where to.
+ * The zone may have room now.  A node in use tries again with the next map.  A
+ * node that was moved by its name does not, because a new connection would not
+ * know the address.
  */
 
 static void
@@ -675,7 +682,10 @@ ngx_rl_node_share(ngx_rl_node_t *node)
 }
 
 
-/* each is in one chain: by name if that is looked up, else by address */
+/*
+ * Each node is in one chain: by name if the name is looked up, else by
+ * address.
+ */
 
 static void
 ngx_rl_node_index(ngx_rl_node_t *node)
@@ -739,7 +749,7 @@ ngx_rl_nodes_chain(const void *text, size_t len, in_port_t port)
 }
 
 
-/* redirects have the name alone, and certificates are for it */
+/* redirects only contain the name, and certificates are issued for it */
 
 void
 ngx_rl_node_name(ngx_rl_node_t *node, const ngx_rl_slot_range_t *range)
@@ -757,7 +767,7 @@ ngx_rl_node_name(ngx_rl_node_t *node, const ngx_rl_slot_range_t *range)
     node->host.data = node->text;
     node->host.len = range->host_len;
 
-    /* a seed has to have the name that the configuration gives it */
+    /* a seed must have the name that is configured */
 
     if (!node->seed) {
         node->conf.redis.host = node->host;
@@ -787,7 +797,7 @@ ngx_rl_node_probe(ngx_rl_node_t *node, uint16_t slot)
 
     nodes = node->nodes;
 
-    /* even if there is no memory for it: there is none for the next slot */
+    /* even without memory for it: there is none for the next slot either */
 
     node->probe_slot = slot;
 
@@ -816,7 +826,7 @@ ngx_rl_node_probe(ngx_rl_node_t *node, uint16_t slot)
 }
 
 
-/* posted, as the node that has brought the map may be one to leave */
+/* posted, because the node that sent the map may have to leave */
 
 static void
 ngx_rl_nodes_tidy(ngx_event_t *ev)
@@ -853,12 +863,12 @@ ngx_rl_nodes_tidy(ngx_event_t *ev)
                 ngx_rl_node_leave(node);
             }
 
-            /* it has calls, or some that have not been sent yet */
+            /* it has calls under way, or calls that have not been sent yet */
 
             age = 0;
         }
 
-        /* a node that an ASK has named is about to get slots */
+        /* a node that an ASK has named will get slots soon */
 
         if (!ev->timer_set) {
             ngx_add_timer(ev, NGX_RL_NODES_ASKED - age);

@@ -1,6 +1,6 @@
 
 /*
- * The nodes of a Redis Cluster, as a worker knows them: by the address or the
+ * The nodes of a Redis Cluster as a worker knows them: by the address or the
  * name that the cluster announces, in the map of slots or not.
  */
 
@@ -54,7 +54,7 @@ typedef struct {
 
 
 struct ngx_rl_nodes_s {
-    ngx_rl_server_conf_t   *conf;      /* what nodes have in common */
+    ngx_rl_server_conf_t   *conf;      /* what all nodes of a cluster share */
     ngx_rl_zone_t          *zone;
     ngx_pool_t             *pool;
     ngx_socket_t            ident;     /* see ngx_rl_event_init() */
@@ -83,26 +83,29 @@ ngx_int_t ngx_rl_nodes_init(ngx_rl_nodes_t *nodes, ngx_cycle_t *cycle,
     ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
     const ngx_rl_events_t *events, void *cluster);
 
-/* a map, or a redirect, is about to be read: bounds what it may cost */
+/* call before a map or a redirect is read: bounds the work for it */
 void ngx_rl_nodes_begin(ngx_rl_nodes_t *nodes, ngx_uint_t scans);
 
 /*
- * The node that "from" has announced, which is added if it is not known yet.
- * NULL: it can't be, or must not be connected to
+ * Finds the node that "from" has announced, or adds it.  NULL: there is no
+ * room, or nginx must not connect to it.
  */
 ngx_rl_node_t *ngx_rl_nodes_find(ngx_rl_nodes_t *nodes, ngx_rl_server_t *from,
     const ngx_rl_slot_range_t *there);
 
-/* keeps what the cluster calls a node that is found by its address */
+/* stores the cluster's name of a node that is found by its address */
 void ngx_rl_node_name(ngx_rl_node_t *node, const ngx_rl_slot_range_t *range);
 
-/* whether it serves slots; others are left in peace, and leave in the end */
+/*
+ * Marks whether a node serves slots; a node that does not is left alone and
+ * removed in the end.
+ */
 void ngx_rl_node_map(ngx_rl_node_t *node, ngx_uint_t mapped);
 
-/* a node is probed with a key of its own, in a slot that it serves */
+/* each node is probed with a key of its own, in a slot that it serves */
 void ngx_rl_node_probe(ngx_rl_node_t *node, uint16_t slot);
 
-/* for the end of the process */
+/* at process exit */
 void ngx_rl_nodes_exit(ngx_rl_nodes_t *nodes);
 
 

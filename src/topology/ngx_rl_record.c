@@ -30,7 +30,7 @@ const char  *const ngx_rl_role_names[] = {
 };
 
 
-/* the gauges of a process that has found no place; nobody reads them */
+/* gauges of a process without a place in shared memory; nobody reads them */
 static ngx_rl_gauges_t  ngx_rl_record_nowhere;
 
 
@@ -131,7 +131,7 @@ ngx_rl_record_get(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats, ngx_str_t *name,
 
     ngx_rl_zone_lock(zone);
 
-    /* not before: a process that begins now may get a record next */
+    /* only now: a process that starts may get a record at any time */
 
     ngx_rl_process_living(stats, living);
 
@@ -215,7 +215,7 @@ ngx_rl_record_used(ngx_rl_stats_t *stats, ngx_rl_record_t *record)
 }
 
 
-/* whether this process uses it; one that has found no place can't say so */
+/* whether this process uses it; a process without a place cannot mark this */
 
 static void
 ngx_rl_record_mark(ngx_rl_record_t *record, ngx_uint_t used)
@@ -236,7 +236,7 @@ ngx_rl_record_mark(ngx_rl_record_t *record, ngx_uint_t used)
 }
 
 
-/* a process that is dead uses nothing */
+/* a dead process uses nothing */
 
 static ngx_uint_t
 ngx_rl_record_unused(void *data, void *living)

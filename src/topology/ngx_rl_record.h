@@ -1,9 +1,9 @@
 
 /*
- * What all workers share about a server, in shared memory, over reloads: its
- * breaker, counters, where it is, what was logged about it.  Counters only
- * grow, each by one atomic operation.  Gauges are kept by each process for
- * itself, as one that is killed takes its own with it.
+ * What all workers share about a server, in shared memory, over reloads:
+ * breaker, counters, address, log throttles.  Counters only grow, by atomic
+ * operations.  Each process has gauges of its own, so that the gauges of a
+ * killed process end with it.
  */
 
 
@@ -21,11 +21,13 @@
 #include "memory/ngx_rl_stats.h"
 
 
-/* lines a minute about changes of one server or cluster, of all workers */
+/*
+ * Log lines a minute about changes of one server or cluster, for all workers.
+ */
 #define NGX_RL_RECORD_CHANGES  10
 
 
-/* what becomes of a topology */
+/* changes in a topology, for metrics */
 
 typedef enum {
     NGX_RL_EVENT_MAP_REFRESH = 0,
@@ -65,7 +67,7 @@ typedef struct {
 } ngx_rl_counters_t;
 
 
-/* where it is; the address and its hash are changed with the zone locked */
+/* address and hash are changed with the zone locked */
 
 typedef struct {
     ngx_atomic_t  role;
@@ -79,7 +81,7 @@ typedef struct {
 
 typedef struct {
 
-    /* changed with the zone locked; its state is read without */
+    /* changed with the zone locked; the state is read without the lock */
 
     ngx_rl_breaker_t    breaker;
     ngx_atomic_t        failure;     /* the last one that counted */
@@ -104,44 +106,47 @@ typedef struct {
 /* of all these structs, for ngx_rl_zone_add() */
 uint64_t ngx_rl_record_layout(void);
 
-/* finds or makes a record; NULL: no memory.  While the zone is attached */
+/* finds or makes a record, while the zone is attached; NULL: no memory */
 ngx_rl_record_t *ngx_rl_record(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
     ngx_str_t *name);
 
-/* this process has a place now: its gauges are zero, and it uses no record */
+/*
+ * This process has a place now: zeroes its gauges, and it uses no record yet.
+ */
 void ngx_rl_record_begin(ngx_rl_zone_t *zone);
 
-/* a process uses a record that its configuration has asked for */
+/* this process uses a record that its configuration has requested */
 void ngx_rl_record_use(ngx_rl_zone_t *zone, ngx_rl_record_t *record);
 
 /*
- * A record for a server that a process has found by itself, the same for all
- * processes, until all have returned it or have ended.  NULL: no room.
+ * A record for a server that a process has found at run time.  All processes
+ * get the same record, until all have returned it or have ended.  NULL: no
+ * room.
  */
 ngx_rl_record_t *ngx_rl_record_lend(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
     ngx_str_t *name);
 void ngx_rl_record_return(ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
     ngx_rl_record_t *record);
 
-/* whether a process that lives uses it */
+/* whether a living process uses it */
 ngx_uint_t ngx_rl_record_used(ngx_rl_stats_t *stats, ngx_rl_record_t *record);
 
-/* of this process; never NULL */
+/* the gauges of this process; never NULL */
 ngx_rl_gauges_t *ngx_rl_record_gauges(ngx_rl_record_t *record);
 
-/* the sum over all processes that live */
+/* the sum over all living processes */
 void ngx_rl_record_sum(ngx_rl_stats_t *stats,
     ngx_rl_record_t *record, ngx_rl_gauges_t *sum);
 
-/* whether to log such a failure now: once a minute, once for all workers */
+/* whether to log such a failure now: once a minute for all workers */
 ngx_uint_t ngx_rl_record_may_log(ngx_rl_record_t *record,
     ngx_rl_failure_e failure);
 
-/* keeps where a server is; returns whether that was not known */
+/* stores the address of a server; returns whether it is new */
 ngx_uint_t ngx_rl_record_found(ngx_rl_zone_t *zone,
     ngx_rl_record_t *record, ngx_str_t *address);
 
-/* whether that is not what a worker has logged last */
+/* whether this differs from what was logged last */
 ngx_uint_t ngx_rl_record_news(ngx_rl_zone_t *zone,
     ngx_rl_record_t *record, uint64_t hash);
 

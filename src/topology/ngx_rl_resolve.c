@@ -1,19 +1,20 @@
 
 /*
- * Each worker looks names up for itself, and never waits: a lookup is under way
- * (ctx), or the timer of the next one is set, or the process is leaving.
+ * Each worker looks up names for itself, and nobody waits for it.  At any time
+ * a lookup is under way (ctx), or the timer of the next one is set, or the
+ * process is exiting.
  *
  *     lookup -> addresses -> when their TTL is over     -> lookup
  *            -> failure   -> after a pause that doubles -> lookup
  *
- * nginx's resolver keeps an answer up to the last second of its TTL, so the
- * next lookup comes in the second after it.  A resolver may call back before
- * ngx_resolve_name() has returned, and frees the context of a lookup that it
- * could not begin.
+ * nginx's resolver caches an answer up to the last second of its TTL, so the
+ * next lookup starts in the second after that.  A resolver may call back
+ * before ngx_resolve_name() has returned, and it frees the context of a lookup
+ * that it could not start.
  *
- * Resolvers turn the order of addresses with each answer.  Here they are kept
- * sorted, so order is no change, and workers that try them in turn all begin
- * with the same one.
+ * Resolvers rotate the order of addresses with each answer.  Addresses are
+ * sorted here, so that another order is not a change, and so that all workers
+ * start with the same address.
  */
 
 
@@ -36,7 +37,7 @@
 #define NGX_RL_RESOLVE_LEN     253
 #define NGX_RL_RESOLVE_LABEL   63
 
-/* the first of those attempts of ngx_rl_backoff() that take 1 s */
+/* the first attempt of ngx_rl_backoff() whose pause is 1 s */
 #define NGX_RL_RESOLVE_ATTEMPT  5
 
 
@@ -105,8 +106,8 @@ static void ngx_rl_resolve_add(ngx_rl_resolve_set_t *set,
 
 
 /*
- * NGX_OK: a name, and there is somebody to ask; NGX_DECLINED: the host is an
- * address, or the configuration has no "resolver"
+ * NGX_OK: the host is a name that a resolver can look up; NGX_DECLINED: the
+ * host is an address, or the configuration has no "resolver".
  */
 
 static ngx_int_t
@@ -219,7 +220,7 @@ ngx_rl_resolve_watch(ngx_rl_resolve_t **watched, ngx_log_t *log,
         ngx_rl_resolve_add(&resolve->set, addrs[i].sockaddr, port);
     }
 
-    /* calls wait for a server that has no address yet */
+    /* calls wait for a server without an address */
 
     ngx_rl_resolve_schedule(resolve,
                             n ? ngx_random() % NGX_RL_RESOLVE_FIRST + 1 : 1);
@@ -451,7 +452,7 @@ ngx_rl_resolve_changed(ngx_rl_resolve_t *resolve)
 }
 
 
-/* a name that its handler ends lives until that was logged */
+/* a name that its handler ends stays until this was logged */
 
 static void
 ngx_rl_resolve_report(ngx_rl_resolve_t *resolve, ngx_uint_t n, ngx_int_t state)
@@ -468,7 +469,7 @@ ngx_rl_resolve_report(ngx_rl_resolve_t *resolve, ngx_uint_t n, ngx_int_t state)
     } else if (may_log && ngx_rl_throttle(&resolve->warnings, 1, NULL)) {
         ngx_log_error(NGX_LOG_WARN, resolve->log, 0,
                       "ratelimit shard %V: name \"%V\" could not be resolved "
-                      "(%i: %s), last addresses stay",
+                      "(%i: %s), keeping the last known addresses",
                       &resolve->label, &resolve->host, state,
                       ngx_resolver_strerror(state));
     }
@@ -501,12 +502,12 @@ ngx_rl_resolve_log(ngx_rl_resolve_t *resolve)
     }
 
     ngx_log_error(NGX_LOG_NOTICE, resolve->log, 0,
-                  "ratelimit shard %V: addresses are %*s now",
+                  "ratelimit shard %V: addresses are now %*s",
                   &resolve->label, (size_t) (p - line), line);
 }
 
 
-/* sorted, each address once; all that is not part of the address is zero */
+/* sorted, without duplicates; bytes outside of the address are zero */
 
 static void
 ngx_rl_resolve_add(ngx_rl_resolve_set_t *set, struct sockaddr *sockaddr,

@@ -1,7 +1,7 @@
 
 /*
- * A host name that is looked up again and again by nginx's resolver, so that
- * a server may move to another address.
+ * A host name that nginx's resolver looks up repeatedly, so that a server may
+ * move to another address.
  */
 
 
@@ -16,7 +16,7 @@
 #include "topology/ngx_rl_server_conf.h"
 
 
-/* addresses of one name; of more than these the lowest are used */
+/* addresses of one name; if there are more, the lowest are used */
 #define NGX_RL_RESOLVE_ADDRS  64
 
 
@@ -24,30 +24,33 @@ typedef struct ngx_rl_resolve_s  ngx_rl_resolve_t;
 
 
 /*
- * The set of addresses is another one now.  The array belongs to the handler,
- * during the call only; its order is the same in all workers.  n is 0 when a
- * lookup has failed, and the last addresses stay.  May end the name.
+ * Called when the set of addresses has changed.  The handler may use the array
+ * during the call only; its order is the same in all workers. n is 0 when a
+ * lookup has failed and the last addresses stay.  The handler may end the
+ * name.
  *
- * Returns whether it is to be logged: one worker of many may do so for all.  A
- * failure is not logged more often than once a minute in any case.
+ * Returns whether to log the change, so that one worker can log it for all.  A
+ * failure is logged once a minute at most in any case.
  */
 typedef ngx_uint_t (*ngx_rl_resolve_pt)(void *data, ngx_addr_t *addrs,
     ngx_uint_t n);
 
 
 /*
- * Whether the host is a name, there is somebody to ask, and DNS can have such a
- * name: one that was announced may be anything
+ * Whether the host is a name, there is a resolver, and DNS can contain such a
+ * name: an announced name may be anything.
  */
 ngx_uint_t ngx_rl_resolve_valid(ngx_resolver_t *resolver, ngx_str_t *host);
 
 /*
- * Looks "host" up from now on, the first time after a moment, if it is a name
- * and the configuration of the server has a resolver.  "addrs" are those known
- * so far, "port" that of all addresses; "label" is what the log calls the
- * shard.  The log and the resolver must outlive the name, all else is copied.
+ * Starts to look up "host" after a moment, and again from then on, if it is a
+ * name and the configuration of the server has a resolver.  "addrs" are the
+ * addresses known so far, "port" is the port of all addresses, and "label" is
+ * the name of the shard in the log.  The log and the resolver must outlive the
+ * name; everything else is copied.
  *
- * Sets *resolve, to NULL if there is nothing to look up.  NGX_ERROR: no memory.
+ * Sets *resolve, to NULL if there is nothing to look up.  NGX_ERROR: no
+ * memory.
  */
 ngx_int_t ngx_rl_resolve_watch(ngx_rl_resolve_t **resolve, ngx_log_t *log,
     ngx_rl_server_conf_t *conf, ngx_str_t *label, ngx_str_t *host,
@@ -55,13 +58,13 @@ ngx_int_t ngx_rl_resolve_watch(ngx_rl_resolve_t **resolve, ngx_log_t *log,
     ngx_rl_resolve_pt handler, void *data);
 
 /*
- * A connection has failed: looks soon, though not more often than once a
- * second.  As long as the TTL lasts it is the resolver that answers, from its
- * memory.  NULL: nothing to look up.
+ * A connection has failed: looks the name up soon, but at most once a second.
+ * Until the TTL is over, the resolver answers from its cache.  NULL: nothing
+ * to look up.
  */
 void ngx_rl_resolve_again(ngx_rl_resolve_t *resolve);
 
-/* the handler is not called any more; NULL: as above */
+/* stops calling the handler; NULL: as above */
 void ngx_rl_resolve_end(ngx_rl_resolve_t *resolve);
 
 

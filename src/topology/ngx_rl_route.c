@@ -5,7 +5,7 @@
 #include "topology/ngx_rl_sentinel.h"
 
 
-/* of a server of the configuration, one or the other */
+/* for each configured server one of these is set */
 
 typedef struct {
     ngx_rl_server_t     *server;
@@ -35,7 +35,7 @@ static const ngx_rl_events_t  ngx_rl_route_events = {
 };
 
 
-/* of this process, by the index of the configuration */
+/* the routes of this process, by the index of the configuration */
 static ngx_rl_route_t  *ngx_rl_routes;
 static ngx_uint_t       ngx_rl_nroutes;
 
@@ -128,7 +128,7 @@ ngx_rl_route_failed(void *owner, ngx_rl_failure_e failure)
 }
 
 
-/* all masters of the same sentinels at once, with the first of them */
+/* the first master of a set of sentinels starts all its masters */
 
 static ngx_int_t
 ngx_rl_route_sentinel(ngx_cycle_t *cycle,

@@ -1,7 +1,7 @@
 
 /*
- * Which server has a key, whatever the servers are: named by the configuration,
- * found by sentinels, or nodes of a cluster.
+ * Finds the server of a key in all topologies: configured shards, masters that
+ * sentinels report, and nodes of a cluster.
  */
 
 
@@ -21,14 +21,14 @@ ngx_int_t ngx_rl_route_init(ngx_cycle_t *cycle,
 void ngx_rl_route_exit(void);
 
 /*
- * Keys that have the same server and the same part can be asked for by one
- * command.  The server lives as long as the process, but a key may have another
- * one in a moment.
+ * Keys with the same server and the same part may share a command.  The server
+ * lives as long as the process, but a key may move to another server at any
+ * moment.
  */
 ngx_rl_server_t *ngx_rl_route_find(
     ngx_rl_server_conf_t *conf, const char *key, size_t len, ngx_uint_t *part);
 
-/* the server of a key that lived on this one some time ago */
+/* the current server of a key that used to live on this one */
 ngx_rl_server_t *ngx_rl_route_now(
     ngx_rl_server_t *server, const char *key, size_t len);
 

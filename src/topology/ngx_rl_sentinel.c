@@ -1,23 +1,22 @@
 
 /*
- * A new connection to a sentinel asks where all masters are, subscribes to
- * +switch-master, and then only listens.  If the sentinel can't be reached,
- * does not know a master, or is silent, the next one is tried.  When a master
- * fails, or is none any more, a new connection is made, to ask again, at most
- * once a second.
+ * A new connection to a sentinel asks for the addresses of all masters,
+ * subscribes to +switch-master, and then only listens.  If the sentinel cannot
+ * be reached, does not know a master, or is silent, the next sentinel is
+ * tried.  When a master fails, or reports another role, a new connection is
+ * made to ask again, at most once a second.
  *
- * What a switch says is believed at once: the connection to the old master is
- * closed, with the calls that wait for it, and nothing goes there any more,
- * however alive it may be.  For a while after a switch a sentinel that has not
- * heard of it is not believed if it names the old master.
+ * A switch takes effect at once.  The connection to the old master is closed,
+ * its pending calls fail, and nothing is sent there any more, even if it is
+ * alive.  For a while after a switch, a sentinel that still names the old
+ * master is ignored.
  *
- * A sentinel may announce a name instead of an address.  It is looked up by
- * nginx's resolver, again and again; until it is known where the master is, its
- * calls wait.
+ * A sentinel may announce a name instead of an address. nginx's resolver looks
+ * it up repeatedly.  Until the address of the master is known, its calls wait.
  *
- * Where a master was last is kept in shared memory, so that workers that start
- * while no sentinel answers find it.  Every connection to a master checks its
- * ROLE.
+ * The last address of each master is kept in shared memory, so that workers
+ * that start while no sentinel answers can find it.  Every connection to a
+ * master checks its ROLE.
  */
 
 
@@ -37,7 +36,9 @@
 #define NGX_RL_SENTINEL_TEXT    64
 
 
-/* where a sentinel says that a master is: host:port, in lower case */
+/*
+ * The address of a master as a sentinel reports it: host:port, in lower case.
+ */
 
 typedef struct {
     ngx_str_t  text;  /* len 0: not known */
@@ -58,7 +59,7 @@ typedef struct {
 } ngx_rl_master_t;
 
 
-/* one of the sentinels; there is a connection to no more than one of them */
+/* one of the sentinels; at most one of them is connected */
 
 typedef struct {
     ngx_rl_sentinels_t       *sentinels;
@@ -220,7 +221,7 @@ ngx_rl_sentinels_create(ngx_cycle_t *cycle,
         }
     }
 
-    /* workers are spread over all sentinels */
+    /* workers start with different sentinels */
 
     sentinels->current = &sentinels->list[ngx_random() % sentinels->n];
 
@@ -267,7 +268,7 @@ ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
         return ngx_rl_sentinel_may_log(sentinel, NGX_RL_CONFIG);
     }
 
-    /* no call waits for an answer: leaving the old address costs nothing */
+    /* no call waits for a reply: leaving the old address costs nothing */
 
     (void) ngx_rl_connection_move(sentinel->connection, addrs, n, 1);
 
@@ -281,7 +282,7 @@ ngx_rl_sentinel_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 }
 
 
-/* the address that was known last may still be right */
+/* the last known address may still be right */
 
 static ngx_int_t
 ngx_rl_master_create(ngx_rl_master_t *master, ngx_cycle_t *cycle,
@@ -313,7 +314,7 @@ ngx_rl_master_create(ngx_rl_master_t *master, ngx_cycle_t *cycle,
     ngx_rl_zone_lock(sentinels->zone);
 
     if (known->place.set != hash) {
-        /* other sentinels gave that name to another master */
+        /* other sentinels used this name for another master */
         known->place.set = hash;
         known->place.len = 0;
     }
@@ -325,7 +326,7 @@ ngx_rl_master_create(ngx_rl_master_t *master, ngx_cycle_t *cycle,
 
     host.data = text;
 
-    /* the port is after the last colon; an IPv6 address is in brackets */
+    /* the port follows the last colon; an IPv6 address is in brackets */
 
     for (port.data = text + host.len;
          port.data > text && port.data[-1] != ':';
@@ -334,7 +335,7 @@ ngx_rl_master_create(ngx_rl_master_t *master, ngx_cycle_t *cycle,
         /* void */
     }
 
-    /* no address is known, or it was too long to be kept */
+    /* no address is known, or it was too long to store */
 
     if (port.data == text || host.len == NGX_SOCKADDR_STRLEN) {
         return NGX_OK;
@@ -418,7 +419,9 @@ ngx_rl_sentinel_ready(void *owner)
 }
 
 
-/* the next sentinel at once, or after a pause when all have been tried */
+/*
+ * Tries the next sentinel at once, or after a pause when all have been tried.
+ */
 
 static ngx_msec_t
 ngx_rl_sentinel_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
@@ -453,7 +456,7 @@ ngx_rl_sentinel_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
 }
 
 
-/* to the next sentinel, after a while */
+/* moves on to the next sentinel, after a while */
 
 static void
 ngx_rl_sentinels_turn(ngx_rl_sentinels_t *sentinels, ngx_msec_t delay)
@@ -512,8 +515,8 @@ ngx_rl_sentinel_step(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
 
         if (ngx_rl_sentinel_may_log(sentinel, NGX_RL_CONFIG)) {
             ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
-                          "sentinel %V knows no master \"%V\": check the name "
-                          "in \"ratelimit_shards sentinel=...\"",
+                          "sentinel %V does not know master \"%V\": check the "
+                          "name in \"ratelimit_shards sentinel=...\"",
                           &addr->name, &master->conf.redis.name);
         }
 
@@ -526,7 +529,8 @@ ngx_rl_sentinel_step(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
     {
         if (ngx_rl_sentinel_may_log(sentinel, NGX_RL_PROTOCOL)) {
             ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
-                          "sentinel %V answered with what is no address",
+                          "invalid reply from sentinel %V: expected the "
+                          "address of a master",
                           &addr->name);
         }
 
@@ -622,9 +626,10 @@ ngx_rl_master_learn(ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
                                           NGX_RL_SENTINEL_TEXT));
 
             ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
-                          "sentinel %V names master \"%V\" as \"%*s\", which "
-                          "is no address: set \"resolver\" in nginx, or "
-                          "\"SENTINEL announce-hostnames no\" there",
+                          "sentinel %V announces master \"%V\" at \"%*s\", "
+                          "which is not an address: set \"resolver\" in nginx, "
+                          "or \"SENTINEL announce-hostnames no\" in the "
+                          "sentinel",
                           &from->name, &master->conf.redis.name, len, text);
         }
 
@@ -635,12 +640,12 @@ ngx_rl_master_learn(ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
 
     if (known && ngx_rl_str_equal(&master->address.text, &there.text)) {
 
-        /* other workers may know of a switch already: nothing is written */
+        /* other workers may know of a switch already: do not overwrite it */
 
         return NGX_OK;
     }
 
-    /* a sentinel that does not know of the switch yet: another one is asked */
+    /* this sentinel does not know of the switch yet: ask another one */
 
     if (!switched && master->old.text.len
         && ngx_current_msec - master->switched < NGX_RL_SENTINEL_STALE
@@ -660,11 +665,11 @@ ngx_rl_master_learn(ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
     if (ngx_rl_master_move(master, &there, rc == NGX_OK ? &address.addr : NULL)
         != NGX_OK)
     {
-        /* no memory: all is as before, until a sentinel says it again */
+        /* no memory: nothing changes until a sentinel reports it again */
 
         ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
-                      "ratelimit shard %V: no memory to follow the master to "
-                      "%V", &master->conf.label, &there.text);
+                      "ratelimit shard %V: not enough memory to switch to "
+                      "master %V", &master->conf.label, &there.text);
 
         ngx_rl_sentinels_again(sentinels, NGX_RL_SENTINEL_ASK);
         return NGX_ERROR;
@@ -676,7 +681,7 @@ ngx_rl_master_learn(ngx_rl_master_t *master, ngx_str_t *host, ngx_str_t *port,
 }
 
 
-/* NGX_OK: an address; NGX_DECLINED: a name; NGX_ERROR: of no use */
+/* NGX_OK: an address; NGX_DECLINED: a name; NGX_ERROR: unusable */
 
 static ngx_int_t
 ngx_rl_master_address(ngx_rl_master_t *master, ngx_rl_master_address_t *there,
@@ -715,7 +720,7 @@ ngx_rl_master_address(ngx_rl_master_t *master, ngx_rl_master_address_t *there,
 }
 
 
-/* no more calls go to the old address; NGX_ERROR: all is as it was */
+/* stops calls to the old address; NGX_ERROR: nothing has changed */
 
 static ngx_int_t
 ngx_rl_master_move(ngx_rl_master_t *master,
@@ -724,7 +729,7 @@ ngx_rl_master_move(ngx_rl_master_t *master,
     ngx_str_t          host;
     ngx_rl_resolve_t  *resolve;
 
-    /* of an address there is nothing to look up */
+    /* an address needs no lookup */
 
     if (ngx_rl_resolve_watch(&resolve, master->sentinels->log, &master->conf,
                              &master->conf.label, &there->host, there->port,
@@ -734,7 +739,7 @@ ngx_rl_master_move(ngx_rl_master_t *master,
         return NGX_ERROR;
     }
 
-    /* a certificate is for the name, or else for the address */
+    /* a certificate is issued for the name, or otherwise for the address */
 
     host = master->conf.redis.host;
     master->conf.redis.host = there->host;
@@ -772,7 +777,7 @@ ngx_rl_master_address_copy(ngx_rl_master_address_t *to,
 }
 
 
-/* where a master is that was there by name */
+/* the current address of a master that has a name */
 
 static ngx_uint_t
 ngx_rl_master_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
@@ -792,7 +797,7 @@ ngx_rl_master_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n)
 }
 
 
-/* in a moment another sentinel is asked */
+/* asks another sentinel in a moment */
 
 static void
 ngx_rl_sentinels_again(ngx_rl_sentinels_t *sentinels, ngx_msec_t delay)
@@ -803,7 +808,7 @@ ngx_rl_sentinels_again(ngx_rl_sentinels_t *sentinels, ngx_msec_t delay)
 }
 
 
-/* logged once for all workers, by the first that finds it so */
+/* the first worker that finds a change logs it for all */
 
 static void
 ngx_rl_master_log(ngx_rl_master_t *master, ngx_uint_t switched,
@@ -824,19 +829,20 @@ ngx_rl_master_log(ngx_rl_master_t *master, ngx_uint_t switched,
                      ->counters.events[NGX_RL_EVENT_FAILOVER]);
 
         ngx_log_error(NGX_LOG_NOTICE, sentinels->log, 0,
-                      "ratelimit shard %V: the master is %V now, and was %V, "
-                      "says sentinel %V", &master->conf.label, name,
+                      "ratelimit shard %V: the master is now %V (was %V), "
+                      "reported by sentinel %V", &master->conf.label, name,
                       &master->old.text, &from->name);
         return;
     }
 
     ngx_log_error(NGX_LOG_NOTICE, sentinels->log, 0,
-                  "ratelimit shard %V: the master is %V, says sentinel %V",
+                  "ratelimit shard %V: the master is %V, reported by sentinel "
+                  "%V",
                   &master->conf.label, name, &from->name);
 }
 
 
-/* of a new connection to a master */
+/* handles the ROLE reply of a new connection to a master */
 
 static ngx_rl_failure_e
 ngx_rl_master_role(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
@@ -852,7 +858,8 @@ ngx_rl_master_role(void *owner, ngx_uint_t tag, ngx_rl_reply_t *reply)
 
     if (ngx_rl_server_may_log(server, NGX_RL_READONLY)) {
         ngx_log_error(NGX_LOG_ERR, server->log, 0,
-                      "redis %V, the master of \"%V\", is none by its ROLE",
+                      "redis %V, the master of \"%V\", reports a ROLE other "
+                      "than master",
                       &ngx_rl_connection_addr(server->connection)->name,
                       &server->conf->label);
     }
@@ -885,7 +892,9 @@ ngx_rl_master_failed(void *owner, ngx_rl_failure_e failure)
 }
 
 
-/* another sentinel each time: one of them may be cut off from the others */
+/*
+ * Asks another sentinel each time: one of them may be cut off from the others.
+ */
 
 static void
 ngx_rl_sentinels_ask(ngx_event_t *ev)
@@ -933,8 +942,8 @@ ngx_rl_sentinels_ping(ngx_event_t *ev)
 
     if (ngx_rl_sentinel_may_log(sentinels->current, NGX_RL_TIMEOUT)) {
         ngx_log_error(NGX_LOG_ERR, sentinels->log, 0,
-                      "sentinel %V does not answer any more, trying the next "
-                      "one", &ngx_rl_connection_addr(connection)->name);
+                      "sentinel %V stopped answering, trying the next one",
+                      &ngx_rl_connection_addr(connection)->name);
     }
 
     ngx_rl_connection_close_idle(connection);

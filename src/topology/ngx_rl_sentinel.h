@@ -1,6 +1,6 @@
 
 /*
- * Sentinels, and the masters that they name: a worker has one connection to
+ * Sentinels, and the masters that they report.  A worker has one connection to
  * one of the sentinels, and a server for each master.
  */
 
@@ -18,7 +18,7 @@
 typedef struct ngx_rl_sentinels_s  ngx_rl_sentinels_t;
 
 
-/* NULL: no memory; begins to look for the masters */
+/* starts to look for the masters; NULL: no memory */
 ngx_rl_sentinels_t *ngx_rl_sentinels_create(ngx_cycle_t *cycle,
     ngx_rl_sentinels_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats);
 
@@ -26,7 +26,7 @@ ngx_rl_sentinels_t *ngx_rl_sentinels_create(ngx_cycle_t *cycle,
 ngx_rl_server_t *ngx_rl_sentinels_server(
     ngx_rl_sentinels_t *sentinels, ngx_uint_t i);
 
-/* for the end of the process; the servers are left to the caller */
+/* at process exit; the caller ends the servers */
 void ngx_rl_sentinels_exit(ngx_rl_sentinels_t *sentinels);
 
 

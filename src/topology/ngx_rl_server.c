@@ -1,29 +1,31 @@
 
 /*
- * Whether a server can be asked.
+ * Decides whether a server can be asked.
  *
- * The breaker says so for all workers: its state is in shared memory, read
- * without a lock by every call and changed under the lock of the zone.  While
- * it is open no call is sent.  Then the server is tried by
+ * The breaker decides for all workers.  Its state is in shared memory; every
+ * call reads it without a lock, and changes happen under the lock of the zone.
+ * While the breaker is open, no call is sent.  The server is tried in one of
+ * two ways:
  *
- *   - a new connection, if there is none: the handshake ends with a call of a
- *     script that writes, so a server that is still loading, read-only or out
- *     of memory fails it;
- *   - the same call as a probe, if there is one.
+ *   - If there is no connection, a new one is made.  Its handshake ends with a
+ *     script that writes, which fails if the server is loading, read-only or
+ *     out of memory.
+ *   - If there is a connection, the same script is sent as a probe.
  *
- * One worker at a time does so, in intervals that double from 50 ms up to the
- * probe interval.  If it succeeds the breaker closes for all.  Other workers
- * without a connection make one as soon as they have a call to send.
+ * One worker at a time does this, in intervals that double from 50 ms up to
+ * the probe interval.  If it succeeds, the breaker closes for all workers.
+ * Other workers without a connection connect as soon as they have a call to
+ * send.
  *
- * As long as the breaker is closed each worker connects again by itself, after
- * pauses of the same kind.  Only what was sent, or a connection that no worker
- * has, counts as a failure of the server.
+ * While the breaker is closed, each worker reconnects by itself, after pauses
+ * of the same kind.  A failure only counts against the server if a command was
+ * sent, or if no worker has a connection.
  *
- * The log has a line for each change of state, up to ten a minute; a line a
- * minute for each class of failure; a line a minute while the breaker is open.
- * All workers count together.  An outage lasts while the breaker is open: its
- * beginning and its end are errors, which is the level that people read, and
- * have ten lines a minute apart from those of other changes.
+ * The log has one line for each change of state, up to ten a minute; one line
+ * a minute for each class of failure; and one line a minute while the breaker
+ * is open.  All workers count together.  An outage lasts while the breaker is
+ * open.  Its beginning and its end are logged as errors, the level that most
+ * people run, and have ten lines a minute of their own.
  */
 
 
@@ -153,7 +155,10 @@ ngx_rl_server_move(ngx_rl_server_t *server,
 
     if (rc != NGX_DECLINED) {
 
-        /* a dropped connection calls nobody, and may be on its way again */
+        /*
+         * A dropped connection calls no handler, and may be reconnecting
+         * already.
+         */
 
         if (!ngx_rl_connection_ready(server->connection)) {
             server->up = 0;
@@ -176,7 +181,9 @@ ngx_rl_server_move(ngx_rl_server_t *server,
         return NGX_ERROR;
     }
 
-    /* events of the old one must not be taken for those of the new one */
+    /*
+     * Events of the old connection must not be taken for those of the new one.
+     */
 
     ngx_rl_connection_retire(server->connection, connection);
 
@@ -233,7 +240,7 @@ ngx_rl_server_check(ngx_rl_server_t *server)
 
     if (breaker->state == NGX_RL_CIRCUIT_OPEN) {
 
-        /* an outage is logged at its beginning and then once a minute */
+        /* an outage is logged when it begins, and then once a minute */
 
         if (ngx_rl_throttle(&record->log.open, 1, NULL)) {
             ngx_log_error(NGX_LOG_ERR, server->log, 0,
@@ -333,7 +340,10 @@ ngx_rl_server_failed(void *owner, const ngx_rl_answer_t *answer)
 
     ngx_rl_server_log(server, answer->failure, answer->reply);
 
-    /* a reply that is none ends the connection: that is the failure */
+    /*
+     * An invalid reply ends the connection, and that is counted as the
+     * failure.
+     */
 
     counts = !answer->counted
              && !(answer->failure == NGX_RL_PROTOCOL && answer->reply);
@@ -354,7 +364,7 @@ ngx_rl_server_unsent(ngx_rl_server_t *server, ngx_rl_failure_e failure)
 }
 
 
-/* a lost connection has logged that itself */
+/* the lost connection itself was logged already */
 
 static void
 ngx_rl_server_log(ngx_rl_server_t *server,
@@ -404,7 +414,7 @@ ngx_rl_server_may_connect(void *owner)
 
     now = ngx_current_msec;
 
-    /* workers that have a connection come first */
+    /* workers with a connection probe first */
 
     if (!server->up && ngx_rl_server_others(server)) {
         now -= NGX_RL_SERVER_LATER;
@@ -434,7 +444,7 @@ ngx_rl_server_ready(void *owner)
     server->connected = 1;
     server->up = 1;
 
-    /* sentinels say where a master is */
+    /* sentinels report where a master is */
 
     if (server->conf->kind != NGX_RL_SENTINEL) {
         (void) ngx_rl_record_found(server->zone, server->record,
@@ -463,8 +473,8 @@ ngx_rl_server_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
     }
 
     /*
-     * a connection that can't be made while other workers have theirs, as with
-     * too many clients, says nothing about the server
+     * A failed connection says nothing about the server while other workers
+     * are connected, as with too many clients.
      */
 
     if (failure != NGX_RL_OK) {
@@ -479,7 +489,10 @@ ngx_rl_server_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
                ? (ngx_msec_t) (breaker->until - ngx_current_msec) : 1;
     }
 
-    /* without a pause if it worked until now: it may be back already */
+    /*
+     * No pause if the connection worked until now: the server may be back
+     * already.
+     */
 
     if (stable && (failure == NGX_RL_OK || failure == NGX_RL_CLOSED)) {
         return 0;
@@ -491,9 +504,9 @@ ngx_rl_server_closed(void *owner, ngx_rl_failure_e failure, ngx_uint_t stable)
 
 
 /*
- * "counts": the failure says something about the server; "probe": it may be the
- * end of a probe.  A command is one failure, however many calls it carried, and
- * so is a lost connection.
+ * "counts": the failure says something about the server; "probe": it may end a
+ * probe.  A failed command counts once, however many calls it carried, and so
+ * does a lost connection.
  */
 
 static void
@@ -511,13 +524,13 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
         server->events->failed(server, failure);
     }
 
-    /* an error of any other kind is about a key, but not if a probe gets it */
+    /* any other error concerns a key, unless a probe gets it */
 
     breaks = counts
              && (ngx_rl_failure_breaks(failure)
                  || (probe && failure == NGX_RL_ERROR));
 
-    /* what waits for a connection was not sent, see ngx_rl_server_closed() */
+    /* a waiting call was not sent, see ngx_rl_server_closed() */
 
     if (failure == NGX_RL_TIMEOUT && !probe
         && !ngx_rl_connection_ready(server->connection)
@@ -526,7 +539,9 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
         breaks = 0;
     }
 
-    /* a node is well even if the slot is another one's, or nobody's */
+    /*
+     * A node is healthy even if the slot belongs to another node, or to none.
+     */
 
     if (failure == NGX_RL_MOVED && server->conf->redis.node && !probe) {
         breaks = 0;
@@ -572,7 +587,7 @@ ngx_rl_server_failure(ngx_rl_server_t *server,
 }
 
 
-/* of a probe, or a handshake, or else of a call */
+/* the success of a probe or a handshake, or of a call */
 
 static void
 ngx_rl_server_success(ngx_rl_server_t *server, ngx_uint_t probe)
@@ -599,7 +614,7 @@ ngx_rl_server_success(ngx_rl_server_t *server, ngx_uint_t probe)
 }
 
 
-/* a connection that is there is probed; the next one is a probe by itself */
+/* probes an existing connection; a new connection is a probe by itself */
 
 static void
 ngx_rl_server_schedule(ngx_rl_server_t *server)
@@ -628,7 +643,7 @@ ngx_rl_server_probe_handler(ngx_event_t *ev)
         return;
     }
 
-    /* behind the same address there may be another server by now */
+    /* another server may use the same address by now */
 
     if (server->record->failure == NGX_RL_READONLY) {
         ngx_rl_connection_close_idle(server->connection);
@@ -646,7 +661,7 @@ ngx_rl_server_probe_handler(ngx_event_t *ev)
         return;
     }
 
-    /* as long as a call may take: a slower server is of no use */
+    /* as long as a call may take: a slower server cannot be used */
 
     failure = ngx_rl_connection_send(server->connection, &server->conf->probe,
                                      server->conf->timeout,
@@ -693,7 +708,7 @@ ngx_rl_server_probed(void *data, const ngx_rl_answer_t *answer)
 }
 
 
-/* this worker has no connection: whether another one has */
+/* whether another worker is connected while this one is not */
 
 static ngx_uint_t
 ngx_rl_server_others(ngx_rl_server_t *server)
@@ -716,8 +731,8 @@ ngx_rl_server_may_log(void *owner, ngx_rl_failure_e failure)
 
 
 /*
- * The breaker has changed.  An outage, which is an open breaker, has its own
- * lines in the log; a line says how many were left out before it.
+ * Logs a change of the breaker.  An outage (an open breaker) has lines of its
+ * own.  A line says how many lines were left out before it.
  */
 
 static void
@@ -774,7 +789,7 @@ ngx_rl_server_changed(ngx_rl_server_t *server, ngx_rl_breaker_e was,
                       "ratelimit shard %V is distributed again%s", label, more);
     }
 
-    /* the server is well: each class of failure is logged again */
+    /* the server works: each class of failure is logged again */
 
     for (i = 0; state == NGX_RL_DISTRIBUTED && i < NGX_RL_FAILURES; i++) {
         ngx_rl_throttle_reset(&record->log.failure[i]);
@@ -782,7 +797,7 @@ ngx_rl_server_changed(ngx_rl_server_t *server, ngx_rl_breaker_e was,
 }
 
 
-/* the last changes were left out of the log: say how it ended */
+/* the last changes were not logged: log the final state */
 
 static void
 ngx_rl_server_settled(ngx_rl_server_t *server)

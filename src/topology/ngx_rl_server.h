@@ -1,7 +1,7 @@
 
 /*
- * A worker's view of one Redis server: its connection, and what all workers
- * share about it: circuit breaker and counters.
+ * A worker's view of one Redis server: its connection, and the breaker and
+ * counters that all workers share.
  */
 
 
@@ -19,7 +19,7 @@
 typedef struct ngx_rl_server_s  ngx_rl_server_t;
 
 
-/* what the store keeps of a server: all that waits to be sent there */
+/* the store's part of a server: everything that waits to be sent */
 
 typedef struct {
     ngx_queue_t  entries;          /* of calls, oldest first */
@@ -55,16 +55,16 @@ struct ngx_rl_server_s {
 };
 
 
-/* NULL if there is no memory; connects when it is used or woken */
+/* connects when it is used or woken; NULL: no memory */
 ngx_rl_server_t *ngx_rl_server_create(ngx_pool_t *pool, ngx_log_t *log,
     ngx_rl_server_conf_t *conf, ngx_rl_zone_t *zone, ngx_rl_stats_t *stats,
     const ngx_rl_events_t *events, void *route);
 
 /*
- * For the tables of events of all topologies; the owner is a server.  The store
- * calls server_failed() as well: there is no answer to a command, or to a call
- * that was part of one; the error reply, if it is one, may be logged.  Of a
- * command one failure counts for the breaker: the others have been counted.
+ * For the event tables of all topologies; the owner is a server.  The store
+ * calls server_failed(), too: a command, or a call that was part of one, has
+ * no answer.  An error reply may be logged.  One failure of a command counts
+ * for the breaker; the others have been counted.
  */
 ngx_msec_t ngx_rl_server_may_connect(void *owner);
 void ngx_rl_server_ready(void *owner);
@@ -73,59 +73,59 @@ ngx_msec_t ngx_rl_server_closed(void *owner,
 ngx_uint_t ngx_rl_server_may_log(void *owner, ngx_rl_failure_e failure);
 void ngx_rl_server_failed(void *owner, const ngx_rl_answer_t *answer);
 
-/* nobody needs it for now */
+/* not needed for now */
 void ngx_rl_server_close_idle(ngx_rl_server_t *server);
 
 /*
- * The configuration of an unused server is that of another one now, with a
- * record of its own.  NGX_ERROR: no memory, all is as before
+ * An unused server gets the configuration and the record of another one.
+ * NGX_ERROR: no memory, nothing has changed.
  */
 ngx_int_t ngx_rl_server_reuse(ngx_rl_server_t *server);
 
 /*
- * The server has other addresses.  Calls under way end as failures if "drop" is
- * set: nothing more shall get to where it was.  No addresses (n is 0, with
- * "drop"): calls wait until they are known.  NGX_ERROR: no memory, it is where
- * it was.
+ * The server has other addresses.  If "drop" is set, calls under way fail, and
+ * nothing more is sent to the old address.  Without addresses (n is 0, with
+ * "drop"), calls wait until some are known.  NGX_ERROR: no memory, the server
+ * stays where it was.
  */
 ngx_int_t ngx_rl_server_move(ngx_rl_server_t *server,
     ngx_addr_t *addrs, ngx_uint_t n, ngx_uint_t drop);
 
 /*
- * The handler of a name, see ngx_rl_resolve_pt: the server, which is the data,
- * has other addresses, or the lookup has failed (n is 0) and the old ones stay.
- * Returns whether it is to be logged.
+ * The handler of a name, see ngx_rl_resolve_pt; its data is the server.  The
+ * server has other addresses, or the lookup has failed (n is 0) and the old
+ * ones stay.  Returns whether to log it.
  */
 ngx_uint_t ngx_rl_server_renamed(void *data, ngx_addr_t *addrs, ngx_uint_t n);
 
 /*
- * Whether a call could be sent now: the breaker is closed, and there is, or
- * soon may be, a connection.  Sees to it that the server is tried again.
+ * Whether a call can be sent now: the breaker is closed, and a connection
+ * exists or may exist soon.  Also makes sure that the server is tried again.
  */
 ngx_rl_failure_e ngx_rl_server_check(ngx_rl_server_t *server);
 
 /*
- * As ngx_rl_connection_send().  The caller has checked the server when the call
- * was queued, and says of every call that was to be sent what came of it.
+ * As ngx_rl_connection_send().  The caller has checked the server when it
+ * queued the call, and reports the result of every call.
  */
 ngx_rl_failure_e ngx_rl_server_send(
     ngx_rl_server_t *server, ngx_str_t *command, ngx_msec_t timeout,
     ngx_rl_pending_pt handler, void *data, ngx_rl_pending_t **pending);
 
-/* whether calls go out at once */
+/* whether calls are sent at once */
 ngx_uint_t ngx_rl_server_usable(ngx_rl_server_t *server);
 
 /* as ngx_rl_pending_forward(), unless the breaker is open */
 ngx_rl_failure_e ngx_rl_server_forward(
     ngx_rl_server_t *server, ngx_rl_pending_t *pending, ngx_uint_t asking);
 
-/* a call was answered, so many microseconds after it was made */
+/* a call was answered, after so many microseconds */
 void ngx_rl_server_answered(ngx_rl_server_t *server, uint64_t us);
 
 /* a call could not be sent */
 void ngx_rl_server_unsent(ngx_rl_server_t *server, ngx_rl_failure_e failure);
 
-/* for the end of the process */
+/* at process exit */
 void ngx_rl_server_exit(ngx_rl_server_t *server);
 
 

@@ -27,7 +27,7 @@ static ngx_rl_handshake_step_t *ngx_rl_server_conf_step(ngx_conf_t *cf,
     ngx_rl_server_conf_t *conf, char *name, char **command, ssize_t len);
 
 
-const char  ngx_rl_server_conf_unused[] = "no limits live there";
+const char  ngx_rl_server_conf_unused[] = "no limits are stored there";
 
 
 ngx_rl_server_conf_t *
@@ -60,7 +60,7 @@ ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
     conf->timeout = NGX_MAX_INT32_VALUE;
     conf->outage = ngx_rl_server_conf_unused;
 
-    /* Redis has no TLS on unix sockets, and no need of it */
+    /* Redis has no TLS on unix sockets, and needs none */
 
     conf->tls = defaults->tls;
 
@@ -87,7 +87,7 @@ ngx_rl_server_conf_create(ngx_conf_t *cf, ngx_rl_url_t *url,
         conf->role = NGX_RL_ROLE_MASTER;
     }
 
-    /* another set may have it already */
+    /* another set may have the same server */
 
     pp = confs->elts;
 
@@ -149,7 +149,7 @@ ngx_rl_server_conf_same(ngx_rl_server_conf_t *conf, ngx_rl_server_conf_t *other)
 }
 
 
-/* a system has many certificates: they are loaded once for all servers */
+/* a system has many certificates: load them once for all servers */
 
 static ngx_int_t
 ngx_rl_server_conf_tls(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
@@ -179,9 +179,9 @@ ngx_rl_server_conf_tls(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
 
 
 /*
- * What all sentinels have in common.  The handshake asks where the masters are,
- * and then to be told when one is elsewhere; it is one piece of output, so
- * nothing happens in between.
+ * What all sentinels share.  The handshake asks for the addresses of the
+ * masters and subscribes to their changes, in one piece of output, so that no
+ * change is missed in between.
  */
 
 ngx_int_t
@@ -245,9 +245,10 @@ ngx_rl_server_conf_sentinel(ngx_conf_t *cf, ngx_rl_sentinels_conf_t *sentinels,
 
 
 /*
- * A label is what a server is called in metrics and in the log, and by which it
- * finds its breaker.  Servers that differ in nothing but timeouts share one;
- * those with different passwords, or with and without TLS, must not.
+ * A label is the name of a server in metrics and in the log, and the name
+ * under which its breaker is found.  Servers that only differ in timeouts
+ * share a label.  Servers with different passwords, or with and without TLS,
+ * must not.
  */
 
 static ngx_int_t
@@ -295,8 +296,8 @@ ngx_rl_server_conf_label(ngx_conf_t *cf, ngx_rl_server_conf_t *conf,
 
 
 /*
- * Whether limits can be kept there.  The probe ends the handshake, and is asked
- * again and again while the breaker is open.
+ * The probe tests whether the server can store limits.  It ends the handshake,
+ * and is repeated while the breaker is open.
  */
 
 static ngx_int_t
@@ -390,8 +391,9 @@ ngx_rl_server_conf_filter(ngx_rl_server_conf_t *conf, ngx_log_t *log,
 
         if (ngx_rl_record_may_log(conf->record, NGX_RL_CONFIG)) {
             ngx_log_error(NGX_LOG_ERR, log, 0,
-                          "%s %V announces %V, which is in none of "
-                          "\"ratelimit_redis_networks\": it is not used", who,
+                          "%s %V announces %V, which is not in "
+                          "\"ratelimit_redis_networks\": the address is not "
+                          "used", who,
                           name, &addrs[i].name);
         }
     }
@@ -418,7 +420,7 @@ ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
 
         conf[i]->record->place.role = conf[i]->role;
 
-        /* what new workers find is logged again */
+        /* new workers log their findings again */
 
         (void) ngx_rl_record_news(zone, conf[i]->record, 0);
 
@@ -445,7 +447,7 @@ ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
 }
 
 
-/* the seeds have their records before any other node */
+/* seeds get their records before all other nodes */
 
 static ngx_int_t
 ngx_rl_server_conf_seeds(ngx_rl_zone_t *zone,
@@ -533,7 +535,7 @@ ngx_rl_server_conf_handshake(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
             return NGX_ERROR;
         }
 
-        /* a server that is no master gets nothing to write */
+        /* a server that is not a master gets no writes */
 
         step->tag = NGX_RL_TAG_ROLE;
         step->wait = 1;
@@ -617,9 +619,9 @@ ngx_rl_server_conf_introduce(ngx_conf_t *cf, ngx_rl_server_conf_t *conf)
 
 
 /*
- * Adds a command, which is released, to the handshake: one without which the
- * server is of no use, unless the caller says otherwise in the step.  NULL: no
- * memory, be it for the step or, with a "len" below 0, for the command
+ * Adds a command to the handshake and releases it.  The server is unusable
+ * without it, unless the caller changes that in the step.  NULL: no memory for
+ * the step or, with a "len" below 0, for the command.
  */
 
 static ngx_rl_handshake_step_t *

@@ -1,9 +1,9 @@
 
 /*
  * The configuration of one server, with its credentials.  It exists once,
- * however many places of the configuration name the server, so that a worker
- * has one connection to it.  What a sentinel calls a master is a server that
- * moves.  A cluster has one such configuration: what its nodes have in common.
+ * however many locations use the server, so that a worker has one connection
+ * to it.  A master of sentinels is a server that moves.  A cluster has one
+ * such configuration, which all its nodes share.
  */
 
 
@@ -22,12 +22,12 @@
 #include "memory/ngx_rl_zone.h"
 
 
-/* tags of the steps of a handshake, see ngx_rl_events_t */
+/* tags of handshake steps, see ngx_rl_events_t */
 
 #define NGX_RL_TAG_ROLE   1
 #define NGX_RL_TAG_SLOTS  2
 
-/* what a server is called at most, without its user: @host:port */
+/* longest name of a server, without its user: @host:port */
 #define NGX_RL_SERVER_NAME                                                    \
     (NGX_RL_SLOT_HOST + sizeof("@[]:65535"))
 
@@ -55,7 +55,7 @@ typedef struct {
 } ngx_rl_url_t;
 
 
-/* for those shards whose URL says nothing else */
+/* defaults for shards whose URL says nothing else */
 
 typedef struct {
     ngx_str_t              user;
@@ -76,7 +76,7 @@ typedef struct {
 typedef struct ngx_rl_server_conf_s  ngx_rl_server_conf_t;
 
 
-/* sentinels that know where some masters are */
+/* a set of sentinels that watch some masters */
 
 typedef struct {
     ngx_str_t              name;       /* made of all addresses */
@@ -116,39 +116,38 @@ struct ngx_rl_server_conf_s {
 };
 
 
-/* the "outage" of a server that no limits live on */
+/* the "outage" of a server that stores no limits */
 extern const char  ngx_rl_server_conf_unused[];
 
 
 /*
- * Finds or makes the configuration of a shard, of a master (sentinels are
- * given) or of a cluster (seeds are).  "confs" has all of them (pointers).
- * NULL: an error was logged.
+ * Finds or makes the configuration of a shard, of a master (with sentinels) or
+ * of a cluster (with seeds).  "confs" lists all of them (pointers).  NULL: an
+ * error was logged.
  */
 ngx_rl_server_conf_t *ngx_rl_server_conf_create(ngx_conf_t *cf,
     ngx_rl_url_t *url, ngx_rl_server_defaults_t *defaults,
     ngx_rl_sentinels_conf_t *sentinels, ngx_array_t *seeds, ngx_array_t *confs);
 
-/* the connection to sentinels, when all their masters are known */
+/* makes the connection to sentinels, when all their masters are known */
 ngx_int_t ngx_rl_server_conf_sentinel(ngx_conf_t *cf,
     ngx_rl_sentinels_conf_t *sentinels, ngx_str_t *label,
     ngx_rl_server_defaults_t *defaults);
 
-/* the label of a node of that cluster, at "p", where there is room for it */
+/* writes the label of a node of that cluster to "p", which has room for it */
 void ngx_rl_server_conf_node(ngx_rl_server_conf_t *cluster,
     ngx_str_t *name, u_char *p, ngx_str_t *label);
 
 /*
- * Of a master or a cluster: whether it may be, or have a node, at an address
- * that was announced: one of "ratelimit_redis_networks", or one that the
- * configuration names itself.
+ * Whether a master, or a node of a cluster, may be at an announced address: it
+ * must be in "ratelimit_redis_networks", or in the configuration itself.
  */
 ngx_uint_t ngx_rl_server_conf_allows(ngx_rl_server_conf_t *conf,
     ngx_addr_t *addr);
 
 /*
- * Leaves those of the addresses that are allowed, and returns their number; the
- * others are counted and logged, as announced by "who" called "name".
+ * Keeps the allowed addresses and returns their number.  The others are
+ * counted and logged, as announced by "who" called "name".
  */
 ngx_uint_t ngx_rl_server_conf_filter(ngx_rl_server_conf_t *conf, ngx_log_t *log,
     const char *who, ngx_str_t *name, ngx_addr_t *addrs, ngx_uint_t n);
@@ -157,7 +156,7 @@ ngx_uint_t ngx_rl_server_conf_filter(ngx_rl_server_conf_t *conf, ngx_log_t *log,
 ngx_int_t ngx_rl_server_confs_attach(ngx_rl_zone_t *zone,
     ngx_rl_stats_t *stats, ngx_array_t *confs);
 
-/* this process uses them */
+/* marks them as used by this process */
 void ngx_rl_server_confs_use(ngx_rl_zone_t *zone, ngx_array_t *confs);
 
 

@@ -90,7 +90,7 @@ ngx_rl_shards_cluster(ngx_conf_t *cf,
     ngx_rl_url_t           all, *seed;
     ngx_rl_server_conf_t  *conf;
 
-    /* what the nodes have in common; a password is that of all of them */
+    /* what the nodes share; a password is used for all of them */
 
     ngx_memzero(&all, sizeof(ngx_rl_url_t));
 
@@ -109,8 +109,8 @@ ngx_rl_shards_cluster(ngx_conf_t *cf,
         {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "\"%V\" in \"ratelimit_shards cluster\" has "
-                               "another password than a node before it: all "
-                               "nodes of a cluster have the same",
+                               "another user or password than an earlier node: "
+                               "write the same for all nodes of a cluster",
                                &seed[i].name);
             return NGX_ERROR;
         }
@@ -171,7 +171,7 @@ ngx_rl_shards_sentinel(ngx_conf_t *cf,
     name = shards_conf->masters.elts;
     url = shards_conf->addresses.elts;
 
-    /* what one of them is told by TLS, none is told in the clear */
+    /* if one of them uses TLS, none is contacted without */
 
     for (i = 0; i < shards_conf->addresses.nelts; i++) {
         master.tls |= url[i].tls;
@@ -187,7 +187,7 @@ ngx_rl_shards_sentinel(ngx_conf_t *cf,
             return NGX_ERROR;
         }
 
-        /* or another set of shards has it: its sentinels do for both */
+        /* another set of shards may have it: its sentinels serve both */
 
         if (conf->sentinels == sentinels) {
 

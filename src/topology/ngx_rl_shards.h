@@ -1,11 +1,10 @@
 
 /*
- * Where state lives: the servers that a configuration names, and which of
- * them a key belongs to.
+ * Where state is stored: the configured servers, and which of them a key
+ * belongs to.
  *
- * A set of shards is a list of servers and the rule to choose one.  A cluster
- * is a single one: which of its nodes a key belongs to is only known at run
- * time.
+ * A set of shards is a list of servers, and the rule that chooses one.  A
+ * cluster is a set of one: the node of a key is only known at run time.
  */
 
 
@@ -43,8 +42,8 @@ typedef struct {
 
 
 /*
- * Makes a set; "confs" has the servers (pointers) of the whole configuration.
- * NULL: an error was logged.
+ * Makes a set; "confs" lists the servers (pointers) of the whole
+ * configuration.  NULL: an error was logged.
  */
 ngx_rl_shards_t *ngx_rl_shards_create(ngx_conf_t *cf,
     ngx_rl_shards_conf_t *shards_conf, ngx_rl_server_defaults_t *defaults,

@@ -89,19 +89,20 @@ my $COST     = 'it must be a whole number from 1 to 100000';
 my $RATE     = 'it must be a number followed by "r/s", "r/m", "r/h" or "r/d", '
                . 'for example "10r/s" or "0.5r/m", '
                . 'at most 1000000000 with at most 6 digits after the point';
-my $STATUS   = 'it must be a status from 400 to 599 '
-               . 'other than 401, 403 and 407';
+my $STATUS   = 'it must be a status from 400 to 599, '
+               . 'except 401, 403 and 407';
 my $TIME     = 'it must be a time from 1ms to 60s';
-my $PREFIX   = 'it must be printable ASCII without spaces and braces';
+my $PREFIX   = 'it must be printable ASCII without spaces or braces';
 my $DATABASE = 'it must be a number from 0 to 65535';
 my $WINDOW   = 'it must be a time from 1ms to 365d, for example "60s"';
 my $STEP     = 'it must be a time from 0 to 1d, for example "100ms"';
-my $CACHE    = 'it must be a time up to 60s, for example "50ms", ';
+my $CACHE    = 'or a time up to 60s, for example "50ms"';
 my $LEASE    = 'it must be a number of tokens from 1 to 1000000000, '
-               . 'a part of the capacity from "1%" to "100%", or "off"';
+               . 'a percentage of the capacity from "1%" to "100%", or "off"';
 my $BITS     = 'it must be a number from 1 to 128';
-my $SHARE    = 'it must be above 0 and at most 1, for example "0.25" or "1/4", '
-               . 'with at most 3 digits after the point or numbers up to 1000';
+my $SHARE    = 'it must be above 0 and at most 1: a decimal with up to 3 digits '
+               . 'after the point, for example "0.25", or a fraction of '
+               . 'numbers up to 1000, for example "1/4"';
 my $FAILURES = 'it must be a number from 1 to 100';
 my $OUTAGE   = 'it must be a time from 100ms to 1h, for example "30s"';
 my $PROBE    = 'it must be a time from 100ms to 1h, for example "10s"';
@@ -151,8 +152,8 @@ my @WRONG = (
      qw(0 0s -1s abc 1x 1.5s 366d 31536000001ms), ''],
     [ratelimit_refill_interval => $STEP, qw(-1 abc 2d 86400001ms), ''],
     [ratelimit_preview => 'it must be "on" or "off"', qw(yes 1)],
-    [ratelimit_preview_cache => $CACHE . 'or "off"', qw(on -1 abc 2m 60001ms), ''],
-    [ratelimit_deny_cache => $CACHE . '"on" or "off"', qw(yes -1 abc 2m 60001ms), ''],
+    [ratelimit_preview_cache => 'it must be "off" ' . $CACHE, qw(on -1 abc 2m 60001ms), ''],
+    [ratelimit_deny_cache => 'it must be "on", "off" ' . $CACHE, qw(yes -1 abc 2m 60001ms), ''],
     [ratelimit_lease => $LEASE,
      qw(0 -1 abc 1.5 10x 1000000001 0% 101% % 1.5% %10 10%% on
         99999999999999999999), ''],
@@ -188,7 +189,7 @@ refused('a rate of two words', $SHARDS, 'ratelimit_rate 10 r/s;',
 
 # ---- values that don't fit each other
 
-my $FAST = 'the rate must be at most 1000 times the capacity per second';
+my $FAST = 'the rate per second must be at most 1000 times the capacity';
 
 for my $pair (['1001r/s', 1], ['60001r/m', 1], ['3000.1r/s', 3],
               ['1000000000r/s', 999999])
@@ -280,7 +281,8 @@ for my $case (['user', "ratelimit_redis_user bob; ratelimit_redis_password "
 
     refused("a $name of Redis without shards, in $_->[0]", @$_[1, 2],
             "\"ratelimit_redis_$told\" without \"ratelimit_shards\": limits "
-            . "would live in this machine's memory alone")
+            . "would be kept in this machine's memory only; add "
+            . '"ratelimit_shards"')
         for ['a location', '', "ratelimit_rate 1r/s; $text"],
             ['http', $text, 'ratelimit_rate 1r/s;'],
             ['http, with a named limit', "$text ratelimit_limit a rate=1r/s;",
@@ -310,9 +312,9 @@ sub warnings_of {
 
 my $WITH = "ratelimit_rate 1r/s; $SHARDS";
 my $WITHOUT = 'ratelimit_rate 1r/s;';
-my $ALONE = "live in this machine's memory alone, others in Redis: there is no "
-            . '"ratelimit_shards" for that place '
-            . '(or "ratelimit_silence no_shards;" if this is meant)';
+my $ALONE = "are kept in this machine's memory, other limits in Redis: "
+            . 'add "ratelimit_shards" for this location '
+            . '(or write "ratelimit_silence no_shards;" if this is intended)';
 
 is warnings_of('', "location /a { $WITH } location /b { $WITHOUT }"),
    "limits of location \"/b\" $ALONE",
@@ -383,7 +385,7 @@ my @SHARDS_WRONG = (
                            'has parameters', '"ratelimit_redis_password"'],
     ['a weight'         => '127.0.0.1 weight=5', 'invalid parameter "weight="',
                            'shards have no weights',
-                           '"hash=consistent" and "hash=modulo"'],
+                           '"hash=consistent" or "hash=modulo"'],
     ['a parameter'      => "127.0.0.1 password=$SECRET",
                            'invalid parameter "password="'],
     ['sentinel, later'  => '127.0.0.1 sentinel=m',
@@ -481,13 +483,13 @@ for my $value (qw(redis://user:s3cr3t redis://:s3cr3t redis://user:s3cr3t/0
 
 refused('two header families and off', $SHARDS,
         'ratelimit_rate 1r/s; ratelimit_headers legacy off;',
-        'ratelimit_headers', '"off" stands beside');
+        'ratelimit_headers', '"off" can\'t be combined');
 refused('no headers, and those of a dry run', $SHARDS,
         'ratelimit_rate 1r/s; ratelimit_headers off dry_run;',
-        'ratelimit_headers', '"off" stands beside');
+        'ratelimit_headers', '"off" can\'t be combined');
 refused('headers without a family', $SHARDS,
         'ratelimit_rate 1r/s; ratelimit_headers dry_run no_degraded;',
-        'ratelimit_headers', 'no family', 'add "legacy"');
+        'ratelimit_headers', 'no header family', 'add "legacy"');
 refused('a header family twice', $SHARDS,
         'ratelimit_rate 1r/s; ratelimit_headers legacy draft-8 legacy;',
         'ratelimit_headers', 'duplicate value "legacy"');
@@ -512,7 +514,7 @@ refused('a breaker of four words', $SHARDS, 'ratelimit_rate 1r/s;'
 refused("a lease with \"$_\"", $SHARDS,
         "ratelimit_rate 1r/s; ratelimit_lease 10 \"$_\";",
         'ratelimit_lease', "invalid parameter \"$_\"",
-        'it must be "ttl=" and a time from 10ms to 60s, for example "ttl=1s"')
+        'it must be "ttl=" with a time from 10ms to 60s, for example "ttl=1s"')
     for qw(ttl=9ms ttl=0 ttl=60001ms ttl=2m ttl=-1 ttl=abc ttl= ttl 1s
            TTL=1s time=1s off), '';
 refused('no lease, for a time', $SHARDS,
@@ -631,8 +633,8 @@ refused('ratelimit_metrics with a word', '', 'ratelimit_metrics on;',
 refused('ratelimit_metrics twice', '', 'ratelimit_metrics; ratelimit_metrics;',
         '"ratelimit_metrics" directive is duplicate');
 refused("ratelimit_metrics beside $_", '', "$_; ratelimit_metrics;",
-        '"ratelimit_metrics" directive stands beside another directive that '
-        . 'makes the answer')
+        '"ratelimit_metrics" directive conflicts with another directive that '
+        . 'generates the response')
     for 'empty_gif', 'proxy_pass http://127.0.0.1:1', 'stub_status';
 accepted('ratelimit_metrics in each of two locations', '',
          'ratelimit_metrics; location /t/more { ratelimit_metrics; }');

@@ -59,11 +59,11 @@ accepted('names that differ in case only', "$SHARDS ratelimit_limit a "
 
 # ---- parameters
 
-my $THERE_ARE = 'there are key=, capacity=, rate=, cost=, algorithm=, window=, '
-                . 'refill_interval= and dry_run';
+my $ALLOWED = 'it must be key=, capacity=, rate=, cost=, algorithm=, window=, '
+              . 'refill_interval= or dry_run';
 
 refused("the parameter \"$_\"", "$SHARDS ratelimit_limit a rate=1r/s '$_';",
-        '', 'ratelimit_limit', "invalid parameter \"$_\"", $THERE_ARE)
+        '', 'ratelimit_limit', "invalid parameter \"$_\"", $ALLOWED)
     for qw(foo foo=1 rate capacity key =1 Rate=1r/s dry_run=on dry_runs
            status=503 burst=5), '';
 
@@ -171,18 +171,18 @@ accepted('gcra', "$SHARDS ratelimit_limit a rate=1r/s capacity=5 cost=2 "
 my $A = "$SHARDS ratelimit_limit a rate=1r/s; ratelimit_limit b rate=1r/s;";
 
 refused('an unknown limit', $A, 'ratelimit a c;',
-        'unknown limit "c" in "ratelimit"', 'no "ratelimit_limit c ..."');
+        'unknown limit "c" in "ratelimit"', 'add "ratelimit_limit c ...;"');
 refused('an unknown limit in http', "$A ratelimit c;", '',
         'unknown limit "c" in "ratelimit"');
 refused('a limit of directives, by the name it got', "$A ratelimit_rate 1r/s;",
         'ratelimit http;', 'unknown limit "http"');
 refused('off beside limits', $A, "ratelimit $_;",
-        '"off" stands beside limits', '"ratelimit"')
+        '"off" can\'t be combined with limits', '"ratelimit"')
     for 'off a', 'a off', 'a off b';
 refused('a limit twice', $A, 'ratelimit a b a;', 'duplicate limit "a"',
         '"ratelimit"');
 refused('two lists', $A, 'ratelimit a; ratelimit b;',
-        'all limits of a place stand in one line, write "ratelimit a b;" in ');
+        'list all limits in one directive, write "ratelimit a b;" in ');
 refused('a list and off', $A, 'ratelimit a; ratelimit off;',
         'duplicate "ratelimit" with "off"', 'either a list of limits or "off"');
 refused('off and a list', $A, 'ratelimit off; ratelimit a;',
@@ -203,10 +203,10 @@ my $list = join ' ', map { "l$_" } 1 .. 16;
 accepted('16 limits', "$SHARDS $many ratelimit_silence unused_limit;",
          "ratelimit $list;");
 refused('17 limits', "$SHARDS $many", "ratelimit $list l17;",
-        '17 limits in one place', 'at most 16');
+        '17 limits in one location', 'at most 16');
 refused('16 limits and one of the place itself', "$SHARDS $many",
         "ratelimit $list; ratelimit_rate 1r/s;",
-        '17 limits in one place', 'at most 16');
+        '17 limits in one location', 'at most 16');
 
 
 run_tests();

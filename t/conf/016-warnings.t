@@ -80,7 +80,7 @@ sub warned {
         like $text, qr/\Q$_\E/, "says: $_" for @$texts;
         is $where, $line, 'there';
 
-        like $text, qr/ \(or "ratelimit_silence $what;" if this is meant\)$/,
+        like $text, qr/ \(or write "ratelimit_silence $what;" if this is intended\)$/,
              'says how it is silenced';
 
         unlike $text, qr/\Q$SECRET\E/, 'tells no secret';
@@ -167,7 +167,8 @@ warned('by way of a value of a map, and set', 'auth_variable',
 
 warned('set comes before any authentication, whatever the phase',
        'auth_variable', 'ratelimit_key $key;',
-       ['"$key" in "ratelimit_key" takes by "set"', 'use a "map" instead'],
+       ['"$key" in "ratelimit_key" is empty: "set" copies',
+        'use a "map" instead'],
        conf => $SHARDS,
        server => "$PLACE location / { $AUTH
            ratelimit_phase precontent;
@@ -264,7 +265,7 @@ not_warned('return where the limits are off', conf => $SHARDS,
 
 warned('a limit that nobody uses', 'unused_limit',
        'ratelimit_limit b rate=1r/s;',
-       ['limit "b" of "ratelimit_limit" is used nowhere',
+       ['limit "b" of "ratelimit_limit" is not used',
         'write "ratelimit b;"'],
        conf => "$SHARDS ratelimit_limit a rate=1r/s;
                 ratelimit_limit b rate=1r/s;", server => 'ratelimit a;');
@@ -283,7 +284,7 @@ for my $case (['without shards', '', 'ratelimit_rate 100r/s;',
               ['of a window', $SHARDS, 'ratelimit_capacity 100;'
                . 'ratelimit_algorithm sliding_window_log;',
                'a sliding window log'],
-              ['of nothing', $SHARDS, '', 'nothing is limited there'])
+              ['of nothing', $SHARDS, '', 'no limit is applied there'])
 {
     my ($name, $shards, $text, $why) = @$case;
 
@@ -327,9 +328,9 @@ for my $case (['capacity', 'ratelimit_capacity $n;', 'ratelimit_rate 1r/s;'],
 
     warned("a $name of a map without default", 'map_default', $text,
            ['"$n" in "ratelimit_' . $name . '" comes from a "map" or "geo" '
-            . 'without "default"', 'add a "default"',
-            $name eq 'cost' ? 'empty, and counts as 1,'
-                            : 'empty, and no number,'],
+            . 'without a "default"', 'add a "default"',
+            $name eq 'cost' ? 'an empty value counts as 1;'
+                            : 'an empty value is not a number;'],
            conf => "$SHARDS map \$arg_a \$n { a 1; b 2; }\n",
            server => "location / { $others\n$text\n}");
 }
@@ -362,8 +363,8 @@ for my $case (['capacity', 'ratelimit_capacity $http_x_burst;',
     my ($name, $text, $others, $variable) = @$case;
 
     warned("a $name: $text", 'client_value', $text,
-           [qq{"$variable" in "ratelimit_$name" is what a client sends},
-            'list the values that are allowed in a "map"'],
+           [qq{"$variable" in "ratelimit_$name" is sent by the client},
+            'list the allowed values in a "map"'],
            conf => $SHARDS, server => "location / { $others\n$text\n}");
 }
 
@@ -449,9 +450,9 @@ my @notices = notices_of(server => 'location /a { ratelimit_rate 1r/s; }
 
 is scalar @notices, 1, 'no shards at all: one notice';
 like $notices[0], qr{^there\ is\ no\ "ratelimit_shards":\ each\ machine\ limits
-                     \ by\ itself,\ from\ its\ own\ memory
-                     \ \(or\ "ratelimit_silence\ no_shards;"
-                     \ if\ this\ is\ meant\)\ in\ /\S+/nginx\.conf:\d+$}x,
+                     \ on\ its\ own,\ in\ its\ own\ memory
+                     \ \(or\ write\ "ratelimit_silence\ no_shards;"
+                     \ if\ this\ is\ intended\)\ in\ /\S+/nginx\.conf:\d+$}x,
      'says what it means';
 is_deeply [notices_of(conf => 'ratelimit_silence no_shards;',
                       server => 'ratelimit_rate 1r/s;')], [], 'or none';
@@ -475,7 +476,7 @@ SKIP: {
 }
 
 warned('some without shards', 'no_shards', 'location /b {',
-       ['limits of location "/b" live in this machine\'s memory alone'],
+       ['limits of location "/b" are kept in this machine\'s memory'],
        server => "location /a { ratelimit_rate 1r/s; $SHARDS }
            location /b {
                ratelimit_rate 1r/s;
@@ -507,7 +508,7 @@ not_warned("a timeout of $_", conf => $SHARDS,
 
 warned("a password in plain text for $_->[0]: $_->[1]", 'plain_password',
        "ratelimit_shards $_->[1];",
-       ['a password goes over the network in plain text', $_->[0],
+       ['a password is sent in plain text', $_->[0],
         'write "ratelimit_redis_ssl on;"'],
        conf => "\nratelimit_shards $_->[1];\n$_->[2]",
        server => 'location /a { ratelimit_rate 1r/s; }
@@ -551,7 +552,8 @@ for my $directive ('ratelimit_redis_password_file',
 
     warned("$directive that others can read", 'password_file',
            "$directive $open;",
-           ["every user of this machine can read \"$open\" of \"$directive\"",
+           ["every user of this machine can read \"$open\", "
+            . "the file of \"$directive\"",
             "chmod o-r $open"], conf => $shards,
            server => "ratelimit_rate 1r/s;\n$directive $open;");
 
@@ -582,8 +584,8 @@ for my $case ([100, 'full'], [3, 'small enough']) {
 
     if ($n > 10) {
         warned("a zone that is $name", 'small_reserve', 'ratelimit_zone 256k;',
-               ['"ratelimit_zone" of 256k keeps ', 'a reload that replaces '
-                . 'them by others would fail'], %{ $conf{a} });
+               ['"ratelimit_zone" of 256k has ', 'a reload that replaces '
+                . 'them all would fail'], %{ $conf{a} });
     } else {
         not_warned("a zone that is $name", %{ $conf{a} });
     }
@@ -712,7 +714,7 @@ wrong('the same in a limit', 'no request could ever pass',
       conf => "\nratelimit_limit a rate=1r/s capacity=10 cost=20;\n");
 wrong('a rate that never refills', 'never refills', 'ratelimit_rate 0r/s;',
       conf => $SHARDS, server => "location / {\nratelimit_rate 0r/s;\n}");
-wrong('headers', '"off" stands beside other values',
+wrong('headers', '"off" can\'t be combined with other values',
       'ratelimit_headers off legacy;', conf => $SHARDS,
       server => "ratelimit_rate 1r/s;\nratelimit_headers off legacy;");
 wrong('a password without shards', 'without "ratelimit_shards"',
@@ -725,14 +727,14 @@ wrong('a user without a password', 'needs "ratelimit_redis_password"',
 wrong('certificates without TLS', 'without TLS',
       'ratelimit_redis_ssl_name a;', conf => $SHARDS,
       server => "ratelimit_rate 1r/s;\nratelimit_redis_ssl_name a;");
-wrong('a database of a cluster', 'a cluster has no databases',
+wrong('a database of a cluster', 'a cluster has only database 0',
       'ratelimit_redis_database 1;',
       conf => "ratelimit_shards cluster 127.0.0.1:1;\n"
               . "ratelimit_redis_database 1;\n",
       server => 'ratelimit_rate 1r/s;');
-wrong('passwords of a cluster', 'another password than a node before it',
+wrong('passwords of a cluster', 'another user or password than an earlier node',
       $PASSWORDS, conf => "\n$PASSWORDS\n", server => 'ratelimit_rate 1r/s;');
-wrong('too many limits', 'limits in one place', $MANY,
+wrong('too many limits', 'limits in one location', $MANY,
       conf => $SHARDS . join("\n", map { "ratelimit_limit l$_ rate=1r/s;" }
                                    1 .. 33),
       server => "\n$MANY\n");

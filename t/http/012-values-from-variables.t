@@ -261,7 +261,7 @@ my @lines = ::log_lines(qr/invalid value/);
 ::is(scalar @lines, 1, 'logged once');
 ::says($lines[0], 'invalid value "100001" of "ratelimit_cost" for limit '
                   . '"localhost/t": it must be a whole number from 1 to '
-                  . '100000, and counts as 100000, client:');
+                  . '100000; the request is charged 100000, client:');
 
 
 
@@ -308,8 +308,8 @@ location /t {
 my @lines = ::log_lines(qr/invalid value/);
 ::is(scalar @lines, 1, 'logged once');
 ::says($lines[0], 'invalid value "1" of "ratelimit_capacity" for '
-                  . 'limit "localhost/t": the rate must be at most 1000 '
-                  . 'times the capacity per second');
+                  . 'limit "localhost/t": the rate per second must be at '
+                  . 'most 1000 times the capacity');
 
 
 
@@ -354,8 +354,8 @@ location /two {
 my @lines = ::log_lines(qr/invalid value/);
 ::is(scalar @lines, 1, 'logged once');
 ::says($lines[0], 'invalid value "0r/s" of "ratelimit_rate" for limit '
-                  . '"localhost/none": it never refills and needs a '
-                  . 'capacity');
+                  . '"localhost/none": a bucket that never refills needs '
+                  . 'a capacity');
 
 
 

@@ -220,7 +220,7 @@ location /t { ratelimit_rate 1r/d; ratelimit_capacity 700000;
 --- after
 my @lines = ::log_lines(qr/invalid value/);
 ::is(scalar @lines, 1, 'logged once');
-::like($lines[0], qr/\[error\].* "100001" of "ratelimit_cost" for limit "localhost\/t": it must be a whole number from 1 to 100000, and counts as 100000/,
+::like($lines[0], qr/\[error\].* "100001" of "ratelimit_cost" for limit "localhost\/t": it must be a whole number from 1 to 100000; the request is charged 100000/,
        'what is wrong');
 
 

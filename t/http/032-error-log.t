@@ -263,10 +263,10 @@ subtest 'no answers: one line for the calls, one for the connection' => sub {
                                    . 'ratelimit_breaker failures=100;');
 
     degraded($nginx, 50, 'timeout');
-    ok $nginx->wait_log(qr/does not answer any more/, 20), 'given up';
+    ok $nginx->wait_log(qr/redis stopped answering/, 20), 'given up';
     complaints($nginx, 2,
                qr/\[error\].* no answer from redis \Q$addr\E: timeout$/,
-               qr/\[error\].* redis does not answer any more, /
+               qr/\[error\].* redis stopped answering, /
                . 'connection closed \(110: ');
 
     stopped($nginx);
@@ -383,7 +383,7 @@ subtest 'no RESP: one line, and one for the next connection' => sub {
     my $nginx = start($fake->addr);
 
     degraded($nginx, 100, 'storage_unavailable|circuit_open');
-    complaints($nginx, 2, qr/\[error\].* redis sent what is no reply/);
+    complaints($nginx, 2, qr/\[error\].* invalid or too large reply from redis/);
 
     stopped($nginx);
 };

@@ -195,7 +195,7 @@ subtest 'a worker is killed while it changes the zone' => sub {
 
     cmp_ok $resets, '>=', $wanted, 'keys were forgotten, which is counted';
     is $answered, $killed, 'who waited for the zone goes on each time';
-    is $nginx->log_count(qr/\[warn\].*died while it changed the ratelimit/),
+    is $nginx->log_count(qr/\[warn\].*died while it was changing the ratelimit/),
        $resets, 'and told each time';
     is_deeply [keys %{ $result->{marks} }], [200], 'all that was answered '
        . 'passed';
@@ -235,7 +235,7 @@ subtest 'workers are killed all the time, limits are here' => sub {
     is $replaced, $kills, 'each worker is replaced';
     is_deeply [keys %{ $result->{marks} }], [200], 'all that was answered '
        . 'passed';
-    is $nginx->log_count(qr/died while it changed the ratelimit zone/),
+    is $nginx->log_count(qr/died while it was changing the ratelimit zone/),
        $resets, 'each time that keys were forgotten is told';
 
     is passed($nginx, '/few?k=a'), 5, 'five pass';

@@ -197,7 +197,7 @@ subtest 'a reload with another path runs the other build' => sub {
     ok !$nginx->log_like($CHANGED), 'no file has changed';
 
     ok reloaded($nginx, conf => "ratelimit_zone 1m; $HTTP"), 'a smaller zone';
-    ok $nginx->log_like(qr/$EMPTY.*its size was 10240k and is 1024k$/m),
+    ok $nginx->log_like(qr/$EMPTY.*its size has changed from 10240k to 1024k$/m),
        'starts empty, and says so';
 
     $nginx->finish(except => qr/exited on signal 9|was locked by/);

@@ -247,7 +247,7 @@ subtest 'a late reply is nobody else\'s' => sub {
 
     is ask($nginx, '/brief?k=5,delay=60000'), '200 local timeout',
        'no reply in time';
-    ok $nginx->wait_log(qr/does not answer any more, connection closed/),
+    ok $nginx->wait_log(qr/redis stopped answering, connection closed/),
        'then the connection is closed';
     ok recovers($nginx, '/'), 'and made anew';
     is $fake->connections->{accepted}, 2, 'once';
@@ -256,7 +256,7 @@ subtest 'a late reply is nobody else\'s' => sub {
 };
 
 
-subtest 'a reply that nobody asked for closes the connection' => sub {
+subtest 'an unexpected reply closes the connection' => sub {
     my @pushes = (
         ":9000000\r\n", ":-1\r\n", "+OK\r\n", "-ERR x\r\n",
         ":1\r\n" x 100_000,
@@ -275,7 +275,7 @@ subtest 'a reply that nobody asked for closes the connection' => sub {
         ok wait_until(sub { $fake->connections->{accepted} > $before }, 10),
            'the connection is made anew';
         ok recovers($nginx, '/'), 'and works';
-        ok $nginx->log_like(qr/\[error\].*a reply that nobody asked for/),
+        ok $nginx->log_like(qr/\[error\].*unexpected reply from redis/),
            'logged';
 
         $nginx->finish;

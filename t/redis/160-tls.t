@@ -323,7 +323,7 @@ subtest 'a server that stalls in the handshake' => sub {
 
     cmp_ok scalar @connections, '>=', 8, 'connections are given up, and made';
     ok $fault->nginx->wait_log(
-           qr/\[error\] .* redis does not answer a TLS handshake: .* \Q$addr/, 20),
+           qr/\[error\] .* redis does not answer the TLS handshake: .* \Q$addr/, 20),
        'the log says so';
     is $fault->nginx->log_count(qr/TLS handshake/), 1, 'once';
     is $load->count(sub { $_->{source} ne 'local' }), 0,
@@ -344,8 +344,8 @@ subtest 'only one side speaks TLS' => sub {
 
     ok $fault->nginx->wait_log(
            qr/redis\ TLS\ handshake\ with\ \S+\ failed:
-              .*the\ server\ may\ not\ speak\ TLS
-              |redis\ does\ not\ answer\ a\ TLS\ handshake/x, 20),
+              .*the\ server\ may\ not\ use\ TLS
+              |redis\ does\ not\ answer\ the\ TLS\ handshake/x, 20),
        'a plain server where TLS is expected' or diag $fault->nginx->error_log;
     is $fault->ask('plain', 5)->{source}, 'local', 'this machine decides';
     $fault->finish;
@@ -758,8 +758,8 @@ subtest 'wrong files and values are errors of nginx -t' => sub {
     my $cert = "ratelimit_redis_ssl_certificate $client->{cert};";
     my $on = 'ratelimit_redis_ssl on;';
     my $shards = 'ratelimit_shards 127.0.0.1:1;';
-    my $alone = q(without "ratelimit_shards": limits would live in this)
-                . q( machine's memory alone);
+    my $alone = q(without "ratelimit_shards": limits would be kept in this)
+                . q( machine's memory only; add "ratelimit_shards");
 
     my @cases = (
         ["$shards ratelimit_redis_ssl yes;",
@@ -797,8 +797,8 @@ subtest 'wrong files and values are errors of nginx -t' => sub {
          . 'it must be a number from 0 to 100'],
         ["$shards $on $on", '"ratelimit_redis_ssl" directive is duplicate'],
         ["$shards $CA", '"ratelimit_redis_ssl_trusted_certificate" without '
-         . 'TLS: write "ratelimit_redis_ssl on", or "rediss://" in front of '
-         . 'addresses, or "ratelimit_redis_ssl off"'],
+         . 'TLS: write "ratelimit_redis_ssl on" or "rediss://" addresses to '
+         . 'use TLS, or "ratelimit_redis_ssl off" not to'],
         ["$shards ratelimit_sentinel_user nginx;",
          '"ratelimit_sentinel_user" "nginx" needs '
          . '"ratelimit_sentinel_password" or '
@@ -806,7 +806,7 @@ subtest 'wrong files and values are errors of nginx -t' => sub {
         ["$shards ratelimit_sentinel_password a;"
          . 'ratelimit_sentinel_password_file b;',
          '"ratelimit_sentinel_password_file" directive is duplicate, or '
-         . 'stands beside "ratelimit_sentinel_password"'],
+         . 'conflicts with "ratelimit_sentinel_password"'],
         ["$shards ratelimit_sentinel_password_file no-such-file;",
          'no-such-file" of "ratelimit_sentinel_password_file" failed (2:'],
         [$on, qq("ratelimit_redis_ssl" $alone)],

@@ -240,10 +240,10 @@ subtest 'hash=modulo counts the list' => sub {
 
 # What other programs rely on.
 
-subtest 'hash=modulo by the table of the README' => sub {
+subtest 'hash=modulo by the table of docs/redis.md' => sub {
     my @shards = map { tcp($_) } 0 .. 2;
     my $nginx = start(list(@shards) . ' hash=modulo');
-    my @rows = slurp('README.md') =~ /^\| `(.+)` \| `([0-9a-f]{8})` \| (\d) \|$/mg;
+    my @rows = slurp('docs/redis.md') =~ /^\| `(.+)` \| `([0-9a-f]{8})` \| (\d) \|$/mg;
     my %used;
 
     cmp_ok scalar @rows, '>=', 3 * 5, 'the table has rows';

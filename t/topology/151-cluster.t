@@ -248,7 +248,7 @@ subtest 'the log and the metrics name the cluster and its nodes' => sub {
     for my $nginx (@nginx) {
         ok $nginx->log_like(qr/\[notice\] .*
                                ratelimit\ cluster:\ 3\ nodes\ serve\ 16384\ of
-                               \ 16384\ slots,\ says\ redis\ 127\.0\.0\.1:\d+/x),
+                               \ 16384\ slots,\ reported\ by\ redis\ 127\.0\.0\.1:\d+/x),
            'the cluster is told';
 
         my $nodes = $nginx->metrics->{nginx_ratelimit_shard_node};

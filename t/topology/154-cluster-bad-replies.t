@@ -417,7 +417,7 @@ subtest 'only a map may be large' => sub {
 
     $fake->policy({ %$good, eval => "*100000\r\n" . ":1\r\n" x 100_000 });
     is seen($nginx->get('/short?k=a')), '503 closed', 'a call: no answer';
-    ok $nginx->wait_log(qr/sent what is no reply, or a reply that is too large/,
+    ok $nginx->wait_log(qr/invalid or too large reply from redis/,
                         15), 'and the log says why';
 
     $fake->policy({ %$good, eval => $PASSED });

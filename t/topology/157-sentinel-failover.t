@@ -119,7 +119,7 @@ subtest 'the master is killed: the next one is asked as soon as there is one'
     my $log = $fault->nginx->error_log;
     my ($was, $is) = map { quotemeta $_->addr } $old, $new;
 
-    is scalar(() = $log =~ /ratelimit shard mymaster: the master is $is now, and was $was, says sentinel/g),
+    is scalar(() = $log =~ /ratelimit shard mymaster: the master is now $is \(was $was\), reported by sentinel/g),
        1, 'the log says so, once';
     is $load->metric('topology_events_total', event => 'failover'), 1,
        'and so do the metrics';

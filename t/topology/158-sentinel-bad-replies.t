@@ -81,7 +81,7 @@ subtest 'without memory for a moment the master stays, and is followed later'
     $fake->policy(sentinel_policy($two->addr));
     $fake->push(switch_event('mymaster', $one, $two));
 
-    ok $nginx->wait_log(qr/no memory to follow the master to /
+    ok $nginx->wait_log(qr/not enough memory to switch to master /
                         . '127\.0\.0\.1', 15), 'the log says so';
     ok used($nginx, $one), 'it is where it was';
 

@@ -62,7 +62,7 @@ sub move {
     $dns->name('localhost', a => [$address]);
 
     return wait_until(sub {
-        substr($nginx->error_log, $from) =~ /addresses are \Q$address\E now/
+        substr($nginx->error_log, $from) =~ /addresses are now \Q$address\E$/m
     }, 20);
 }
 

@@ -119,7 +119,7 @@ subtest 'more nodes than there is memory for, one after another' => sub {
 
     is $n, 1200, 'each is known as long as it is there, and no longer';
     is_deeply [$nginx->workers], [$worker], 'by the same worker';
-    ok !$nginx->log_like(qr/no room for node|nodes at a time/),
+    ok !$nginx->log_like(qr/no room for cluster node|nodes at once/),
        'there is always room for the next';
 
     ok $nginx->reload(conf($fake->addr, limits => 40,
@@ -131,7 +131,7 @@ subtest 'more nodes than there is memory for, one after another' => sub {
     $nginx->kill_worker('KILL');
     ok new_map($nginx, $fake, 20), 'after a worker has died' for 1 .. 4;
 
-    ok !$nginx->log_like(qr/no room for node/), 'still room';
+    ok !$nginx->log_like(qr/no room for cluster node/), 'still room';
     $nginx->finish(except => qr/exited on signal 9/);
 };
 
@@ -149,7 +149,7 @@ subtest 'old and new workers have the same records' => sub {
     }
 
     is $n, 12, 'reloads in between';
-    ok !$nginx->log_like(qr/no room for node/), 'all have room';
+    ok !$nginx->log_like(qr/no room for cluster node/), 'all have room';
     $nginx->finish;
 };
 
@@ -176,7 +176,7 @@ subtest 'a node that is away takes no other one with it' => sub {
 
     ok works($nginx, 15, '/?k=b'),
        'one node is well';
-    is $nginx->log_count(qr/"ratelimit_zone" has no room for node/), 1,
+    is $nginx->log_count(qr/"ratelimit_zone" has no room for cluster node/), 1,
        'the log says once that the zone is full';
 
     is seen($nginx->get('/?k=a')), '503 closed', 'the other one is away'

@@ -103,7 +103,7 @@ for my $way (['a map', sub { cluster_policy(all_slots(@_[0, 1])) }],
                 is $node->connections->{accepted}, $before,
                    'no connection, so no password';
                 is $nginx->log_count(
-                       qr/announces \S+, which is in none of /), 1,
+                       qr/announces \S+, which is not in /), 1,
                    'one line says why';
             }
 

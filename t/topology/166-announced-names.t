@@ -131,9 +131,9 @@ subtest 'a name without an address needs a resolver' => sub {
 
         my $nginx = start_nginx('cluster ' . $seed->addr, @EAGER);
 
-        ok $nginx->wait_log(qr/names a node of its cluster "(?i:node\.test)", /,
+        ok $nginx->wait_log(qr/announces cluster node "(?i:node\.test)" by name, /,
                             1) || (seen($nginx->get('/short?k=a')) && $nginx->wait_log(
-               qr/and no address: set "resolver" in nginx, or have the cluster/,
+               qr/without an address: set "resolver" in nginx, or make the cluster/,
                15)), "$way, and no resolver: the log says what to do";
         is seen($nginx->get('/short?k=a')), '503 closed', 'and it is not used';
         $nginx->finish(printable => 1);
@@ -256,7 +256,7 @@ subtest 'real sentinels that announce names are followed by their names'
 
     my $nginx = start_nginx('sentinel=mymaster ' . $sentinel->addr, @EAGER);
 
-    ok $nginx->wait_log(qr/as "localhost", which is no address: set "resolver" /
+    ok $nginx->wait_log(qr/at "localhost", which is not an address: set "resolver" /
                         . '', 15)
        || $nginx->wait_log(qr/set "resolver" in nginx/, 1),
        'no resolver: the log says what to do';
@@ -268,7 +268,7 @@ subtest 'real sentinels that announce names are followed by their names'
 
     ok works($nginx, 15, '/short?k=s'),
        'with one: it is followed';
-    ok $nginx->log_like(qr/the master is localhost:\d+, says sentinel/),
+    ok $nginx->log_like(qr/the master is localhost:\d+, reported by sentinel/),
        'the log has its name';
 
     # the same name, another port
@@ -277,8 +277,8 @@ subtest 'real sentinels that announce names are followed by their names'
                      eq 'OK' }, 60);
     ok wait_until(sub { $says->() eq 'localhost:' . $two->port }, 60),
        'a failover';
-    ok $nginx->wait_log(qr/the master is localhost:@{[$two->port]} now, and /
-                        . qr/was localhost:@{[$one->port]}/, 15),
+    ok $nginx->wait_log(qr/the master is now localhost:@{[$two->port]} /
+                        . qr/\(was localhost:@{[$one->port]}\)/, 15),
        'which is heard of';
 
     my $calls = $two->calls('evalsha');
@@ -312,7 +312,7 @@ subtest 'a master whose name moves is followed' => sub {
 
     ok works($nginx, 15, '/short?k=a'), 'before';
     $dns->name('master.test', a => ['127.0.0.2']);
-    ok $nginx->wait_log(qr/ratelimit shard m: addresses are 127\.0\.0\.2 now/,
+    ok $nginx->wait_log(qr/ratelimit shard m: addresses are now 127\.0\.0\.2$/m,
                         15), 'DNS says that it is elsewhere';
     ok works($nginx, 15, '/short?k=a'), 'after';
 
@@ -322,7 +322,7 @@ subtest 'a master whose name moves is followed' => sub {
     $one->clear;
     $sentinel->push(switch_event('m', 'master.test', $one->port,
                                  'next.test', $two->port));
-    ok $nginx->wait_log(qr/the master is next\.test:\d+ now, and was master/,
+    ok $nginx->wait_log(qr/the master is now next\.test:\d+ \(was master/,
                         15), 'a switch';
     my $calls = () = $one->commands('EVALSHA');
     is seen($nginx->get('/?k=b')), '200 redis', 'a request waits for the name';

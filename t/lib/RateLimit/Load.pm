@@ -237,7 +237,7 @@ sub take_response {
     my $start = 4 + length $head;
     my ($body, $end);
 
-    if ($method eq 'HEAD' || $response->{status} =~ /^(?:204|304)$/) {
+    if ($method eq 'HEAD' || $response->{status} =~ /^(?:101|204|304)$/) {
         ($body, $end) = ('', $start);
 
     } elsif (($headers{'transfer-encoding'} // '') =~ /chunked/i) {
