@@ -132,7 +132,8 @@ nginx_make = $(MAKE) $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)
                  -C $(dir) -f objs/Makefile --no-print-directory
 
 
-.PHONY: all unit install clean lint test run bench asan valgrind help force
+.PHONY: all unit install uninstall clean lint test docs run bench asan valgrind \
+        help force
 
 all: $(product) $(scripts) ## build the module for the installed nginx or for NGINX_SRC=DIR
 
@@ -171,19 +172,42 @@ ifneq ($(so),)
 endif
 
 
-# by a rename: a running nginx has the old file mapped, and would crash if that
-# changed under it
-install: $(product) ## copy the module to nginx's modules folder (DESTDIR=)
-	@dir='$(MODULESDIR)'; \
+# where "make install" puts the module, and a Debian nginx its snippets.  With
+# MODULESDIR only the file is copied: the configuration is the caller's.
+find_dirs = dir='$(MODULESDIR)'; conf=; \
+	 test -n "$$dir" || conf=$$($(nginx) -V 2>&1 \
+	     | sed -n 's/.*--conf-path=\([^ ]*\)\/[^ ]*.*/\1/p'); \
 	 test -n "$$dir" || dir=$$($(nginx) -V 2>&1 \
 	     | sed -n 's/.*--modules-path=\([^ ]*\).*/\1/p'); \
 	 test -n "$$dir" || dir=$$($(nginx) -V 2>&1 \
 	     | sed -n 's/.*--prefix=\([^ ]*\).*/\1\/modules/p'); \
 	 test -n "$$dir" || dir=/usr/local/nginx/modules; \
-	 install -d "$(DESTDIR)$$dir" && \
 	 file="$(DESTDIR)$$dir/$(MODULE).so"; \
+	 snippet="$$conf/modules-available/mod-http-ratelimit.conf"; \
+	 enabled="$(DESTDIR)$$conf/modules-enabled"; \
+	 link="$$enabled/50-mod-http-ratelimit.conf"
+
+# by a rename: a running nginx has the old file mapped, and would crash if that
+# changed under it
+install: $(product) ## copy the module to nginx's modules folder, and enable it on Debian (DESTDIR=)
+	@$(find_dirs); \
+	 install -d "$(DESTDIR)$$dir" && \
 	 install -m 644 $(so) "$$file.new" && mv -f "$$file.new" "$$file" && \
-	 echo "installed $$file"
+	 echo "installed $$file" && \
+	 if test -n "$$conf" && test -d "$$enabled"; then \
+	     install -d "$(DESTDIR)$$conf/modules-available" && \
+	     echo "load_module $$dir/$(MODULE).so;" > "$(DESTDIR)$$snippet" && \
+	     ln -sf "$$snippet" "$$link" && \
+	     echo "enabled by $$link"; \
+	 fi
+
+
+uninstall: ## remove what "make install" has installed (DESTDIR=)
+	@$(find_dirs); \
+	 if test -n "$$conf"; then \
+	     rm -f "$$link" "$(DESTDIR)$$snippet"; \
+	 fi; \
+	 rm -f "$$file" && echo "removed $$file"
 
 
 clean: ## remove everything that was built
@@ -233,13 +257,13 @@ test: ## install what is needed, build, run the tests (QUICK=1, TESTS='t/http/*.
 	@$(MAKE) --no-print-directory prove
 
 
-asan: ## all tests with AddressSanitizer and UBSan in a source build of nginx
+asan: ## run all tests with AddressSanitizer and UBSan in a source build of nginx
 	@tools/setup.sh asan run test
 	@NGINX_SRC=$${NGINX_SRC:-$$(tools/nginx-source.sh)} FLAVOUR=asan \
 	 $(MAKE) --no-print-directory prove
 
 
-valgrind: ## the core tests under valgrind, with a source build of nginx
+valgrind: ## run the core tests under valgrind, with a source build of nginx
 	@tools/setup.sh valgrind run test
 	@NGINX_SRC=$${NGINX_SRC:-$$(tools/nginx-source.sh)} FLAVOUR=valgrind \
 	 $(MAKE) --no-print-directory prove
@@ -257,9 +281,17 @@ lint: ## check style, layers, symbols, warnings; run cppcheck and luacheck
 	@WARNINGS='$(WARNINGS)' tools/lint.sh $(so) $(dir)
 
 
+# --- docs --------------------------------------------------------------------
+
+docs: ## write the man page and one HTML page of all docs to build/docs/
+	@tools/setup.sh docs
+	@mkdir -p build
+	@tools/docs.pl build/docs
+
+
 # --- a try -------------------------------------------------------------------
 
-run: ## start nginx and Redis servers to play with, until Ctrl-C (TOPOLOGY=shards|cluster|sentinel|tls, EXAMPLE=, PORT=)
+run: ## start nginx and Redis servers in a sandbox, until Ctrl-C (TOPOLOGY=shards|cluster|sentinel|tls, EXAMPLE=, PORT=)
 	@tools/setup.sh $(group) run
 	@$(MAKE) --no-print-directory all
 	@tools/run.sh $(nginx) $(CURDIR)/$(so)
@@ -271,13 +303,13 @@ bench_options := $(foreach name,CASES ROUNDS SECONDS KEYS CONTEST SVG JSON, \
                          --$(shell echo $(name) | tr A-Z a-z)='$(value $(name))')) \
                  $(if $(QUICK),--quick) $(if $(LIST),--list)
 
-bench: ## what limits cost beside limit_req (QUICK=1, CONTEST='name=snippet.conf', more in bench/bench.pl)
+bench: ## measure what limits cost, compared with limit_req (QUICK=1, CONTEST='name=snippet.conf', more in bench/bench.pl)
 	@tools/setup.sh $(group) run bench
 	@$(MAKE) --no-print-directory all
 	@TEST_NGINX_BINARY=$(nginx) RATELIMIT_MODULE=$(CURDIR)/$(so) \
 	 bench/bench.pl $(bench_options)
 
 
-help: ## this list
+help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' \
 	     Makefile

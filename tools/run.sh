@@ -1,6 +1,6 @@
 #!/bin/bash
 
-# Starts nginx with the module and Redis servers to play with:
+# Starts nginx with the module and Redis servers in a sandbox:
 #
 #     tools/run.sh NGINX MODULE.so
 #
@@ -149,14 +149,14 @@ tls)
     ;;
 
 *)
-    die "no topology \"$topology\": shards, cluster, sentinel, tls"
+    die "unknown topology \"$topology\": use shards, cluster, sentinel or tls"
     ;;
 esac
 
 example=$(basename "$example" .conf)
 file=conf-examples/$example.conf
 
-[ -f "$file" ] || die "no $file; there are:" $(cd conf-examples && echo *.conf)
+[ -f "$file" ] || die "there is no $file; choose one of:" $(cd conf-examples && echo *.conf)
 
 
 # the ports in the file => those to use
@@ -197,7 +197,7 @@ for port in "${listen[@]}"; do
 done
 
 # nobody but this machine is served
-substitute+=(-e 's/^\([^#]*\blisten  *\)\([0-9]\{2,5\};\)/\1127.0.0.1:\2/')
+substitute+=(-e 's/^\([^#]*\blisten  *\)\([0-9]\{2,5\}[ ;]\)/\1127.0.0.1:\2/')
 
 
 # the folder; workers run as another user when this is root
@@ -396,7 +396,7 @@ start_tls()
 
     } > "$dir/logs/openssl.log" 2>&1 || {
         cat "$dir/logs/openssl.log" >&2
-        die "openssl has failed"
+        die "openssl failed"
     }
 
     # a managed one knows its users by passwords
@@ -458,7 +458,7 @@ if grep -q '^ratelimit_shards 127' "$file"; then
     fi
 
 elif [ "$topology" != shards ] && ! grep -q '^ratelimit_shards' "$file"; then
-    die "$file needs no Redis"
+    die "$file uses no Redis: run it without TOPOLOGY"
 fi
 
 sed "${substitute[@]}" "$file" > "$dir/example.conf"
@@ -493,6 +493,11 @@ http {
         location = /metrics {
             ratelimit  off;
             ratelimit_metrics;
+        }
+
+        location /ratelimit/ {
+            ratelimit  off;
+            ratelimit_api;
         }
     }
 }
@@ -554,6 +559,7 @@ esac
 
 cat << END
   metrics    http://127.0.0.1:$metrics/metrics  (?format=json)
+  API        http://127.0.0.1:$metrics/ratelimit/limits  (keys/KEY, servers)
   config     $dir/example.conf
   error log  $dir/logs/error.log
 
@@ -632,7 +638,7 @@ END
 fi
 
 echo
-echo "Ctrl-C ends it all and leaves nothing behind."
+echo "Press Ctrl-C to stop everything. Nothing is left behind."
 
 # that a server was killed is no news to who did it
 exec 3>&2 2>/dev/null
@@ -647,5 +653,5 @@ exec 2>&3
 
 if [ -z "$stopping" ]; then
     tail -n 20 "$dir/logs/error.log" >&2
-    die "nginx has ended by itself, exit code $status"
+    die "nginx exited unexpectedly, exit code $status"
 fi

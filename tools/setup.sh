@@ -2,7 +2,7 @@
 
 # Installs the packages of one or more groups, as far as they are missing:
 #
-#     tools/setup.sh build run test valkey lint source asan valgrind bench
+#     tools/setup.sh build run test valkey lint docs source asan valgrind bench
 #
 # Debian and its relatives only.  No service is started, and an nginx, a Redis
 # or a Prometheus that this machine has already is neither upgraded nor
@@ -46,7 +46,7 @@ packages_of()
 
     test)
         echo perl libtest-nginx-perl redis-server redis-tools curl \
-             nghttp2-client openssl procps psmisc prometheus jq
+             nghttp2-client openssl procps psmisc prometheus jq python3
         ;;
 
     bench)
@@ -61,6 +61,10 @@ packages_of()
         echo perl binutils cppcheck lua-check
         ;;
 
+    docs)
+        echo perl pandoc
+        ;;
+
     asan)
         packages_of source
         echo dpkg-dev
@@ -72,8 +76,8 @@ packages_of()
         ;;
 
     *)
-        die "no group \"$1\": build, source, run, test, valkey, bench, lint,
-       asan, valgrind"
+        die "unknown group \"$1\": use build, source, run, test, valkey, bench, lint,
+       docs, asan, valgrind"
         ;;
     esac
 }
@@ -138,7 +142,7 @@ apt_install()
                    }' "$temp/log")
 
     if [ -n "$changed" ]; then
-        die "installing $* would also upgrade what this machine runs:
+        die "installing $* would also upgrade packages that this machine uses:
        $(echo $changed)
        Upgrade that yourself when it suits you, or build against a source
        tree of nginx with NGINX_SRC=..."
@@ -260,7 +264,7 @@ if [ -z "$wanted" ]; then
 fi
 
 if ! command -v apt-get > /dev/null || ! command -v dpkg-query > /dev/null; then
-    die "this system has no apt; install what corresponds to:" $wanted
+    die "this system has no apt; install the equivalents of:" $wanted
 fi
 
 missing=$(missing_of $wanted)

@@ -8,8 +8,10 @@
 # t/unit/; by default all of them.  For valgrind, which makes nginx some thirty
 # times slower, those that walk the whole path.  With QUICK=1 the default is a
 # part of them that is done in two minutes.  Folders are those of src/, by what a
-# test is about; t/project/ is about what is around it.  The environment names the nginx to test, TEST_NGINX_BINARY, and the module to load
-# into it, RATELIMIT_MODULE, which is empty when the module is compiled in.
+# test is about; t/docs/ has a file for each page of the docs, and t/project/ is
+# about what is around them.  The environment names the nginx to test,
+# TEST_NGINX_BINARY, and the module to load into it, RATELIMIT_MODULE, which is
+# empty when the module is compiled in.
 # REDIS is the server to test with: redis (the default), valkey, or a program.
 #
 # Files run in parallel, one more than there are cores, since most of them wait
@@ -46,7 +48,7 @@ if [ ${#tests[@]} -eq 0 ]; then
     if [ -n "${QUICK:-}" ]; then
         tests=(t/unit/**/*.c
                t/*/{000,010,012,013,020,021,022,023,030,040,041}-*.t
-               t/*/{050,060,070,071,100,101,110,144}-*.t)
+               t/*/{050,060,070,071,100,101,110,144,200}-*.t)
     fi
 fi
 
@@ -75,11 +77,29 @@ case ${REDIS:-} in
 esac
 
 if ! command -v "$server" > /dev/null; then
-    echo "test: no $server here" >&2
+    echo "test: $server is not installed" >&2
     exit 1
 fi
 
 export RATELIMIT_REDIS_SERVER=$server
+
+# Test::Nginx names the error log by "-e FILE", which nginx takes since 1.19.5
+if [[ $("$TEST_NGINX_BINARY" -h 2>&1) != *' -e '* ]]; then
+    cat > build/nginx-without-e << END
+#!/bin/bash
+# $TEST_NGINX_BINARY, which has no "-e FILE"
+for word; do
+    shift
+    case \$word in
+        -e) skip=1 ;;
+        *)  [ -n "\${skip-}" ] || set -- "\$@" "\$word"; skip= ;;
+    esac
+done
+exec "$TEST_NGINX_BINARY" "\$@"
+END
+    chmod +x build/nginx-without-e
+    export TEST_NGINX_BINARY=$PWD/build/nginx-without-e
+fi
 
 case $mode in
 
@@ -125,7 +145,7 @@ again()
         grep -q '^# May be run twice: ' "$file" || return 0
     done
 
-    echo "test: once more, alone: ${failed[*]}" >&2
+    echo "test: running again, alone: ${failed[*]}" >&2
 
     if prove -I t/lib ${PROVEFLAGS:-} -j1 "${failed[@]}" < /dev/null; then
         echo "test: failed the first time, passed the second: ${failed[*]}" >&2

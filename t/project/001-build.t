@@ -136,6 +136,48 @@ subtest 'make install puts a new file in the place of the old one' => sub {
 };
 
 
+# As the packages of Debian have it: a snippet, and a link to it.
+
+subtest 'make install enables the module where nginx has a folder for that'
+    => sub
+{
+    plan skip_all => 'a module of its own file only' unless $module;
+
+    my $root = "$dir/root";
+    my ($conf) = `$nginx -V 2>&1` =~ m{--conf-path=(\S+)/};
+    my ($modules) = `$nginx -V 2>&1` =~ m{--modules-path=(\S+)};
+
+    plan skip_all => 'an nginx without these paths' unless $conf && $modules;
+
+    my $file = "$modules/ngx_http_ratelimit_module.so";
+    my $snippet = "$conf/modules-available/mod-http-ratelimit.conf";
+    my $link = "$root$conf/modules-enabled/50-mod-http-ratelimit.conf";
+    my $make = 'make --no-print-directory';
+
+    my ($code, $output) = run("$make install DESTDIR=$root");
+
+    is $code, 0, 'it installs' or diag $output;
+    ok -f "$root$file", 'the module';
+    ok !-e "$root$conf", 'nothing else: there is no folder modules-enabled';
+
+    File::Path::make_path("$root$conf/modules-enabled");
+
+    for (1 .. 2) {
+        ($code, $output) = run("$make install DESTDIR=$root");
+
+        is $code, 0, 'it installs' or diag $output;
+        like $output, qr/^enabled by \Q$link\E$/m, 'and says what it enables';
+        is slurp("$root$snippet"), "load_module $file;\n", 'the snippet';
+        is readlink($link), $snippet, 'the link to it';
+    }
+
+    ($code, $output) = run("$make uninstall DESTDIR=$root");
+
+    is $code, 0, 'it uninstalls' or diag $output;
+    ok !-e "$root$file" && !-e "$root$snippet" && !-l $link, 'all of it';
+};
+
+
 File::Path::remove_tree($dir);
 
 done_testing;

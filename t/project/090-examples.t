@@ -1,6 +1,6 @@
 # Every file of conf-examples/: nginx takes it, the commands in its head answer
 # what it says there, and it does what its comments promise.  An example without
-# a test fails.
+# a test fails.  EXAMPLE=cors in the environment: only conf-examples/cors.conf.
 
 use strict;
 use warnings;
@@ -8,6 +8,7 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
+use Digest::SHA qw(sha1_hex);
 use JSON::PP ();
 
 use RateLimit::Load;
@@ -40,7 +41,7 @@ sub text_of {
     $text =~ s/\b8081\b/%%PORT2%%/g;
     $text =~ s/\b8082\b/%%PORT3%%/g;
 
-    return $patient . $text;
+    return $patient . RateLimit::Nginx->http2_of($text);
 }
 
 
@@ -207,10 +208,25 @@ $behaviour{'api-keys.conf'} = sub {
                    'address:127.0.0.1', 'client:acme', 'client:globex'],
               'no key is in Redis';
 
-    ok $nginx->wait_log(qr/ratelimit REJECTED, .* key: "address:127.0.0.1"/),
+    # the log
+
+    my $digest = sub { 'sha1:' . substr sha1_hex($_[0]), 0, 16 };
+    my ($address, $client) = map { $digest->($_) } 'address:127.0.0.1',
+                                                   'client:acme';
+
+    ok $nginx->wait_log(qr/ratelimit REJECTED, .* key: "$address"/),
        'rejections are logged';
+    ok $nginx->wait_log(qr/ratelimit PASSED, .* key: "$client"/),
+       'the digest is that of the key';
     unlike $nginx->error_log . $nginx->access_log, qr/5f1c0e7a|made-up/,
-           'no key is in the logs';
+           'no API key is in the logs';
+    unlike $nginx->error_log, qr/acme|globex/, 'nor the name of an owner';
+
+    my $log = $nginx->dir . '/logs/error.log';
+    my ($grep) = slurp('conf-examples/api-keys.conf')
+                 =~ /^#     (grep .*) error\.log$/m;
+
+    like scalar(qx($grep $log)), qr/$client/, 'the command finds the lines';
 };
 
 
@@ -803,19 +819,330 @@ $behaviour{'fallback.conf'} = sub {
 };
 
 
+$behaviour{'cors.conf'} = sub {
+    my $origin = 'https://app.example.com';
+
+    # What a browser does: the preflight must allow the request, and the response
+    # must name the origin once.  Returns what JavaScript gets to see of it: the
+    # status and the exposed headers, or undef.
+
+    my $fetch = sub {
+        my ($from, $method, @headers) = @_;
+
+        my $preflight = RateLimit::Load::request(
+            $nginx->port, 'OPTIONS', '/api/',
+            { Origin => $from, 'Access-Control-Request-Method' => $method,
+              'Access-Control-Request-Headers' => join ',', map { lc } @headers });
+        my $h = $preflight->{headers};
+
+        return undef if $preflight->{status} !~ /^2/
+            || ($h->{'access-control-allow-origin'} // '') ne $from
+            || !grep({ $_ eq $method }
+                     split /, */, $h->{'access-control-allow-methods'} // '');
+
+        my %allowed = map { lc, 1 }
+                      split /, */, $h->{'access-control-allow-headers'} // '';
+
+        return undef if grep { !$allowed{ lc $_ } } @headers;
+
+        my $response = RateLimit::Load::request(
+            $nginx->port, $method, '/api/',
+            { Origin => $from, map { $_ => 'x' } @headers });
+
+        $h = $response->{headers};
+
+        return undef if ($h->{'access-control-allow-origin'} // '') ne $from;
+
+        my %exposed = map { lc, 1 }
+                      split /, */, $h->{'access-control-expose-headers'} // '';
+
+        return { status => $response->{status},
+                 map { $_ => $h->{$_} } grep { $exposed{$_} } keys %$h };
+    };
+
+    my $seen = $fetch->($origin, 'PUT', 'Authorization', 'Content-Type');
+
+    is $seen->{status}, 429, 'JavaScript sees the status';
+    like $seen->{'retry-after'}, qr/^[1-9]\d*$/, 'Retry-After';
+    is $seen->{'x-ratelimit-limit'}, 2, 'the limit';
+    is $seen->{'x-ratelimit-remaining'}, 0, 'what remains';
+    like $seen->{'x-ratelimit-reset'}, qr/^\d{10}$/, 'and the time of the reset';
+    is $fetch->('https://evil.example', 'GET'), undef, 'other origins see nothing';
+    is $fetch->($origin, 'PATCH'), undef, 'the method is not allowed';
+    is $fetch->($origin, 'GET', 'X-Other'), undef, 'nor is the header';
+
+    is_deeply [keys_in_redis()], ['ratelimit:localhost/api/:{127.0.0.1}'],
+              'one bucket';
+
+    $_->cmd('FLUSHALL') for @redis;
+
+    my $preflight = RateLimit::Load::request($nginx->port, 'OPTIONS', '/api/',
+                                             { Origin => $origin });
+
+    is $preflight->{headers}{'x-ratelimit-limit'}, undef,
+       'a preflight has no headers of the limit';
+    is_deeply [keys_in_redis()], [], 'and takes nothing';
+
+    # as it would be without "always"
+
+    my $text = text_of('cors.conf');
+
+    is $text =~ s/ always;/;/g, 7, 'without "always"';
+    ok reconfigure($text), 'after a reload';
+    ok wait_until(sub { get('/api/')->{status} == 200 }), 'a request';
+    is $fetch->($origin, 'GET')->{status}, 200, 'another one';
+    is $fetch->($origin, 'GET'), undef, 'the rejection is hidden';
+
+    # a backend that does CORS, too
+
+    $text = text_of('cors.conf');
+    ok $text =~ s{(default_type application/json;)}
+                 {$1 add_header Access-Control-Allow-Origin *;}, 'a backend';
+    ok reconfigure($text), 'after a reload';
+    is get('/api/', from => '127.0.0.2')->{status}, 200, 'a request';
+
+    my $url = $nginx->url('/api/');
+    my $head = `curl -sim 30 --interface 127.0.0.2 -H 'Origin: $origin' $url`;
+
+    is_deeply [$head =~ /^Access-Control-Allow-Origin: (\S+)/mgi], [$origin],
+              'one header';
+};
+
+
+# One call over HTTP/2: a hash of headers, with ":status" and the body.
+
+sub grpc {
+    my ($path, %opt) = @_;
+
+    my $from = $opt{from} // '127.0.0.1';
+    my $curl = "curl -sSim 30 --http2-prior-knowledge -X POST --interface $from"
+               . " -H 'TE: trailers' -H 'Content-Type: application/grpc'";
+    my $text = qx($curl ${\ $nginx->url($path)} 2>&1);
+    my ($head, $body) = split /\r\n\r\n/, $text, 2;
+    my ($status) = $head =~ m{^HTTP/2 (\d+)};
+
+    return { ':status' => $status, body => $body,
+             $head =~ /^([\w-]+): (.*?)\r?$/mg };
+}
+
+
+$behaviour{'grpc.conf'} = sub {
+    my $path = '/shop.Orders/Get';
+    my $call = grpc($path);
+
+    is $call->{':status'}, 200, 'HTTP status';
+    is $call->{'content-type'}, 'application/grpc', 'Content-Type';
+    is $call->{'grpc-status'}, 8, 'RESOURCE_EXHAUSTED';
+    is $call->{'grpc-message'}, 'rate limit exceeded', 'the message';
+    is $call->{body}, '', 'no body';
+    like $call->{'retry-after'}, qr/^\d+$/, 'Retry-After';
+    is $call->{'grpc-retry-pushback-ms'}, $call->{'retry-after'} . '000',
+       'in milliseconds for gRPC';
+    is grpc($path, from => '127.0.0.2')->{'grpc-status'}, 0, 'another client';
+
+    # headers are all there is: the stream ends with them
+
+    SKIP: {
+        my $nghttp = qx(nghttp -nv -H ':method: POST' ${\ $nginx->url($path)} 2>&1);
+
+        skip 'nghttp is not installed', 1 if $nghttp !~ /HEADERS/;
+
+        like $nghttp, qr/recv\ HEADERS\ frame\ <[^>]*>\s*;\ END_STREAM
+                         \ \|\ END_HEADERS/x, 'a response of trailers only';
+    }
+
+    # a limit that never refills; no service; no Redis
+
+    my $text = text_of('grpc.conf');
+
+    ok $text =~ s{2r/m;}{0r/s;}, 'a rate of zero';
+    ok reconfigure($text), 'after a reload';
+    grpc($path, from => '127.0.0.3') for 1 .. 2;
+    $call = grpc($path, from => '127.0.0.3');
+    is $call->{'grpc-status'}, 8, 'rejected';
+    is $call->{'grpc-retry-pushback-ms'}, -1, 'for good';
+
+    ok $text =~ s{(grpc_pass) \S+;}{$1 grpc://127.0.0.1:1;}, 'no service';
+    ok reconfigure("ratelimit_on_error closed;\n$text"), 'after a reload';
+    $call = grpc($path, from => '127.0.0.4');
+    is $call->{':status'}, 200, 'HTTP status';
+    is $call->{'content-type'}, 'application/grpc', 'Content-Type';
+    is $call->{'grpc-status'}, 14, 'UNAVAILABLE';
+
+    $_->stop for @redis;
+    ok wait_until(sub {
+        $call = grpc($path, from => '127.0.0.5');
+        $call->{'x-ratelimit-degraded'}
+    }), 'no Redis';
+    is $call->{'grpc-status'}, 14, 'UNAVAILABLE';
+    $_->start for @redis;
+};
+
+
+$behaviour{'websocket.conf'} = sub {
+    my @handshake = (Connection => 'Upgrade', Upgrade => 'websocket',
+                     'Sec-WebSocket-Version' => 13,
+                     'Sec-WebSocket-Key' => 'dGhlIHNhbXBsZSBub25jZQ==');
+
+    my $response = get('/chat', headers => { @handshake });
+
+    is $response->{status}, 429, 'rejected';
+    like $response->{headers}{'retry-after'}, qr/^\d+$/, 'Retry-After';
+
+    # An application that keeps connections open.  It is nginx, so what it
+    # understands on them is another request.
+
+    my $text = "ratelimit_deny_cache off;\n" . text_of('websocket.conf');
+
+    ok $text =~ s/keepalive_timeout 0;//, 'an application that does not hang up';
+    ok reconfigure($text), 'after a reload';
+    $_->cmd('FLUSHALL') for @redis;
+
+    my $connect = sub {
+        my $c = RateLimit::Load::connection($nginx->port);
+        my $response = $c->send('/chat', @handshake)->response(30);
+
+        return ($response->{status}, $c);
+    };
+    my $says = sub { $_[0]->send('/')->response(30)->{body} };
+
+    my @open = map { [$connect->()] } 1 .. 3;
+
+    is join(' ', map { $_->[0] } @open), '101 101 101', 'three connections';
+    is(($connect->())[0], 429, 'no more');
+    is $says->($_->[1]), "hello from the backend\n", 'an open one goes on'
+        for @open;
+    is tokens_of('ratelimit:handshakes:{127.0.0.1}') < 0.5, 1,
+       'what is sent on it takes nothing';
+
+    ok $nginx->reload, 'a reload';
+    is $says->($open[0][1]), "hello from the backend\n", 'does not close it';
+
+    # as many as may be open
+
+    ok $text =~ s/open_sockets 10;/open_sockets 3;/, 'a smaller number';
+    ok $text =~ s/capacity=3 /capacity=9 /, 'a larger bucket';
+    $_->[1]->close for @open;
+    ok reconfigure($text), 'after a reload';
+    $_->cmd('FLUSHALL') for @redis;
+
+    @open = map { [$connect->()] } 1 .. 4;
+    is join(' ', map { $_->[0] } @open), '101 101 101 429', 'three at a time';
+    $open[0][1]->close;
+    ok wait_until(sub { ($connect->())[0] == 101 }), 'one is closed';
+    $_->[1]->close for @open;
+};
+
+
+$behaviour{'scrapers.conf'} = sub {
+    # limits on another shard than the one that rejects get their tokens back
+
+    my @rejected = map { "ratelimit:address:{127.0.$_}" } qw(0.4 2.3);
+    my %rejected = map { $_ => 1 } @rejected;
+
+    for my $key (@rejected) {
+        ok wait_until(sub { (tokens_of($key) // 3) == 3 }),
+           "$key: a rejected request takes nothing";
+    }
+
+    is_deeply [grep { !$rejected{$_} } keys_in_redis()],
+              [(map { "ratelimit:address:{127.0.$_}" }
+                    qw(0.1 0.2 0.3 1.1 1.2 2.1 2.2)),
+               (map { "ratelimit:network:{127.0.$_.0/24}" } 0 .. 2),
+               'ratelimit:provider:{cloud-c}'], 'the buckets';
+
+    my $response = get('/robots.txt', from => '127.0.0.1');
+
+    is $response->{status}, 200, 'the rules can be read';
+    is $response->{headers}{'ratelimit-policy'}, undef, 'without a limit';
+    ok $nginx->log_like(qr/ratelimit REJECTED, limit: "network", key: "127\.0\.0\.0\/24"/),
+       'the log names the network';
+
+    # IPv6, and IPv4 that is written as IPv6
+
+    my $text = text_of('scrapers.conf');
+
+    ok reconfigure("set_real_ip_from 127.0.0.1;\nreal_ip_header X-Real-IP;\n$text"),
+       'addresses from a header';
+    $_->cmd('FLUSHALL') for @redis;
+
+    my %network = (
+        '2001:db8:1:2:3:4:5:6' => '2001:db8:1::/48',
+        '2001:db8:1::7'        => '2001:db8:1::/48',
+        '2001:db8:0:2::7'      => '2001:db8:0::/48',
+        '2001:db8::7'          => '2001:db8::/48',
+        '2001::7'              => '2001::/48',
+        '2001:0:0:5::7'        => '2001:0:0::/48',
+        '::ffff:198.18.7.7'    => '198.18.7.0/24',
+        '198.18.8.7'           => '198.18.8.0/24',
+    );
+
+    for my $address (sort keys %network) {
+        $_->cmd('FLUSHALL') for @redis;
+        is get('/', headers => { 'X-Real-IP' => $address })->{status}, 200,
+           $address;
+        is_deeply [grep { /:network:/ } keys_in_redis()],
+                  ["ratelimit:network:{$network{$address}}"], 'its network';
+    }
+
+    is get('/', headers => { 'X-Real-IP' => '2001:db8:a:1::1' })->{headers}
+       {'ratelimit-policy'}, '"address";q=3;w=60, "network";q=8;w=80, '
+                             . '"provider";q=4;w=60', 'a provider';
+};
+
+
+$behaviour{'behind-cdn.conf'} = sub {
+    is_deeply [keys_in_redis()],
+              ['ratelimit:client:{203.0.113.7}', 'ratelimit:client:{203.0.113.8}',
+               'ratelimit:direct:{127.0.0.1}'], 'the buckets';
+
+    my $response = get('/');
+
+    is $response->{headers}{'cache-control'}, 'no-store',
+       'a rejection is not for caches';
+    is $response->{body}, "too many requests\n", 'its body';
+    is get('/', from => '127.0.0.2')->{status}, 200,
+       'another direct client has its own bucket';
+
+    my $cdn = sub {
+        my ($address) = @_;
+
+        my $curl = "curl -sm 30 --interface 127.0.0.10"
+                   . " -H 'X-Forwarded-For: $address'";
+
+        return scalar qx($curl ${\ $nginx->url('/')});
+    };
+
+    like $cdn->('6.6.6.6, 203.0.113.9'), qr/^client: 6\.6\.6\.6, 203\.0\.113\.9/,
+         'through the CDN';
+    ok((grep { $_ eq 'ratelimit:client:{203.0.113.9}' } keys_in_redis()),
+       'what a client wrote itself does not count');
+    like $cdn->('2001:db8:1:2:3:4:5:6'), qr/^client: 2001:db8/, 'IPv6';
+    ok((grep { $_ eq 'ratelimit:client:{2001:db8:1:2::}' } keys_in_redis()),
+       'by network');
+    is get('/', from => '127.0.0.10')->{headers}{'ratelimit-policy'},
+       '"direct";q=1;w=60', 'a CDN without the header is a direct client';
+};
+
+
 # those for other topologies are run by 092-run.t
 my %elsewhere = map { ("$_.conf" => 1) } qw(cluster managed sentinel tls);
 
 my @files = grep { !$elsewhere{$_} }
             map { s{.*/}{}r } glob 'conf-examples/*.conf';
 
-cmp_ok scalar @files, '>=', 17, 'there are examples';
+cmp_ok scalar @files, '>=', 22, 'there are examples';
 is_deeply [sort keys %behaviour], [sort @files],
           'each example has a test, each test an example';
 
-for my $file (@files) {
+for my $file (grep { !length($ENV{EXAMPLE} // '') || $_ eq "$ENV{EXAMPLE}.conf" }
+              @files)
+{
     subtest $file => sub {
         my $source = slurp("conf-examples/$file");
+
+        plan skip_all => 'this nginx has no HTTP/2 or no gRPC'
+            if $source =~ / http2;/ && !RateLimit::Nginx->has_grpc;
 
         like $source, qr{^\# .*include\ conf-examples/\Q$file\E;$}mx,
              'says how to use it';
@@ -823,7 +1150,7 @@ for my $file (@files) {
              qr/^ratelimit_shards\ 127\.0\.0\.1:6379\ 127\.0\.0\.1:6380
                 \ 127\.0\.0\.1:6381;$/mx, 'three shards'
             if $file ne 'local.conf';
-        is_deeply [sort { $a <=> $b } $source =~ /^\s*listen\s+(?:\S*:)?(\d+);/mg],
+        is_deeply [sort { $a <=> $b } $source =~ /^\s*listen\s+(?:\S*:)?(\d+)(?: http2)?;/mg],
                   [8080, 8081, $source =~ /ratelimit_metrics;/ ? 8082 : ()],
                   'ports that "make run" replaces';
         unlike $source, qr/[^\n -~]|\t| $/m, 'plain text';
@@ -831,7 +1158,7 @@ for my $file (@files) {
         my ($code, $output) = RateLimit::Nginx->test_config(
                                   conf => text_of($file) =~ s/^\Q$patient\E//r);
         is $code, 0, 'nginx -t' or diag $output;
-        unlike $output, qr/\[warn\]|if this is meant/, 'and no warnings';
+        unlike $output, qr/\[warn\]|if this is intended/, 'and no warnings';
 
         $_->cmd('FLUSHALL') for @redis;
         $nginx = RateLimit::Nginx->start(conf => text_of($file));

@@ -38,7 +38,7 @@ sub run {
 
     while (defined(my $line = <$out>)) {
         $text .= $line;
-        last if $line =~ /Ctrl-C ends it all/;
+        last if $line =~ /Press Ctrl-C to stop everything/;
     }
 
     alarm 0;

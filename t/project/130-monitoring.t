@@ -12,6 +12,7 @@ use Test::More;
 use File::Path ();
 use JSON::PP ();
 
+use RateLimit::Docs ();
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
@@ -283,7 +284,7 @@ subtest 'each alert fires in a test of promtool' => sub {
 
     # a class, an event or a role that does not exist would never alert
 
-    my $readme = slurp('README.md');
+    my $pages = slurp('docs/monitoring.md') . slurp('docs/outages.md');
     my ($expr) = expressions();
 
     for my $label (qw(class event role)) {
@@ -291,7 +292,7 @@ subtest 'each alert fires in a test of promtool' => sub {
                      map { /\b$label=~?"([^"]+)"/g } $rules, values %$expr;
 
         cmp_ok scalar keys %values, '>', 0, "$label is asked for";
-        like $readme, qr/`$_`/, "$label $_" for sort keys %values;
+        like $pages, qr/`$_`/, "$label $_" for sort keys %values;
     }
 };
 
@@ -567,8 +568,6 @@ subtest 'each expression of the dashboard finds something' => sub {
 subtest 'each expression of the rules can be run' => sub {
     my @found = map { @{ $_->{rules} } } @{ ask('rules')->{groups} };
     my (%expr, %labels, %may_be_empty);
-    my %anchors = map { s/ /-/gr =~ s/[^\w-]//gr => 1 } map { lc }
-                  slurp('README.md') =~ /^#+ (.+)$/mg;
 
     is_deeply [map { $_->{name} } grep { $_->{type} eq 'alerting' } @found],
               \@alerts, 'all alerts are there';
@@ -592,9 +591,10 @@ subtest 'each expression of the rules can be run' => sub {
              "$name: its severity";
         ok length $text->{$_}, "its $_" for qw(summary description);
 
-        my ($anchor) = $text->{runbook_url} =~ /^README\.md#([\w-]+)$/;
+        my ($page, $anchor) = $text->{runbook_url} =~ m{^(docs/\w+\.md)#([\w-]+)$};
 
-        ok $anchor && $anchors{$anchor}, 'its runbook is a section that exists';
+        ok $page && RateLimit::Docs::read_page($page)->{anchors}{$anchor},
+           'its runbook is a section that exists';
 
         # the alert itself has a result only if it fires
 

@@ -55,6 +55,9 @@ package RateLimit::Nginx;
 #   $nginx->no_alerts('name', except => qr/exited on signal 9/);
 #
 #   my ($code, $output) = RateLimit::Nginx->test_config(conf => '...');
+#   RateLimit::Nginx->has_grpc;         # it has HTTP/2 and gRPC
+#   RateLimit::Nginx->http2_of($text);  # "listen ... http2;", which nginx warns
+#                               # about since 1.25.1, as this version wants it
 #
 #   my $nginx = RateLimit::Nginx->new(...);     # for a binary upgrade
 #   my $master = $nginx->start_daemon;          # its pid
@@ -508,6 +511,37 @@ sub test_config {
     my $output = slurp("$self->{dir}/stderr");
 
     return ($status & 127 ? 128 + ($status & 127) : $status >> 8, $output);
+}
+
+
+{
+    my $about;
+
+    sub _about {
+        my $binary = $ENV{TEST_NGINX_BINARY} || 'nginx';
+
+        return $about //= `$binary -V 2>&1`;
+    }
+}
+
+
+sub has_grpc {
+    return _about() =~ /--with-http_v2_module/
+           && _about() !~ /--without-http_grpc_module/;
+}
+
+
+sub http2_of {
+    my ($class, $text) = @_;
+
+    my ($major, $minor, $patch) = _about() =~ m{/(\d+)\.(\d+)\.(\d+)}
+        or die "nginx does not report its version: ${\ _about()}\n";
+
+    if ($major * 1_000_000 + $minor * 1000 + $patch >= 1_025_001) {
+        $text =~ s/^(\s*listen\s+[^\s;]+) http2;/$1; http2 on;/mg;
+    }
+
+    return $text;
 }
 
 

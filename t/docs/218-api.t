@@ -1,0 +1,132 @@
+# docs/api.md: answers have the fields that are listed, and the sessions come out
+# as they are shown.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Test::More;
+
+use JSON::PP ();
+
+use RateLimit::Docs 'docs/api.md';
+use RateLimit::Load;
+use RateLimit::Nginx;
+use RateLimit::Redis;
+use RateLimit::Transcript;
+
+my @redis = map { RateLimit::Redis->start } 1 .. 2;
+
+# the configuration of the page, with these servers
+
+sub start {
+    my ($more) = @_;
+
+    my $shards = join ' ', map { $_->addr } @redis;
+    my $text = http_of(block_of('Set up'))
+               =~ s/ratelimit_shards \K[^;]+/$shards/r;
+
+    return RateLimit::Nginx->start(conf => "$more$text");
+}
+
+my $nginx = start($patient);
+
+
+# the second server of the page is that of the API
+
+sub api {
+    my ($path) = @_;
+
+    return RateLimit::Load::get($nginx->port(2), "/ratelimit/$path");
+}
+
+
+sub json { return JSON::PP->new->utf8->decode(api(@_)->{body}) }
+
+
+# The names in the first column of a section's table.
+
+sub fields {
+    my ($heading) = @_;
+
+    return sort map { code_in($_->[0]) } table_of($section{$heading});
+}
+
+
+subtest 'sessions' => sub {
+    RateLimit::Transcript::check($_->{command}, $_,
+                                 '127.0.0.1:8082' => '127.0.0.1:' . $nginx->port(2))
+        for steps_of();
+};
+
+
+subtest 'the paths are those that there are' => sub {
+    my @listed = grep { $_ ne '(none)' } fields('Paths');
+
+    is_deeply \@listed, [sort @{ json('')->{paths} }], 'the index';
+};
+
+
+subtest 'the fields are those that are listed' => sub {
+    my $state = json('limits/login/keys/bob');
+    my @here = map { "here.$_" } keys %{ delete $state->{here} };
+
+    is_deeply [sort keys %$state, @here], [sort 'cost', fields('Look a client up')],
+              'a key';
+
+    my $limit = json('limits/client');
+    my %definition = map { $_ => 1 } qw(name algorithm key capacity window rate
+                                        refill_interval cost dry_run);
+
+    is_deeply [sort grep { !$definition{$_} } keys %$limit], [fields('Limits')],
+              'a limit';
+
+    my ($text) = $section{Limits} =~ /\| `used` \|(.*)\|/;
+    my %words = map { $_ => 1 } code_in($text), 'server';
+
+    is_deeply [grep { !$words{$_} } keys %{ $limit->{used}[0] }], [], 'its use';
+    is_deeply [sort keys %{ json('servers')->{servers}[0] }],
+              [sort 'calls', fields('Servers')], 'a server';
+};
+
+
+subtest 'arguments, encoded keys, errors' => sub {
+    RateLimit::Load::get($nginx->port, '/login', 'X-Api-Key' => 'a/b') for 1 .. 6;
+
+    my $state = json('limits/login/keys/a%2Fb');
+
+    ok !$state->{passes}, 'used up';
+    ok $state->{here}{denied}, 'and known here';
+    is_deeply [map { $_->{limit} } @{ json('keys/a%2Fb')->{limits} }],
+              ['client', 'login'], 'in all limits';
+    ok !json('limits/client/keys/a%2Fb?cost=101')->{passes}, 'another cost';
+
+    my %status = map { $_->[0] => 1 } table_of($section{Errors});
+    delete $status{status};
+
+    for (['limits/client/keys/a?cost=x', 400], ['limits/x', 404]) {
+        my ($path, $status) = @$_;
+
+        is api($path)->{status}, $status, $path;
+        ok delete $status{$status}, 'is listed';
+    }
+
+    is RateLimit::Load::request($nginx->port(2), 'POST', '/ratelimit/')->{status},
+       405, 'POST';
+    ok delete $status{405}, 'is listed';
+
+    $nginx->finish;
+    $nginx = start('');
+
+    $_->pause for @redis;
+    is api('limits/client/keys/new')->{status}, 503, 'no answer';
+    ok delete $status{503}, 'is listed';
+    is api('limits')->{status}, 200, 'limits are still shown';
+    $_->resume for @redis;
+
+    is_deeply [keys %status], [], 'and no other';
+};
+
+$nginx->finish;
+
+done_testing();
