@@ -1,0 +1,18 @@
+
+/*
+ * "limits" and "limits/NAME" of the API: definition, use, counters.
+ */
+
+
+#ifndef _NGX_RL_API_LIMITS_H_INCLUDED_
+#define _NGX_RL_API_LIMITS_H_INCLUDED_
+
+
+#include "http/ngx_rl_api_request.h"
+
+
+/* api->limit, or all limits */
+ngx_int_t ngx_rl_api_limits(ngx_rl_api_t *api);
+
+
+#endif /* _NGX_RL_API_LIMITS_H_INCLUDED_ */
