@@ -7,11 +7,13 @@
 #include "conf/ngx_rl_check.h"
 #include "conf/ngx_rl_conf.h"
 #include "conf/ngx_rl_directives.h"
+#include "conf/ngx_rl_tables.h"
 #include "http/ngx_rl_api.h"
 #include "http/ngx_rl_handler.h"
 #include "http/ngx_rl_headers.h"
 #include "http/ngx_rl_metrics.h"
 #include "store/ngx_rl_store.h"
+#include "store/ngx_rl_sync.h"
 #include "http/ngx_rl_variables.h"
 #include "core/ngx_rl_version.h"
 
@@ -155,6 +157,13 @@ static ngx_command_t  ngx_rl_commands[] = {
     ngx_rl_command("ratelimit_shards", NGX_CONF_1MORE,
                    ngx_rl_shards_conf_parse, shards_conf, NULL),
 
+    { ngx_string("ratelimit_overrides"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,
+      ngx_rl_directive_overrides,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("ratelimit_zone"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,
       ngx_rl_directive_zone,
@@ -241,7 +250,7 @@ static ngx_command_t  ngx_rl_commands[] = {
       NULL },
 
     { ngx_string("ratelimit_api"),
-      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
       ngx_rl_api,
       0,
       0,
@@ -372,7 +381,7 @@ ngx_rl_init(ngx_conf_t *cf)
 
     /* no limit, no metrics: no zone */
 
-    if (ngx_rl_conf_zone(cf) != NGX_OK) {
+    if (ngx_rl_conf_zone(cf) != NGX_OK || ngx_rl_tables(cf) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -412,7 +421,13 @@ ngx_rl_init_process(ngx_cycle_t *cycle)
     ngx_rl_process_begin(rmcf->stats);
     ngx_rl_record_begin(rmcf->zone);
 
-    return ngx_rl_store_init(cycle, &rmcf->servers, rmcf->zone, rmcf->stats);
+    if (ngx_rl_store_init(cycle, &rmcf->servers, rmcf->zone, rmcf->stats)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_rl_sync_init(cycle, rmcf->overrides, rmcf->zone, &rmcf->tables);
 }
 
 

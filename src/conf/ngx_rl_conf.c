@@ -78,6 +78,7 @@ ngx_rl_create_main_conf(ngx_conf_t *cf)
     }
 
     rmcf->zone_size = NGX_CONF_UNSET_SIZE;
+    rmcf->overrides_size = NGX_CONF_UNSET_SIZE;
 
     ngx_rl_loading = rmcf;
 
@@ -117,6 +118,7 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
     conf->dry_run = NGX_CONF_UNSET;
     conf->preview = NGX_CONF_UNSET;
     conf->preview_cache = NGX_CONF_UNSET_MSEC;
+    conf->write = NGX_CONF_UNSET;
     conf->deny_cache = NGX_CONF_UNSET_MSEC;
     conf->timeout = NGX_CONF_UNSET_MSEC;
     conf->params.algorithm = NGX_CONF_UNSET_UINT;
@@ -188,6 +190,7 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
     ngx_conf_merge_value(conf->preview, prev->preview, 0);
     ngx_conf_merge_msec_value(conf->preview_cache, prev->preview_cache, 50);
+    ngx_conf_merge_value(conf->write, prev->write, 0);
     ngx_conf_merge_msec_value(conf->deny_cache, prev->deny_cache,
                               NGX_RL_DENY_CACHE);
     ngx_conf_merge_bitmask_value(conf->headers, prev->headers,

@@ -59,8 +59,13 @@ typedef struct {
     ngx_array_t      uses;     /* ngx_rl_use_t, all */
     size_t           zone_size;
     ngx_rl_zone_t   *zone;     /* NULL: nobody needs it */
+
+    size_t               overrides_size;
+    ngx_rl_overrides_t  *overrides;  /* NULL: off */
+    ngx_array_t          tables;     /* ngx_rl_table_conf_t * */
     ngx_rl_stats_t  *stats;    /* shared memory */
     unsigned         used:1;   /* somebody does */
+    unsigned         writes:1; /* an API may write */
     ngx_rl_text_t    text;     /* while it is loaded */
 } ngx_rl_main_conf_t;
 
@@ -91,6 +96,7 @@ typedef struct {
     ngx_uint_t                enforced;     /* how many can reject */
     ngx_rl_shards_t          *shards;       /* NULL: lives here */
 
+    ngx_flag_t                write;        /* "ratelimit_api" may */
     ngx_uint_t                status;
     ngx_uint_t                error_status;
     ngx_uint_t                on_error;

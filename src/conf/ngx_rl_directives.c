@@ -510,6 +510,42 @@ ngx_rl_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 
 char *
+ngx_rl_directive_overrides(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_rl_main_conf_t  *rmcf = conf;
+
+    ssize_t     size;
+    ngx_str_t  *value;
+
+    if (rmcf->overrides_size != NGX_CONF_UNSET_SIZE) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "off") == 0) {
+        rmcf->overrides_size = 0;
+        return NGX_CONF_OK;
+    }
+
+    size = (ngx_strcmp(value[1].data, "on") == 0) ? NGX_RL_OVERRIDES_SIZE
+                                                  : ngx_parse_size(&value[1]);
+
+    if (size == NGX_ERROR || size < NGX_RL_OVERRIDES_MIN) {
+        return ngx_rl_directive_invalid(cf, &value[1], "it must be \"on\", "
+                                        "\"off\" or a size of at least %uik, "
+                                        "for example \"32m\"",
+                                        (ngx_uint_t) NGX_RL_OVERRIDES_MIN
+                                        / 1024);
+    }
+
+    rmcf->overrides_size = size;
+
+    return NGX_CONF_OK;
+}
+
+
+char *
 ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_rl_loc_conf_t  *rlcf = conf;

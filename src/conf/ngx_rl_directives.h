@@ -25,6 +25,8 @@ char *ngx_rl_directive_silence(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_lease(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_share(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_breaker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_rl_directive_overrides(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_rl_directive_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_prefix(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);

@@ -5,6 +5,8 @@
 
 
 #include "http/ngx_rl_api_keys.h"
+#include "http/ngx_rl_api_overrides.h"
+#include "conf/ngx_rl_tables.h"
 #include "http/ngx_rl_lookup.h"
 
 
@@ -55,7 +57,7 @@ ngx_rl_api_keys(ngx_rl_api_t *api)
 
     for (i = 0; i < n; i++) {
 
-        use = ngx_rl_api_use(api->rmcf, limit[i]);
+        use = ngx_rl_tables_use(api->rmcf, limit[i]);
 
         if (use == NULL) {
             continue;
@@ -90,32 +92,6 @@ ngx_rl_api_keys(ngx_rl_api_t *api)
     }
 
     return ngx_rl_api_ask(api);
-}
-
-
-ngx_rl_use_t *
-ngx_rl_api_use(ngx_rl_main_conf_t *rmcf, ngx_rl_limit_t *limit)
-{
-    ngx_uint_t     i;
-    ngx_rl_use_t  *use, *found;
-
-    use = rmcf->uses.elts;
-    found = NULL;
-
-    for (i = 0; i < rmcf->uses.nelts; i++) {
-
-        if (use[i].limit->limit != limit) {
-            continue;
-        }
-
-        if (!use[i].conf->preview && !use[i].conf->dry_run) {
-            return &use[i];
-        }
-
-        found = found ? found : &use[i];
-    }
-
-    return found;
 }
 
 
@@ -292,7 +268,8 @@ ngx_rl_api_state(ngx_rl_api_t *api, ngx_rl_lookup_t *lookup)
     }
 
     ngx_rl_json_text(json, "state", lookup->server ? "redis" : "memory");
-    ngx_rl_json_bool(json, "passes", d->outcome == NGX_RL_PASSED);
+    ngx_rl_json_bool(json, "passes", d->outcome == NGX_RL_PASSED
+                                     || d->outcome == NGX_RL_SKIPPED);
     ngx_rl_json_number(json, "capacity", claim->bucket.capacity);
     ngx_rl_json_number(json, "cost", claim->bucket.cost);
     ngx_rl_json_number(json, "remaining", d->remaining);
@@ -301,6 +278,9 @@ ngx_rl_api_state(ngx_rl_api_t *api, ngx_rl_lookup_t *lookup)
                        : (uint64_t) ngx_time() + d->reset);
     ngx_rl_json_number(json, "retry_after",
                        d->retry_after ? d->retry_after : NGX_RL_NEVER);
+
+    ngx_rl_api_override(json, "override", &lookup->hc.limit->name,
+                        lookup->override);
 
     if (lookup->server) {
         ngx_rl_json_open(json, "here", '{');

@@ -14,8 +14,5 @@
 /* in api->limit, or in all limits that are used */
 ngx_int_t ngx_rl_api_keys(ngx_rl_api_t *api);
 
-/* where a limit is enforced, or else where it is used at all, or NULL */
-ngx_rl_use_t *ngx_rl_api_use(ngx_rl_main_conf_t *rmcf, ngx_rl_limit_t *limit);
-
 
 #endif /* _NGX_RL_API_KEYS_H_INCLUDED_ */

@@ -74,6 +74,9 @@ ngx_rl_api_limit(ngx_rl_api_t *api, ngx_rl_limit_t *limit)
     ngx_rl_json_bool(&api->json, "dry_run", limit->dry_run);
     ngx_rl_api_uses(api, limit);
     ngx_rl_api_counters(api, limit->stats);
+    ngx_rl_json_number(&api->json, "overrides",
+                       limit->table ? limit->table->table->live
+                                    : NGX_RL_NEVER);
     ngx_rl_json_close(&api->json, '{');
 }
 

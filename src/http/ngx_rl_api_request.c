@@ -216,17 +216,23 @@ ngx_rl_api_problem(ngx_rl_api_t *api, ngx_uint_t status, const char *fmt, ...)
 
 
 ngx_int_t
-ngx_rl_api_problem_field(ngx_rl_api_t *api, const char *field,
+ngx_rl_api_refuse(ngx_rl_api_t *api, ngx_uint_t status, const char *field,
     const char *fmt, ...)
 {
-    va_list    args;
-    ngx_int_t  rc;
+    va_list  args;
 
     va_start(args, fmt);
-    rc = ngx_rl_api_problem_send(api, NGX_HTTP_BAD_REQUEST, field, fmt, args);
+    api->rc = ngx_rl_api_problem_send(api, status, field, fmt, args);
     va_end(args);
 
-    return rc;
+    return NGX_DECLINED;
+}
+
+
+ngx_int_t
+ngx_rl_api_result(ngx_rl_api_t *api, ngx_int_t rc)
+{
+    return (rc == NGX_ERROR) ? NGX_HTTP_INTERNAL_SERVER_ERROR : api->rc;
 }
 
 

@@ -37,6 +37,7 @@ struct ngx_rl_api_s {
 
     /* private */
 
+    ngx_int_t                   rc;       /* of the response */
     ngx_rl_api_pt               next;
     ngx_rl_api_cancel_pt        cancel;
     ngx_http_posted_request_t   posted;   /* resumes a subrequest */
@@ -70,9 +71,14 @@ ngx_int_t ngx_rl_api_send(ngx_rl_api_t *api, ngx_uint_t status,
 ngx_int_t ngx_rl_api_problem(ngx_rl_api_t *api, ngx_uint_t status,
     const char *fmt, ...);
 
-/* the same, for a wrong field of a body */
-ngx_int_t ngx_rl_api_problem_field(ngx_rl_api_t *api, const char *field,
-    const char *fmt, ...);
+/*
+ * The same for functions that return NGX_OK if all is well.  Returns
+ * NGX_DECLINED; ngx_rl_api_result() makes of it, or of NGX_ERROR, what a
+ * content handler must return.  "field" is NULL, or names a part of a body.
+ */
+ngx_int_t ngx_rl_api_refuse(ngx_rl_api_t *api, ngx_uint_t status,
+    const char *field, const char *fmt, ...);
+ngx_int_t ngx_rl_api_result(ngx_rl_api_t *api, ngx_int_t rc);
 
 /*
  * The request waits for something that ends with ngx_rl_api_wake().  Then

@@ -27,9 +27,10 @@ ngx_int_t
 ngx_rl_evaluate(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc)
 {
-    ngx_int_t         rc;
-    ngx_rl_claim_t   *claim;
-    ngx_rl_bucket_t  *bucket;
+    ngx_int_t            rc;
+    ngx_rl_claim_t      *claim;
+    ngx_rl_bucket_t     *bucket;
+    ngx_rl_main_conf_t  *rmcf;
 
     claim = &hc->claim;
     bucket = &claim->bucket;
@@ -42,6 +43,14 @@ ngx_rl_evaluate(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
 
     if (rc == NGX_OK) {
         rc = ngx_rl_evaluate_bucket(r, conf, hc);
+    }
+
+    if (rc == NGX_OK && ll->limit->table
+        && ngx_rl_overrides_any(ll->limit->table->table))
+    {
+        rmcf = ngx_http_get_module_main_conf(r, ngx_http_ratelimit_module);
+
+        rc = ngx_rl_evaluate_override(rmcf->overrides, hc, r->connection->log);
     }
 
     if (rc != NGX_OK) {
@@ -69,6 +78,63 @@ ngx_rl_evaluate(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     claim->decision.source = NGX_RL_SOURCE_LOCAL;
 
     return NGX_DECLINED;
+}
+
+
+ngx_int_t
+ngx_rl_evaluate_override(ngx_rl_overrides_t *overrides,
+    ngx_rl_http_claim_t *hc, ngx_log_t *log)
+{
+    const char         *err;
+    ngx_rl_claim_t     *claim;
+    ngx_rl_table_t     *table;
+    ngx_rl_decision_t  *d;
+    ngx_rl_override_t   override;
+
+    claim = &hc->claim;
+    d = &claim->decision;
+    table = hc->limit->table->table;
+
+    if (ngx_rl_overrides_find(overrides, table, &hc->key, &override,
+                              &claim->stamp)
+        != NGX_OK)
+    {
+        return NGX_OK;
+    }
+
+    if (override.set & NGX_RL_OVERRIDE_EXEMPT) {
+        d->outcome = NGX_RL_SKIPPED;
+        d->source = NGX_RL_SOURCE_OVERRIDE;
+
+        return NGX_DECLINED;
+    }
+
+    if (override.set & NGX_RL_OVERRIDE_BAN) {
+        d->outcome = NGX_RL_REJECTED;
+        d->source = NGX_RL_SOURCE_OVERRIDE;
+        d->limit = claim->bucket.capacity;
+        d->remaining = 0;
+        d->reset = override.until ? override.until - ngx_time() : NGX_RL_NEVER;
+        d->retry_after = d->reset;
+
+        return NGX_DECLINED;
+    }
+
+    /*
+     * Numbers that the limit cannot have are refused by the API.  They come
+     * from somebody else, or the limit has changed since.
+     */
+
+    err = ngx_rl_override_apply(&override, &claim->bucket,
+                                hc->limit->params.capacity.value == NULL);
+
+    if (err && ngx_rl_throttle(&table->log, 1, NULL)) {
+        ngx_log_error(NGX_LOG_ERR, log, 0,
+                      "an override of limit \"%V\" is not applied: %s",
+                      &hc->limit->name, err);
+    }
+
+    return NGX_OK;
 }
 
 

@@ -47,6 +47,14 @@ ngx_int_t ngx_rl_evaluate_claim_key(ngx_pool_t *pool,
     ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc);
 
 /*
+ * Applies the override of this key, if it has one; the bucket must be filled
+ * in.  NGX_OK: the claim can be made, perhaps with other numbers;
+ * NGX_DECLINED: the override has decided it.
+ */
+ngx_int_t ngx_rl_evaluate_override(ngx_rl_overrides_t *overrides,
+    ngx_rl_http_claim_t *hc, ngx_log_t *log);
+
+/*
  * The address of the client as limits use it.  Of an IPv6 address only the
  * network is kept, because a client can use any address in it.
  */

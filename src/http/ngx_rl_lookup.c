@@ -6,6 +6,8 @@
 #include "topology/ngx_rl_route.h"
 
 
+static ngx_int_t ngx_rl_lookup_override(ngx_rl_lookup_t *lookup,
+    ngx_http_request_t *r);
 static const char *ngx_rl_lookup_bucket(ngx_rl_lookup_t *lookup,
     ngx_http_request_t *r);
 static const char *ngx_rl_lookup_param(ngx_rl_lookup_t *lookup,
@@ -46,6 +48,50 @@ ngx_rl_lookup_prepare(ngx_rl_lookup_t *lookup, ngx_http_request_t *r,
 
     if (conf->shards) {
         lookup->server = ngx_rl_shards_find(conf->shards, &hc->key);
+    }
+
+    return ngx_rl_lookup_override(lookup, r);
+}
+
+
+/* an argument of the request still has the last word about its cost */
+
+static ngx_int_t
+ngx_rl_lookup_override(ngx_rl_lookup_t *lookup, ngx_http_request_t *r)
+{
+    uint64_t              cost;
+    ngx_rl_main_conf_t   *rmcf;
+    ngx_rl_table_conf_t  *table;
+
+    rmcf = ngx_http_get_module_main_conf(r, ngx_http_ratelimit_module);
+
+    table = lookup->hc.limit->table;
+
+    if (table == NULL) {
+        return NGX_OK;
+    }
+
+    lookup->override = ngx_palloc(r->pool, sizeof(ngx_rl_override_copy_t));
+    if (lookup->override == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ngx_rl_overrides_get(rmcf->overrides, table->table, &lookup->hc.key,
+                             lookup->override)
+        != NGX_OK
+        || lookup->override->values.set == 0)
+    {
+        lookup->override = NULL;
+    }
+
+    cost = lookup->hc.claim.bucket.cost;
+
+    lookup->decided = ngx_rl_evaluate_override(rmcf->overrides, &lookup->hc,
+                                               r->connection->log)
+                      == NGX_DECLINED;
+
+    if (lookup->cost) {
+        lookup->hc.claim.bucket.cost = cost;
     }
 
     return NGX_OK;
@@ -114,6 +160,8 @@ ngx_rl_lookup_bucket(ngx_rl_lookup_t *lookup, ngx_http_request_t *r)
     lookup->param = NGX_RL_COST;
 
     err = ngx_rl_lookup_arg(r, NGX_RL_COST, &bucket->cost);
+
+    lookup->cost = (err == NULL);
 
     return (err == NULL || err[0] == '\0') ? NULL : err;
 }
@@ -192,6 +240,15 @@ ngx_rl_lookup_ask(ngx_rl_lookup_t *lookup, ngx_http_request_t *r)
 
     conf = lookup->use->conf;
     claim = &lookup->hc.claim;
+
+    if (lookup->decided) {
+
+        if (lookup->server) {
+            lookup->label = lookup->server->label;
+        }
+
+        return NGX_OK;
+    }
 
     if (lookup->server == NULL) {
         lookup->failure = ngx_rl_local_take(rmcf->zone, &claim, 1, NULL, 1,

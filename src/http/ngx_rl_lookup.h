@@ -35,6 +35,11 @@ struct ngx_rl_lookup_s {
     ngx_rl_http_claim_t    hc;
     ngx_rl_server_conf_t  *server;       /* NULL: this machine's memory */
 
+    ngx_rl_override_copy_t
+                          *override;     /* of the key, or NULL */
+    unsigned               decided:1;    /* by it: nobody is asked */
+    unsigned               cost:1;       /* is an argument of the request */
+
     /* after prepare has declined: which parameter, and what is wrong with it */
 
     ngx_rl_param_e         param;

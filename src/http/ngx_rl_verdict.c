@@ -20,7 +20,6 @@
 #include "pure/ngx_rl_text.h"
 
 
-#define NGX_RL_LOG_KEY   64     /* bytes of a key in the log */
 #define NGX_RL_LOG_HASH  16     /* hex digits of its digest */
 
 
@@ -30,8 +29,6 @@ static ngx_uint_t ngx_rl_verdict_counts(ngx_rl_ctx_t *ctx,
 static void ngx_rl_verdict_count(ngx_rl_ctx_t *ctx);
 static void ngx_rl_verdict_count_limits(ngx_rl_ctx_t *ctx);
 static void ngx_rl_verdict_log(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc);
-static size_t ngx_rl_verdict_log_key(u_char *buf, ngx_rl_location_limit_t *ll,
-    ngx_str_t *key);
 
 
 void
@@ -259,8 +256,7 @@ static void
 ngx_rl_verdict_log(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
 {
     size_t              len;
-    u_char              key[sizeof(", key: \"\"")
-                            + ngx_rl_escape_size(NGX_RL_LOG_KEY)];
+    u_char              key[NGX_RL_VERDICT_LOG_KEY];
     ngx_log_t          *log;
     ngx_uint_t          level;
     ngx_rl_decision_t  *d;
@@ -282,6 +278,13 @@ ngx_rl_verdict_log(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
     switch (d->outcome) {
 
     case NGX_RL_SKIPPED:
+        if (d->source == NGX_RL_SOURCE_OVERRIDE) {
+            ngx_log_error(level, log, 0,
+                          "ratelimit SKIPPED, limit: \"%V\"%*s, "
+                          "source: override", &hc->limit->name, len, key);
+            break;
+        }
+
         ngx_log_error(level, log, 0,
                       "ratelimit SKIPPED, limit: \"%V\", the key is empty",
                       &hc->limit->name);
@@ -314,7 +317,7 @@ ngx_rl_verdict_log(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
 
 /* the key in the form that the log may show, or nothing */
 
-static size_t
+size_t
 ngx_rl_verdict_log_key(u_char *buf, ngx_rl_location_limit_t *ll, ngx_str_t *key)
 {
     u_char    *p;

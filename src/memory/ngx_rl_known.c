@@ -64,7 +64,7 @@ ngx_rl_known_hash(ngx_rl_zone_t *zone, ngx_rl_claim_t *claim, uint64_t shard)
 {
     ngx_rl_siphash(zone->sh->secret, claim->key, claim->len, claim->hash);
 
-    claim->hash[0] ^= shard;
+    claim->hash[0] ^= shard ^ claim->stamp * NGX_RL_KNOWN_SPREAD;
 }
 
 

@@ -189,3 +189,43 @@ ngx_rl_local_taken(ngx_rl_zone_t *zone,
     ngx_rl_cells_taken(zone->cells, look->cell,
                        ngx_rl_level_much(&look->bucket, state), until);
 }
+
+
+void
+ngx_rl_local_reset(ngx_rl_zone_t *zone, const char *key, size_t len)
+{
+    ngx_uint_t      i;
+    ngx_rl_look_t  *look;
+
+    static const ngx_rl_cell_kind_e  kinds[] = {
+        NGX_RL_CELL_LEVEL, NGX_RL_CELL_LOG
+    };
+
+    look = ngx_rl_looks;
+
+    ngx_rl_cells_lock(zone);
+
+    for (i = 0; i < 2; i++) {
+
+        ngx_rl_siphash(zone->sh->secret, key, len, look->key.hash);
+        look->key.hash[1] ^= kinds[i];
+
+        look->cell = ngx_rl_cells_find(zone->cells, &look->key);
+
+        if (look->cell == NULL) {
+            continue;
+        }
+
+        if (kinds[i] == NGX_RL_CELL_LOG) {
+            look->log.n = 0;
+            ngx_rl_cells_save(zone->cells, look->cell, &look->log, 0);
+
+        } else {
+            ngx_memzero(&look->cell->u.local.level, sizeof(ngx_rl_level_t));
+        }
+
+        ngx_rl_cells_taken(zone->cells, look->cell, 0, 0);
+    }
+
+    ngx_rl_cells_unlock(zone);
+}

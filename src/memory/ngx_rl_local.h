@@ -25,5 +25,8 @@ ngx_int_t ngx_rl_local_take(ngx_rl_zone_t *zone,
     ngx_rl_claim_t **claims, ngx_uint_t n,
     const ngx_rl_share_t *share, ngx_uint_t preview, uint64_t now);
 
+/* a bucket is full again, and a window is empty; the key is that of Redis */
+void ngx_rl_local_reset(ngx_rl_zone_t *zone, const char *key, size_t len);
+
 
 #endif /* _NGX_RL_LOCAL_H_INCLUDED_ */

@@ -69,7 +69,6 @@ typedef struct {
 static ngx_int_t ngx_rl_zone_init(ngx_shm_zone_t *shm_zone, void *data);
 static void ngx_rl_zone_empty(ngx_shm_zone_t *shm_zone);
 static ngx_int_t ngx_rl_zone_create(ngx_rl_zone_t *zone);
-static void ngx_rl_zone_secret(ngx_rl_zone_t *zone, uint64_t secret[2]);
 static ngx_int_t ngx_rl_zone_create_cells(ngx_rl_zone_t *zone);
 static ngx_rl_zone_record_t *ngx_rl_zone_named(
     ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask, ngx_rl_zone_record_t **unused);
@@ -340,7 +339,7 @@ ngx_rl_zone_create(ngx_rl_zone_t *zone)
     }
 
     ngx_queue_init(&sh->records);
-    ngx_rl_zone_secret(zone, sh->secret);
+    ngx_rl_zone_secret(sh->secret, zone->shm_zone->shm.log);
 
     (void) ngx_cpystrn(zone->shpool->log_ctx, context.data, context.len + 1);
 
@@ -353,8 +352,8 @@ ngx_rl_zone_create(ngx_rl_zone_t *zone)
 }
 
 
-static void
-ngx_rl_zone_secret(ngx_rl_zone_t *zone, uint64_t secret[2])
+void
+ngx_rl_zone_secret(uint64_t secret[2], ngx_log_t *log)
 {
     ngx_fd_t        fd;
     struct timeval  tv;
@@ -365,7 +364,7 @@ ngx_rl_zone_secret(ngx_rl_zone_t *zone, uint64_t secret[2])
 
     secret[0] = (uint64_t) tv.tv_sec << 20 ^ tv.tv_usec ^ (uint64_t) ngx_pid
                                                           << 48;
-    secret[1] = (uintptr_t) zone ^ (uintptr_t) zone->shpool << 20;
+    secret[1] = (uintptr_t) secret ^ (uintptr_t) log << 20;
 
     fd = ngx_open_file((u_char *) "/dev/urandom", NGX_FILE_RDONLY,
                        NGX_FILE_OPEN, 0);
@@ -375,7 +374,7 @@ ngx_rl_zone_secret(ngx_rl_zone_t *zone, uint64_t secret[2])
     }
 
     if (ngx_read_fd(fd, secret, 2 * sizeof(uint64_t)) == -1) {
-        ngx_log_error(NGX_LOG_WARN, zone->shm_zone->shm.log, ngx_errno,
+        ngx_log_error(NGX_LOG_WARN, log, ngx_errno,
                       ngx_read_fd_n " \"/dev/urandom\" failed");
     }
 

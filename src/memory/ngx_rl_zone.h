@@ -143,6 +143,9 @@ void ngx_rl_cells_unlock(ngx_rl_zone_t *zone);
 #define ngx_rl_zone_lock(zone)    ngx_shmtx_lock(&(zone)->shpool->mutex)
 #define ngx_rl_zone_unlock(zone)  ngx_shmtx_unlock(&(zone)->shpool->mutex)
 
+/* a random number for hashes of keys, so that nobody can choose them */
+void ngx_rl_zone_secret(uint64_t secret[2], ngx_log_t *log);
+
 /* takes the lock itself */
 void ngx_rl_zone_usage(ngx_rl_zone_t *zone, ngx_rl_zone_usage_t *usage);
 

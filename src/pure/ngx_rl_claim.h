@@ -23,6 +23,8 @@ typedef struct {
     uint64_t           hash[2];   /* of the key and its shard */
     uint64_t           limit;     /* any number for it, in this
                                      machine's memory */
+    uint64_t           stamp;     /* of its override: what was learned
+                                     under another one is not used */
     ngx_rl_bucket_t    bucket;
     unsigned           shadow:1;  /* denies nobody but itself */
 

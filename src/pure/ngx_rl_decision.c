@@ -23,7 +23,8 @@ const char  *const ngx_rl_source_names[] = {
     "lease",
     "local",
     "open",
-    "closed"
+    "closed",
+    "override"
 };
 
 

@@ -15,7 +15,7 @@
 
 
 typedef enum {
-    NGX_RL_SKIPPED = 0,        /* empty key: not limited */
+    NGX_RL_SKIPPED = 0,        /* empty key, or exempt: not limited */
     NGX_RL_PASSED,
     NGX_RL_REJECTED,
     NGX_RL_REJECTED_DRY_RUN,
@@ -32,6 +32,7 @@ typedef enum {
     NGX_RL_SOURCE_LOCAL,       /* this machine's memory */
     NGX_RL_SOURCE_OPEN,
     NGX_RL_SOURCE_CLOSED,
+    NGX_RL_SOURCE_OVERRIDE,    /* a ban, or an exemption */
 
     NGX_RL_SOURCES
 } ngx_rl_source_e;

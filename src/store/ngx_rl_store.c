@@ -15,6 +15,7 @@
 #include "store/ngx_rl_command.h"
 #include "store/ngx_rl_lease.h"
 #include "store/ngx_rl_refund.h"
+#include "store/ngx_rl_sync.h"
 #include "store/ngx_rl_take.h"
 #include "topology/ngx_rl_route.h"
 
@@ -47,6 +48,7 @@ ngx_rl_store_exit(void)
 
     ngx_rl_store_begun = 0;
 
+    ngx_rl_sync_exit();
     ngx_rl_refund_end();
     ngx_rl_lease_exit();
     ngx_rl_refund_exit();
