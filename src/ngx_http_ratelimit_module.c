@@ -252,7 +252,7 @@ static ngx_command_t  ngx_rl_commands[] = {
     { ngx_string("ratelimit_api"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
       ngx_rl_api,
-      0,
+      NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
 

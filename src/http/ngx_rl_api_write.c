@@ -277,6 +277,10 @@ ngx_rl_api_body(ngx_rl_api_t *api, ngx_str_t *body)
             continue;
         }
 
+        if (!b->in_file) {
+            continue;
+        }
+
         n = ngx_read_file(b->file, p, size, b->file_pos);
 
         if (n != (ssize_t) size) {

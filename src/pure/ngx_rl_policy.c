@@ -146,7 +146,8 @@ ngx_rl_policy_counts(const ngx_rl_decision_t *d, const ngx_rl_claim_t *claim)
     switch (claim->decision.outcome) {
 
     case NGX_RL_SKIPPED:
-        return claim->len == 0;
+        return claim->len == 0
+               || claim->decision.source == NGX_RL_SOURCE_OVERRIDE;
 
     case NGX_RL_PASSED:
     case NGX_RL_DEGRADED:
