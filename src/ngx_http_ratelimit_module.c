@@ -420,6 +420,7 @@ ngx_rl_init_process(ngx_cycle_t *cycle)
 
     ngx_rl_process_begin(rmcf->stats);
     ngx_rl_record_begin(rmcf->zone);
+    ngx_rl_rates_begin(cycle, &rmcf->watches);
 
     if (ngx_rl_store_init(cycle, &rmcf->servers, rmcf->zone, rmcf->stats)
         != NGX_OK)
@@ -442,6 +443,7 @@ ngx_rl_exit_process(ngx_cycle_t *cycle)
                                                ngx_http_ratelimit_module);
 
     if (rmcf && rmcf->zone) {
+        ngx_rl_rates_end();
         ngx_rl_process_end(rmcf->stats);
     }
 }

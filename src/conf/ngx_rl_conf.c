@@ -36,6 +36,8 @@ static ngx_uint_t ngx_rl_location_limit_log_key(
 static ngx_uint_t ngx_rl_merge_server_defaults(
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
 static ngx_int_t ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data);
+static ngx_int_t ngx_rl_conf_watch(ngx_rl_zone_t *zone,
+    ngx_rl_main_conf_t *rmcf, ngx_rl_limit_t *limit);
 static char *ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf);
 static void ngx_rl_server_defaults_init(ngx_rl_server_defaults_t *defaults);
 static char *ngx_rl_server_defaults_tls(ngx_conf_t *cf,
@@ -67,6 +69,8 @@ ngx_rl_create_main_conf(ngx_conf_t *cf)
                        sizeof(ngx_rl_server_conf_t *))
         != NGX_OK
         || ngx_array_init(&rmcf->limits, cf->pool, 4, sizeof(ngx_rl_limit_t *))
+        != NGX_OK
+        || ngx_array_init(&rmcf->watches, cf->pool, 4, sizeof(ngx_rl_watch_t))
         != NGX_OK
         || ngx_array_init(&rmcf->uses, cf->pool, 16, sizeof(ngx_rl_use_t))
         != NGX_OK
@@ -769,7 +773,8 @@ ngx_rl_conf_zone(ngx_conf_t *cf)
     rmcf->zone = ngx_rl_zone_add(cf, rmcf->zone_size,
                                  &ngx_http_ratelimit_module,
                                  ngx_rl_stats_layout()
-                                 ^ ngx_rl_record_layout(),
+                                 ^ ngx_rl_record_layout()
+                                 ^ ngx_rl_rates_layout(),
                                  ngx_rl_conf_attach, rmcf);
 
     return rmcf->zone ? NGX_OK : NGX_ERROR;
@@ -798,7 +803,31 @@ ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data)
         if (limit[i]->stats == NULL) {
             return NGX_ERROR;
         }
+
+        if (rmcf->api && ngx_rl_conf_watch(zone, rmcf, limit[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
     }
 
     return ngx_rl_server_confs_attach(zone, rmcf->stats, &rmcf->servers);
+}
+
+
+static ngx_int_t
+ngx_rl_conf_watch(ngx_rl_zone_t *zone, ngx_rl_main_conf_t *rmcf,
+    ngx_rl_limit_t *limit)
+{
+    ngx_rl_watch_t  *watch;
+
+    limit->rates = ngx_rl_rates(zone, &limit->name);
+    watch = ngx_array_push(&rmcf->watches);
+
+    if (limit->rates == NULL || watch == NULL) {
+        return NGX_ERROR;
+    }
+
+    watch->stats = limit->stats;
+    watch->rates = limit->rates;
+
+    return NGX_OK;
 }

@@ -17,6 +17,7 @@
 #include "pure/ngx_rl_claim.h"
 #include "conf/ngx_rl_shards_conf.h"
 #include "conf/ngx_rl_statement.h"
+#include "memory/ngx_rl_rates.h"
 #include "memory/ngx_rl_stats.h"
 #include "memory/ngx_rl_zone.h"
 
@@ -64,8 +65,10 @@ typedef struct {
     ngx_rl_overrides_t  *overrides;  /* NULL: off */
     ngx_array_t          tables;     /* ngx_rl_table_conf_t * */
     ngx_rl_stats_t  *stats;    /* shared memory */
+    ngx_array_t      watches;  /* ngx_rl_watch_t, if there is an API */
     unsigned         used:1;   /* somebody does */
-    unsigned         writes:1; /* an API may write */
+    unsigned         api:1;    /* there is an API */
+    unsigned         writes:1; /* that may write */
     ngx_rl_text_t    text;     /* while it is loaded */
 } ngx_rl_main_conf_t;
 

@@ -14,6 +14,7 @@
 
 #include "pure/ngx_rl_decision.h"
 #include "conf/ngx_rl_statement.h"
+#include "memory/ngx_rl_rates.h"
 #include "memory/ngx_rl_stats.h"
 #include "topology/ngx_rl_table.h"
 
@@ -70,6 +71,7 @@ typedef struct {
     ngx_str_t              name;
     ngx_rl_limit_params_t  params;
     ngx_rl_limit_stats_t  *stats;      /* shared memory */
+    ngx_rl_rates_t        *rates;      /* shared memory, or NULL */
     ngx_rl_table_conf_t   *table;      /* of overrides, or NULL */
     ngx_rl_statement_t    *statement;  /* while it is loaded */
     unsigned               named:1;    /* by "ratelimit_limit" */

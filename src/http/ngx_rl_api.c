@@ -87,6 +87,7 @@ ngx_rl_api(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
     rmcf->used = 1;
+    rmcf->api = 1;
 
     rlcf->write = 0;
 

@@ -6,6 +6,7 @@ static void ngx_rl_api_limit(ngx_rl_api_t *api, ngx_rl_limit_t *limit);
 static void ngx_rl_api_uses(ngx_rl_api_t *api, ngx_rl_limit_t *limit);
 static void ngx_rl_api_counters(ngx_rl_api_t *api,
     ngx_rl_limit_stats_t *stats);
+static void ngx_rl_api_rates(ngx_rl_api_t *api, ngx_rl_rates_t *rates);
 
 
 static const char *const  ngx_rl_api_on_error[] = {
@@ -74,6 +75,7 @@ ngx_rl_api_limit(ngx_rl_api_t *api, ngx_rl_limit_t *limit)
     ngx_rl_json_bool(&api->json, "dry_run", limit->dry_run);
     ngx_rl_api_uses(api, limit);
     ngx_rl_api_counters(api, limit->stats);
+    ngx_rl_api_rates(api, limit->rates);
     ngx_rl_json_number(&api->json, "overrides",
                        limit->table ? limit->table->table->live
                                     : NGX_RL_NEVER);
@@ -162,4 +164,44 @@ ngx_rl_api_counters(ngx_rl_api_t *api, ngx_rl_limit_stats_t *stats)
     ngx_rl_json_number(&api->json, "tokens", stats->tokens);
     ngx_rl_json_number(&api->json, "near_limit", stats->near_limit);
     ngx_rl_json_number(&api->json, "invalid_values", stats->invalid);
+}
+
+
+/* requests per second */
+
+static void
+ngx_rl_api_rates(ngx_rl_api_t *api, ngx_rl_rates_t *rates)
+{
+    ngx_uint_t       i;
+    ngx_rl_counts_t  counts;
+
+    static const struct {
+        const char  *name;
+        ngx_uint_t   seconds;
+    } spans[] = {
+        { "1s", 1 }, { "10s", 10 }, { "60s", 60 }
+    };
+
+    ngx_rl_json_open(&api->json, "rates", '{');
+
+    for (i = 0; i < 3; i++) {
+
+        if (rates == NULL
+            || ngx_rl_rates_count(rates, spans[i].seconds, &counts) != NGX_OK)
+        {
+            ngx_rl_json_text(&api->json, spans[i].name, NULL);
+            continue;
+        }
+
+        ngx_rl_json_open(&api->json, spans[i].name, '{');
+        ngx_rl_json_ratio(&api->json, "passed", counts.passed,
+                          spans[i].seconds);
+        ngx_rl_json_ratio(&api->json, "rejected", counts.rejected,
+                          spans[i].seconds);
+        ngx_rl_json_ratio(&api->json, "degraded", counts.degraded,
+                          spans[i].seconds);
+        ngx_rl_json_close(&api->json, '{');
+    }
+
+    ngx_rl_json_close(&api->json, '{');
 }

@@ -82,6 +82,11 @@ ngx_rl_api_server(ngx_rl_api_t *api, ngx_rl_subject_t *subject)
 
     ngx_rl_json_text(&api->json, "breaker",
                      ngx_rl_breaker_names[record->breaker.state]);
+    ngx_rl_json_number(&api->json, "since",
+                       record->breaker.state == NGX_RL_DISTRIBUTED
+                       ? NGX_RL_NEVER
+                       : (uint64_t) ngx_time() + record->changed
+                         - ngx_current_msec / 1000);
     ngx_rl_json_text(&api->json, "last_failure",
                      failure ? ngx_rl_failure_names[failure] : NULL);
     ngx_rl_json_number(&api->json, "connections", sum.connections);

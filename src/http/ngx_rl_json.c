@@ -103,6 +103,24 @@ ngx_rl_json_seconds(ngx_rl_json_t *json, const char *name, uint64_t us)
 
 
 void
+ngx_rl_json_ratio(ngx_rl_json_t *json, const char *name, uint64_t n,
+    uint64_t of)
+{
+    u_char    *p;
+    uint64_t   hundredths;
+
+    p = ngx_rl_json_member(json, name, NGX_INT64_LEN + sizeof(".00"));
+
+    if (p) {
+        hundredths = (n * 100 + of / 2) / of;
+
+        json->output.buf->last = ngx_sprintf(p, "%uL.%02uL", hundredths / 100,
+                                             hundredths % 100);
+    }
+}
+
+
+void
 ngx_rl_json_bool(ngx_rl_json_t *json, const char *name, ngx_uint_t value)
 {
     ngx_rl_json_word(json, name, value ? "true" : "false");

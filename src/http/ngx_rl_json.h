@@ -44,6 +44,10 @@ void ngx_rl_json_number(ngx_rl_json_t *json, const char *name,
 /* microseconds, written in seconds */
 void ngx_rl_json_seconds(ngx_rl_json_t *json, const char *name, uint64_t us);
 
+/* n / of, with two decimals */
+void ngx_rl_json_ratio(ngx_rl_json_t *json, const char *name, uint64_t n,
+    uint64_t of);
+
 void ngx_rl_json_bool(ngx_rl_json_t *json, const char *name, ngx_uint_t value);
 
 

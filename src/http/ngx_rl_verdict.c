@@ -247,6 +247,10 @@ ngx_rl_verdict_count_limits(ngx_rl_ctx_t *ctx)
         } else if (ngx_rl_verdict_counts(ctx, hc)) {
             ngx_rl_stats_decision(stats->requests, d);
             ngx_rl_stats_taken(stats, d, hc->claim.bucket.cost);
+
+            if (d->failure != NGX_RL_OK) {
+                ngx_rl_count(stats->degraded);
+            }
         }
     }
 }

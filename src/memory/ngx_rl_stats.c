@@ -3,8 +3,6 @@
 #include "pure/ngx_rl_hash.h"
 
 
-static void *ngx_rl_stats_find(ngx_rl_zone_t *zone,
-    ngx_rl_zone_kind_e kind, ngx_str_t *name, size_t size);
 static ngx_uint_t ngx_rl_process_alive(ngx_atomic_uint_t pid);
 
 
@@ -45,6 +43,7 @@ static const uint32_t  ngx_rl_stats_fields[] = {
     ngx_rl_zone_field(limit_stats, tokens),
     ngx_rl_zone_field(limit_stats, near_limit),
     ngx_rl_zone_field(limit_stats, invalid),
+    ngx_rl_zone_field(limit_stats, degraded),
     ngx_rl_zone_field(limit_stats, log_invalid),
     ngx_rl_zone_field(limit_stats, log_cost),
 
@@ -78,21 +77,21 @@ ngx_rl_stats(ngx_rl_zone_t *zone)
 {
     static ngx_str_t  name = ngx_string("");
 
-    return ngx_rl_stats_find(zone, NGX_RL_ZONE_STATS, &name,
-                             sizeof(ngx_rl_stats_t));
+    return ngx_rl_stats_record(zone, NGX_RL_ZONE_STATS, &name,
+                               sizeof(ngx_rl_stats_t));
 }
 
 
 ngx_rl_limit_stats_t *
 ngx_rl_stats_limit(ngx_rl_zone_t *zone, ngx_str_t *name)
 {
-    return ngx_rl_stats_find(zone, NGX_RL_ZONE_LIMIT, name,
-                             sizeof(ngx_rl_limit_stats_t));
+    return ngx_rl_stats_record(zone, NGX_RL_ZONE_LIMIT, name,
+                               sizeof(ngx_rl_limit_stats_t));
 }
 
 
-static void *
-ngx_rl_stats_find(ngx_rl_zone_t *zone,
+void *
+ngx_rl_stats_record(ngx_rl_zone_t *zone,
     ngx_rl_zone_kind_e kind, ngx_str_t *name, size_t size)
 {
     void              *data;

@@ -49,6 +49,8 @@ typedef struct {
     ngx_atomic_t        tokens;       /* taken */
     ngx_atomic_t        near_limit;
     ngx_atomic_t        invalid;      /* values of variables */
+    ngx_atomic_t        degraded;     /* decided without Redis, after a
+                                         failure */
 
     ngx_rl_throttle_t   log_invalid;  /* lines about these, */
     ngx_rl_throttle_t   log_cost;     /* and about a cost that never passes */
@@ -86,6 +88,10 @@ ngx_rl_limit_stats_t *ngx_rl_stats_limit(ngx_rl_zone_t *zone, ngx_str_t *name);
 
 /* counts a decision */
 void ngx_rl_stats_decision(ngx_rl_decisions_t counters, ngx_rl_decision_t *d);
+
+/* a record of the zone that stays; NULL: no memory */
+void *ngx_rl_stats_record(ngx_rl_zone_t *zone,
+    ngx_rl_zone_kind_e kind, ngx_str_t *name, size_t size);
 
 /* counts the tokens that a request took, and whether it came near the limit */
 void ngx_rl_stats_taken(ngx_rl_limit_stats_t *limit,

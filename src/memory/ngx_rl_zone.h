@@ -66,7 +66,8 @@ struct ngx_rl_zone_s {
 typedef enum {
     NGX_RL_ZONE_STATS = 0,
     NGX_RL_ZONE_LIMIT,
-    NGX_RL_ZONE_SERVER
+    NGX_RL_ZONE_SERVER,
+    NGX_RL_ZONE_RATES
 } ngx_rl_zone_kind_e;
 
 
