@@ -11,6 +11,7 @@
 #include "http/ngx_rl_api_overrides.h"
 #include "http/ngx_rl_api_servers.h"
 #include "http/ngx_rl_api_write.h"
+#include "http/ngx_rl_explain.h"
 #include "core/ngx_rl_core.h"
 #include "core/ngx_rl_version.h"
 
@@ -47,6 +48,7 @@ static const ngx_rl_api_route_t  ngx_rl_api_routes[] = {
     { "keys/KEY", ngx_rl_api_keys, NULL, NULL },
     { "overrides", ngx_rl_api_overrides, NULL, NULL },
     { "servers", ngx_rl_api_servers, NULL, NULL },
+    { "explain", ngx_rl_explain, NULL, NULL },
     { "", ngx_rl_api_index, NULL, NULL },
     { NULL, NULL, NULL, NULL }
 };

@@ -109,21 +109,26 @@ ngx_rl_api_uses(ngx_rl_api_t *api, ngx_rl_limit_t *limit)
             ngx_rl_json_text(&api->json, "location", NULL);
         }
 
-        ngx_rl_json_text(&api->json, "phase",
-                         use[i].conf->phase == NGX_RL_PHASE_ACCESS
-                         ? "access" : "precontent");
-        ngx_rl_json_text(&api->json, "mode",
-                         use[i].conf->preview ? "preview"
-                         : use[i].conf->dry_run || limit->dry_run
-                           ? "dry_run" : "enforced");
-        ngx_rl_json_text(&api->json, "state",
-                         use[i].conf->shards ? "redis" : "memory");
-        ngx_rl_json_text(&api->json, "on_error",
-                         ngx_rl_api_on_error[use[i].conf->on_error]);
+        ngx_rl_api_use_json(&api->json, use[i].conf, limit);
         ngx_rl_json_close(&api->json, '{');
     }
 
     ngx_rl_json_close(&api->json, '[');
+}
+
+
+void
+ngx_rl_api_use_json(ngx_rl_json_t *json, ngx_rl_loc_conf_t *conf,
+    ngx_rl_limit_t *limit)
+{
+    ngx_rl_json_text(json, "phase", conf->phase == NGX_RL_PHASE_ACCESS
+                                    ? "access" : "precontent");
+    ngx_rl_json_text(json, "mode",
+                     conf->preview ? "preview"
+                     : conf->dry_run || limit->dry_run ? "dry_run"
+                                                       : "enforced");
+    ngx_rl_json_text(json, "state", conf->shards ? "redis" : "memory");
+    ngx_rl_json_text(json, "on_error", ngx_rl_api_on_error[conf->on_error]);
 }
 
 
