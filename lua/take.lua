@@ -21,7 +21,8 @@
 --   7  bucket: refilled in steps of at least so many microseconds, or 0
 --      gcra: 1 if other requests may have another capacity, or 0
 --   8  time to live in milliseconds, in which the bucket becomes full, or the
---      window empty, so that the key may expire; ignored for gcra
+--      window empty, so that the key may expire; a bucket that needs longer
+--      gets the time that it needs; ignored for gcra
 --
 -- and, if there are several requests, for each of them: how many times it
 -- comes, the number of its limits, and which limits these are, counted from 1.
@@ -69,6 +70,9 @@
 
 local BEHIND = 60000000
 local PORTION = 200
+
+-- no bucket's key lives longer: a hundred years, in milliseconds
+local LONGEST = 3155760000000
 
 local CLOCK = 'CLOCK nginx is more than a minute behind'
 
@@ -192,14 +196,28 @@ local function look_at_bucket(i, a)
 
     return { taken = 0, left = tokens, cost = cost, last = last, slow = slow,
              step = step, set_back = set_back, needed = needed, ttl = ttl,
-             expires = expires, kind = 'bucket', shadow = false }
+             full = full, num = num, den = den, expires = expires,
+             kind = 'bucket', shadow = false }
+end
+
+-- milliseconds until it is full, and a second more
+local function time_to_live(b)
+    if b.num == 0 then
+        return b.ttl
+    end
+
+    local needed = ((b.full - b.left) * b.den / b.num + b.step) / 1000
+
+    return max(b.ttl, min(floor(needed) + 1000, LONGEST))
 end
 
 -- A key that is used again gets twice its time to live, so that few calls
 -- renew it. PEXPIRE comes first: if it fails, "expires" makes the next call
 -- try again.
 local function renew_bucket(key, b)
-    local ttl = b.expires > 0 and 2 * b.ttl or b.ttl
+    local ttl = time_to_live(b)
+
+    ttl = b.expires > 0 and 2 * ttl or ttl
 
     call('PEXPIRE', key, integer(ttl))
     call('HSET', key, 'expires', integer(ms + ttl))
@@ -229,7 +247,7 @@ local function write_bucket(key, _, b)
         call('HSET', key, 'tokens', left_text, 'lastRefill', last_text)
     end
 
-    if b.expires < ms + b.ttl then
+    if b.expires < ms + time_to_live(b) then
         renew_bucket(key, b)
     end
 end

@@ -12,8 +12,9 @@
 -- ARGV[2]  refill in tokens a second is the fraction ARGV[2] / ARGV[3]
 -- ARGV[3]
 -- ARGV[4]  cost, in tokens
--- ARGV[5]  time to live in milliseconds, at least the time that an empty
---          bucket needs to become full: a missing bucket counts as full
+-- ARGV[5]  time to live in milliseconds, usually the time that an empty bucket
+--          needs to become full: a missing bucket counts as full. A bucket that
+--          needs longer than that gets the time that it needs
 -- ARGV[6]  the caller's time, microseconds since the epoch, or 0; with it, a
 --          leap of this server's clock refills for an hour at most. It is for
 --          buckets that take longer than an hour to become full; optional
@@ -49,6 +50,9 @@ local times = ARGV[7]
 -- a bucket that never refills is kept for at least half of its time to live
 local never = num == 0 and lifetime * 500
 
+-- no key lives longer: a hundred years, in milliseconds
+local LONGEST = 3155760000000
+
 --@ include clock
 --@ include leap
 --@ include integer
@@ -76,7 +80,7 @@ for i = 1, #KEYS do
     local bucket = pcall('HMGET', key, 'tokens', 'lastRefill', 'expires')
     local tokens, last = tonumber(bucket[1]), tonumber(bucket[2])
     local expires = 0
-    local ttl = lifetime
+    local again = 1
     local repair = false
     local failed
 
@@ -84,7 +88,7 @@ for i = 1, #KEYS do
         local elapsed = now - last
 
         expires = tonumber(bucket[3]) or 0
-        ttl = 2 * ttl
+        again = 2
 
         tokens = tokens * 1000000 + 0.5
         tokens = tokens - tokens % 1
@@ -153,9 +157,9 @@ for i = 1, #KEYS do
     -- A missing bucket counts as full, so a key must not expire before its
     -- bucket is full. This also holds for a bucket that denies, if its limit
     -- has become slower or larger.
+    local needed = never or (full - tokens) * den / num
     local renew = (write or tokens < full)
-                  and (expires - 1000) * 1000
-                      < now + (never or (full - tokens) * den / num)
+                  and (expires - 1000) * 1000 < now + needed
 
     if write then
         if tokens ~= left_was then
@@ -171,6 +175,11 @@ for i = 1, #KEYS do
     end
 
     if renew then
+        needed = needed / 1000
+        needed = min(needed - needed % 1 + 1000, LONGEST)
+
+        local ttl = again * max(lifetime, needed)
+
         if ttl ~= ttl_was then
             expires_text = format('%.0f', now / 1000 + ttl)
             ttl_text = format('%.0f', ttl)
