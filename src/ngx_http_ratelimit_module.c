@@ -204,6 +204,8 @@ static ngx_command_t  ngx_rl_commands[] = {
 
     ngx_rl_command("ratelimit_dry_run", NGX_CONF_FLAG,
                    ngx_conf_set_flag_slot, dry_run, NULL),
+    ngx_rl_command("ratelimit_advise", NGX_CONF_FLAG,
+                   ngx_conf_set_flag_slot, advise, NULL),
     ngx_rl_command("ratelimit_preview", NGX_CONF_FLAG,
                    ngx_conf_set_flag_slot, preview, NULL),
     ngx_rl_command("ratelimit_preview_cache", NGX_CONF_TAKE1,

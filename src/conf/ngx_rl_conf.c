@@ -31,6 +31,8 @@ static char *ngx_rl_merge_location_limits(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf);
 static char *ngx_rl_location_limit_add(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *conf, ngx_rl_limit_t *limit);
+static char *ngx_rl_location_limit_advise(ngx_conf_t *cf,
+    ngx_rl_loc_conf_t *conf, ngx_rl_location_limit_t *ll);
 static ngx_uint_t ngx_rl_location_limit_log_key(
     ngx_http_complex_value_t *key, ngx_uint_t log_key);
 static ngx_uint_t ngx_rl_merge_server_defaults(
@@ -120,6 +122,7 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
     conf->log_key = NGX_RL_KEY_AUTO;
     conf->ipv6_prefix = NGX_CONF_UNSET_UINT;
     conf->dry_run = NGX_CONF_UNSET;
+    conf->advise = NGX_CONF_UNSET;
     conf->preview = NGX_CONF_UNSET;
     conf->preview_cache = NGX_CONF_UNSET_MSEC;
     conf->write = NGX_CONF_UNSET;
@@ -192,6 +195,7 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_uint_value(conf->log_level, prev->log_level, NGX_LOG_ERR);
     ngx_conf_merge_uint_value(conf->ipv6_prefix, prev->ipv6_prefix, 64);
     ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+    ngx_conf_merge_value(conf->advise, prev->advise, 0);
     ngx_conf_merge_value(conf->preview, prev->preview, 0);
     ngx_conf_merge_msec_value(conf->preview_cache, prev->preview_cache, 50);
     ngx_conf_merge_value(conf->write, prev->write, 0);
@@ -489,6 +493,14 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
         conf->enforced++;
     }
 
+    ll->advise = 0;
+
+    if ((limit->advise || conf->advise)
+        && ngx_rl_location_limit_advise(cf, conf, ll) != NGX_CONF_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
     p = ngx_pnalloc(cf->pool, conf->prefix.len + limit->name.len + 3);
     if (p == NULL) {
         return NGX_CONF_ERROR;
@@ -515,6 +527,42 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
     use->limit = ll;
     use->server = cscf->server_name;
     use->location = clcf->name;
+
+    return NGX_CONF_OK;
+}
+
+
+/* what "ratelimit_limit" says was checked when it was parsed */
+
+static char *
+ngx_rl_location_limit_advise(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
+    ngx_rl_location_limit_t *ll)
+{
+    ngx_rl_limit_t  *limit;
+
+    limit = ll->limit;
+
+    if (!limit->dry_run && !conf->dry_run && !conf->preview) {
+        return ngx_rl_statement_error(cf, &conf->block, "ratelimit_advise",
+                                      "\"ratelimit_advise\" applies to limit "
+                                      "\"%V\", which is enforced: only a dry "
+                                      "run can give advice; add "
+                                      "\"ratelimit_dry_run on\", or write "
+                                      "\"ratelimit_advise off\"",
+                                      &limit->name);
+    }
+
+    if (limit->params.algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+        return ngx_rl_statement_error(cf, &conf->block, "ratelimit_advise",
+                                      "\"ratelimit_advise\" applies to limit "
+                                      "\"%V\", which is a sliding window log: "
+                                      "only \"token_bucket\" and \"gcra\" can "
+                                      "give advice; write \"ratelimit_advise "
+                                      "off\"", &limit->name);
+    }
+
+    ll->advise = 1;
+    limit->advised = 1;
 
     return NGX_CONF_OK;
 }
@@ -805,6 +853,15 @@ ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data)
         }
 
         if (rmcf->api && ngx_rl_conf_watch(zone, rmcf, limit[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        if (!limit[i]->advised) {
+            continue;
+        }
+
+        limit[i]->advice = ngx_rl_stats_advice(zone, &limit[i]->name);
+        if (limit[i]->advice == NULL) {
             return NGX_ERROR;
         }
     }

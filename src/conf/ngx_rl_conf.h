@@ -90,6 +90,7 @@ typedef struct {
     ngx_str_t        key_prefix;  /* PREFIX:NAME:{ */
     ngx_uint_t       log_key;     /* how it is shown */
     unsigned         braces:1;    /* have a meaning */
+    unsigned         advise:1;    /* which capacity it needs */
 } ngx_rl_location_limit_t;
 
 
@@ -112,6 +113,7 @@ typedef struct {
     ngx_uint_t                log_key;
     ngx_uint_t                ipv6_prefix;  /* bits */
     ngx_flag_t                dry_run;
+    ngx_flag_t                advise;
     ngx_flag_t                preview;
     ngx_msec_t                preview_cache;
     ngx_msec_t                deny_cache;

@@ -410,6 +410,16 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
         return NGX_CONF_OK;
     }
 
+    if (ngx_strcmp(word->data, "advise") == 0) {
+
+        if (limit->advise) {
+            goto duplicate;
+        }
+
+        limit->advise = 1;
+        return NGX_CONF_OK;
+    }
+
     if (ngx_rl_word_find(word, &algorithm, sizeof(ngx_str_t), 1, &text) == 0) {
 
         if (limit->params.algorithm != NGX_CONF_UNSET_UINT) {
@@ -435,8 +445,8 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
     if (i == NGX_RL_PARAMS) {
         return ngx_rl_conf_error(cf, "invalid parameter \"%V\" in \"%V\": it "
                                  "must be key=, capacity=, rate=, cost=, "
-                                 "algorithm=, window=, refill_interval= or "
-                                 "dry_run",
+                                 "algorithm=, window=, refill_interval=, "
+                                 "dry_run or advise",
                                  word, &value[0]);
     }
 
@@ -515,6 +525,18 @@ ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit)
                            : "\"window=\" has no meaning in \"%V\" \"%V\", "
                              "which is a token bucket: add "
                              "\"algorithm=sliding_window_log\"",
+                                 &value[0], &value[1]);
+    }
+
+    if (limit->advise && (window || !limit->dry_run)) {
+        return ngx_rl_conf_error(cf, window
+                           ? "\"advise\" has no meaning in \"%V\" \"%V\", "
+                             "which is a sliding window log: use "
+                             "\"algorithm=token_bucket\" or "
+                             "\"algorithm=gcra\", or remove it"
+                           : "\"advise\" in \"%V\" \"%V\", which is "
+                             "enforced: only a dry run can give advice; add "
+                             "\"dry_run\", or remove it",
                                  &value[0], &value[1]);
     }
 

@@ -72,11 +72,14 @@ typedef struct {
     ngx_rl_limit_params_t  params;
     ngx_rl_limit_stats_t  *stats;      /* shared memory */
     ngx_rl_rates_t        *rates;      /* shared memory, or NULL */
+    ngx_rl_advice_t       *advice;     /* the same; NULL: none */
     ngx_rl_table_conf_t   *table;      /* of overrides, or NULL */
     ngx_rl_statement_t    *statement;  /* while it is loaded */
     unsigned               named:1;    /* by "ratelimit_limit" */
     unsigned               used:1;     /* somewhere */
     unsigned               dry_run:1;
+    unsigned               advise:1;   /* everywhere */
+    unsigned               advised:1;  /* somewhere */
 } ngx_rl_limit_t;
 
 

@@ -1,5 +1,6 @@
 
 #include "http/ngx_rl_api_limits.h"
+#include "http/ngx_rl_api_advice.h"
 
 
 static void ngx_rl_api_limit(ngx_rl_api_t *api, ngx_rl_limit_t *limit);
@@ -79,6 +80,7 @@ ngx_rl_api_limit(ngx_rl_api_t *api, ngx_rl_limit_t *limit)
     ngx_rl_json_number(&api->json, "overrides",
                        limit->table ? limit->table->table->live
                                     : NGX_RL_NEVER);
+    ngx_rl_api_advice(&api->json, limit);
     ngx_rl_json_close(&api->json, '{');
 }
 

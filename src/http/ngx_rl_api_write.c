@@ -14,6 +14,7 @@
 #include "http/ngx_rl_api_write.h"
 #include "http/ngx_rl_api_overrides.h"
 #include "http/ngx_rl_evaluate.h"
+#include "http/ngx_rl_lookup.h"
 #include "http/ngx_rl_verdict.h"
 #include "conf/ngx_rl_tables.h"
 #include "core/ngx_rl_clock.h"
@@ -79,6 +80,7 @@ static ngx_int_t ngx_rl_api_override_store(ngx_rl_api_t *api,
 static ngx_int_t ngx_rl_api_override_stored(ngx_rl_api_t *api);
 static ngx_int_t ngx_rl_api_override_apply(ngx_rl_api_t *api);
 static ngx_int_t ngx_rl_api_override_removed(ngx_rl_api_t *api);
+static ngx_int_t ngx_rl_api_key_advice(ngx_rl_api_t *api, ngx_str_t *key);
 static ngx_int_t ngx_rl_api_key_deleted(ngx_rl_api_t *api);
 static ngx_int_t ngx_rl_api_key_known(ngx_rl_api_t *api);
 static ngx_int_t ngx_rl_api_key_mark(ngx_rl_api_t *api);
@@ -737,6 +739,7 @@ ngx_int_t
 ngx_rl_api_key_delete(ngx_rl_api_t *api)
 {
     ngx_int_t              rc;
+    ngx_str_t              advice;
     ngx_uint_t             part;
     ngx_rl_server_t       *server;
     ngx_rl_api_write_t    *write;
@@ -752,6 +755,12 @@ ngx_rl_api_key_delete(ngx_rl_api_t *api)
         return ngx_rl_api_key_mark(api);
     }
 
+    rc = ngx_rl_api_key_advice(api, &advice);
+
+    if (rc != NGX_OK) {
+        return ngx_rl_api_result(api, rc);
+    }
+
     conf = ngx_rl_shards_find(write->use->conf->shards, &write->hc.key);
     server = ngx_rl_route_find(conf, write->hc.claim.key, write->hc.claim.len,
                                &part);
@@ -761,6 +770,10 @@ ngx_rl_api_key_delete(ngx_rl_api_t *api)
     ngx_rl_resp_word(&ngx_rl_api_resp, write->hc.claim.key,
                      write->hc.claim.len);
 
+    if (advice.len) {
+        ngx_rl_resp_word(&ngx_rl_api_resp, advice.data, advice.len);
+    }
+
     if (ngx_rl_api_query(api, &write->query, server, &ngx_rl_api_resp)
         != NGX_OK)
     {
@@ -769,6 +782,47 @@ ngx_rl_api_key_delete(ngx_rl_api_t *api)
 
     return ngx_rl_api_wait(api, ngx_rl_api_key_deleted,
                            ngx_rl_api_query_cancel);
+}
+
+
+/*
+ * A limit that gives advice has a second bucket on the same server, whose key
+ * contains its size; empty: it has none.  NGX_OK, or as ngx_rl_api_refuse()
+ */
+
+static ngx_int_t
+ngx_rl_api_key_advice(ngx_rl_api_t *api, ngx_str_t *key)
+{
+    ngx_int_t            rc;
+    ngx_rl_lookup_t     *lookup;
+    ngx_rl_api_write_t  *write = api->data;
+
+    ngx_str_null(key);
+
+    if (!write->use->limit->advise) {
+        return NGX_OK;
+    }
+
+    lookup = ngx_pcalloc(api->request->pool, sizeof(ngx_rl_lookup_t));
+    if (lookup == NULL) {
+        return NGX_ERROR;
+    }
+
+    lookup->use = write->use;
+
+    rc = ngx_rl_lookup_prepare(lookup, api->request, &api->path[3]);
+
+    if (rc == NGX_DECLINED) {
+        return ngx_rl_api_refuse(api, NGX_HTTP_BAD_REQUEST, NULL,
+                                 "\"%V\" of limit \"%V\": %s",
+                                 &ngx_rl_param_defs[lookup->param].name,
+                                 &api->limit->name, lookup->err);
+    }
+
+    key->data = (u_char *) lookup->hc.claim.key;
+    key->len = lookup->hc.claim.len;
+
+    return rc;
 }
 
 

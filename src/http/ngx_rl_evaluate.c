@@ -7,6 +7,9 @@
 #define NGX_RL_KEY_MAX    256       /* a longer key becomes a digest */
 #define NGX_RL_LOG_VALUE  64        /* bytes of a value in the log */
 
+/* after the key of a bucket that may go into debt */
+#define NGX_RL_KEY_ADVISE  ":advise:"
+
 
 static ngx_int_t ngx_rl_evaluate_key(ngx_http_request_t *r,
     ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc);
@@ -57,7 +60,9 @@ ngx_rl_evaluate(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
         return rc;
     }
 
-    if (bucket->cost <= bucket->capacity || conf->preview) {
+    ngx_rl_evaluate_advise(ll, hc);
+
+    if (bucket->cost <= ngx_rl_bucket_size(bucket) || conf->preview) {
         return NGX_OK;
     }
 
@@ -70,7 +75,7 @@ ngx_rl_evaluate(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
 
     /* nobody was asked, so the whole capacity counts as available */
 
-    claim->state[0] = -1 - (int64_t) bucket->capacity
+    claim->state[0] = -1 - (int64_t) ngx_rl_bucket_size(bucket)
                       * (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG
                          ? 1 : NGX_RL_MICRO);
 
@@ -196,7 +201,8 @@ ngx_rl_evaluate_claim_key(ngx_pool_t *pool, ngx_rl_location_limit_t *ll,
 
     len = hashed ? NGX_RL_DIGEST_LEN : key->len;
 
-    p = ngx_pnalloc(pool, prefix->len + len + 1);
+    p = ngx_pnalloc(pool, prefix->len + len + 1
+                    + sizeof(NGX_RL_KEY_ADVISE) + NGX_INT64_LEN);
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -221,6 +227,33 @@ ngx_rl_evaluate_claim_key(ngx_pool_t *pool, ngx_rl_location_limit_t *ll,
     hc->claim.len = (char *) p - hc->claim.key;
 
     return NGX_OK;
+}
+
+
+/*
+ * Other keys end with a brace, so no other limit can have such a key.  Buckets
+ * of different sizes have different keys: what is missing in one says nothing
+ * about the other.
+ */
+
+void
+ngx_rl_evaluate_advise(ngx_rl_location_limit_t *ll, ngx_rl_http_claim_t *hc)
+{
+    u_char           *p;
+    ngx_rl_bucket_t  *bucket;
+
+    if (!ll->advise) {
+        return;
+    }
+
+    bucket = &hc->claim.bucket;
+
+    ngx_rl_bucket_advise(bucket);
+
+    p = (u_char *) hc->claim.key + hc->claim.len;
+    p = ngx_sprintf(p, NGX_RL_KEY_ADVISE "%uL", ngx_rl_bucket_size(bucket));
+
+    hc->claim.len = (char *) p - hc->claim.key;
 }
 
 

@@ -55,6 +55,13 @@ ngx_int_t ngx_rl_evaluate_override(ngx_rl_overrides_t *overrides,
     ngx_rl_http_claim_t *hc, ngx_log_t *log);
 
 /*
+ * If the limit of a location gives advice, its bucket may go into debt, and
+ * has a key of its own; bucket and key are set already.
+ */
+void ngx_rl_evaluate_advise(ngx_rl_location_limit_t *ll,
+    ngx_rl_http_claim_t *hc);
+
+/*
  * The address of the client as limits use it.  Of an IPv6 address only the
  * network is kept, because a client can use any address in it.
  */

@@ -279,7 +279,8 @@ ngx_rl_handler_before(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
 /*
  * NGX_OK: Redis need not be asked.  Another preview has just seen the bucket,
  * or the bucket is known to be empty, or a lease holds tokens of it.  Leases
- * only serve requests with a single limit.
+ * only serve requests with a single limit.  Advice needs each request in the
+ * bucket.
  */
 
 static ngx_int_t
@@ -306,6 +307,10 @@ ngx_rl_handler_known(ngx_rl_ctx_t *ctx, ngx_rl_claim_t *claim)
         claim->decision.source = NGX_RL_SOURCE_CACHE;
 
         return NGX_OK;
+    }
+
+    if (claim->bucket.debt) {
+        return NGX_DECLINED;
     }
 
     if (conf->n == 1 && conf->lease.ttl

@@ -50,7 +50,13 @@ ngx_rl_lookup_prepare(ngx_rl_lookup_t *lookup, ngx_http_request_t *r,
         lookup->server = ngx_rl_shards_find(conf->shards, &hc->key);
     }
 
-    return ngx_rl_lookup_override(lookup, r);
+    if (ngx_rl_lookup_override(lookup, r) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_rl_evaluate_advise(lookup->use->limit, hc);
+
+    return NGX_OK;
 }
 
 

@@ -38,6 +38,15 @@ typedef struct {
 } ngx_rl_dimension_t;
 
 
+/* of a histogram: n bins with an upper bound, one more for all others, a sum */
+
+typedef struct {
+    ngx_uint_t       n;
+    const uint32_t  *bounds;
+    unsigned         time:1;  /* microseconds, shown as seconds */
+} ngx_rl_scale_t;
+
+
 typedef struct ngx_rl_family_s  ngx_rl_family_t;
 
 struct ngx_rl_family_s {
@@ -82,7 +91,8 @@ static ngx_uint_t ngx_rl_metrics_preview_expected(ngx_rl_metrics_t *m,
     ngx_uint_t source, ngx_uint_t none);
 static void ngx_rl_metrics_histogram(ngx_rl_metrics_t *m,
     const ngx_rl_family_t *family);
-static void ngx_rl_metrics_bound(ngx_str_t *value, u_char *le, ngx_uint_t k);
+static void ngx_rl_metrics_bound(ngx_str_t *value, u_char *le,
+    const ngx_rl_scale_t *scale, ngx_uint_t k);
 static void ngx_rl_metrics_addresses(ngx_rl_metrics_t *m);
 
 
@@ -154,6 +164,11 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
 
     ngx_rl_limit("nginx_ratelimit_invalid_values_total", invalid,
                  "Invalid values of variables in limits."),
+
+    ngx_rl_figure(NGX_RL_OF_ADVICE, "nginx_ratelimit_needed_capacity",
+                  "histogram", ngx_rl_advice_t, bins,
+                  "Capacity that requests would have needed to pass, for "
+                  "limits with advise."),
 
     { NGX_RL_OF_ALL, "nginx_ratelimit_fallback_decisions_total", "counter",
       "Requests decided without an answer from Redis.",
@@ -262,7 +277,16 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
 
 
 static const char *ngx_rl_subject_labels[NGX_RL_OF_N] = {
-    NULL, "limit", "shard", "shard", "shard", NULL
+    NULL, "limit", "limit", "shard", "shard", "shard", NULL
+};
+
+
+static const ngx_rl_scale_t  ngx_rl_scale_latency = {
+    NGX_RL_LATENCIES, ngx_rl_latency_bounds, 1
+};
+
+static const ngx_rl_scale_t  ngx_rl_scale_advice = {
+    NGX_RL_ADVICE_BOUNDS, ngx_rl_advice_bounds, 0
 };
 
 
@@ -348,6 +372,8 @@ ngx_rl_metrics_family(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
     ngx_rl_subject_t  *subject;
 
     if ((family->of == NGX_RL_OF_LIMITS && m->rmcf->limits.nelts == 0)
+        || (family->of == NGX_RL_OF_ADVICE
+            && m->subjects[NGX_RL_OF_ADVICE].nelts == 0)
         || (family->of == NGX_RL_OF_SERVERS && m->rmcf->servers.nelts == 0))
     {
         return;
@@ -504,13 +530,14 @@ ngx_rl_metrics_preview_expected(ngx_rl_metrics_t *m, ngx_uint_t source,
 static void
 ngx_rl_metrics_histogram(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
 {
-    u_char               le[NGX_INT64_LEN + sizeof(".000000")];
-    uint64_t             count;
-    ngx_uint_t           i, k, n, part;
-    ngx_array_t         *subjects;
-    ngx_rl_label_t       labels[2];
-    ngx_rl_subject_t    *subject;
-    ngx_rl_histogram_t  *histogram;
+    u_char                 le[NGX_INT64_LEN + sizeof(".000000")];
+    uint64_t               count;
+    ngx_uint_t             i, k, n, part;
+    ngx_array_t           *subjects;
+    ngx_atomic_t          *bins;
+    ngx_rl_label_t         labels[2];
+    ngx_rl_subject_t      *subject;
+    const ngx_rl_scale_t  *scale;
 
     enum { BUCKETS = 0, SUM, COUNT };
 
@@ -520,27 +547,36 @@ ngx_rl_metrics_histogram(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
     labels[0].name = ngx_rl_subject_labels[family->of];
     n = (labels[0].name != NULL);
 
+    scale = (family->of == NGX_RL_OF_ADVICE) ? &ngx_rl_scale_advice
+                                             : &ngx_rl_scale_latency;
+
     for (part = BUCKETS; part <= COUNT; part++) {
         for (i = 0; i < subjects->nelts; i++) {
 
             labels[0].value = subject[i].name;
-            histogram = (ngx_rl_histogram_t *)
-                            ((u_char *) subject[i].figures + family->offset);
+            bins = (ngx_atomic_t *)
+                       ((u_char *) subject[i].figures + family->offset);
+
+            if (part == SUM && scale->time) {
+                ngx_rl_exposition_seconds(&m->x, family->name, "_sum", labels,
+                                          n, bins[scale->n + 1]);
+                continue;
+            }
 
             if (part == SUM) {
-                ngx_rl_exposition_seconds(&m->x, family->name, "_sum", labels,
-                                          n, histogram->sum);
+                ngx_rl_exposition_sample(&m->x, family->name, "_sum", labels,
+                                         n, bins[scale->n + 1]);
                 continue;
             }
 
             count = 0;
 
-            for (k = 0; k <= NGX_RL_LATENCIES; k++) {
-                count += histogram->bins[k];
+            for (k = 0; k <= scale->n; k++) {
+                count += bins[k];
 
                 if (part == BUCKETS) {
                     labels[n].name = "le";
-                    ngx_rl_metrics_bound(&labels[n].value, le, k);
+                    ngx_rl_metrics_bound(&labels[n].value, le, scale, k);
                     ngx_rl_exposition_sample(&m->x, family->name, "_bucket",
                                              labels, n + 1, count);
                 }
@@ -555,20 +591,28 @@ ngx_rl_metrics_histogram(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
 }
 
 
-/* an upper bound in seconds, without trailing zeroes */
+/* an upper bound; seconds are written without trailing zeroes */
 
 static void
-ngx_rl_metrics_bound(ngx_str_t *value, u_char *le, ngx_uint_t k)
+ngx_rl_metrics_bound(ngx_str_t *value, u_char *le, const ngx_rl_scale_t *scale,
+    ngx_uint_t k)
 {
     u_char   *p;
     uint32_t  us;
 
-    if (k == NGX_RL_LATENCIES) {
+    if (k == scale->n) {
         ngx_str_set(value, "+Inf");
         return;
     }
 
-    us = ngx_rl_latency_bounds[k];
+    value->data = le;
+
+    if (!scale->time) {
+        value->len = ngx_sprintf(le, "%uD", scale->bounds[k]) - le;
+        return;
+    }
+
+    us = scale->bounds[k];
 
     p = ngx_sprintf(le, "%uD.%06uD", us / NGX_RL_MICRO, us % NGX_RL_MICRO);
 
@@ -580,7 +624,6 @@ ngx_rl_metrics_bound(ngx_str_t *value, u_char *le, ngx_uint_t k)
         p--;
     }
 
-    value->data = le;
     value->len = p - le;
 }
 

@@ -41,6 +41,11 @@ ngx_rl_subjects_find(ngx_rl_subjects_t subjects, ngx_pool_t *pool,
     for (i = 0; rc == NGX_OK && i < rmcf->limits.nelts; i++) {
         rc = ngx_rl_subjects_add(subjects, NGX_RL_OF_LIMITS, &limit[i]->name,
                                  limit[i]->stats);
+
+        if (rc == NGX_OK && limit[i]->advice) {
+            rc = ngx_rl_subjects_add(subjects, NGX_RL_OF_ADVICE,
+                                     &limit[i]->name, limit[i]->advice);
+        }
     }
 
     conf = rmcf->servers.elts;

@@ -28,6 +28,8 @@ static ngx_uint_t ngx_rl_verdict_counts(ngx_rl_ctx_t *ctx,
     ngx_rl_http_claim_t *hc);
 static void ngx_rl_verdict_count(ngx_rl_ctx_t *ctx);
 static void ngx_rl_verdict_count_limits(ngx_rl_ctx_t *ctx);
+static ngx_uint_t ngx_rl_verdict_advises(ngx_rl_ctx_t *ctx,
+    ngx_rl_decision_t *d);
 static void ngx_rl_verdict_log(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc);
 
 
@@ -251,8 +253,26 @@ ngx_rl_verdict_count_limits(ngx_rl_ctx_t *ctx)
             if (d->failure != NGX_RL_OK) {
                 ngx_rl_count(stats->degraded);
             }
+
+            if (ngx_rl_verdict_advises(ctx, d)) {
+                ngx_rl_stats_needed(hc->limit->advice, d, &hc->claim.bucket);
+            }
         }
     }
+}
+
+
+/*
+ * A request that another limit rejects takes nothing, and during an outage
+ * this machine has only a share of the limit: neither says what is needed.
+ */
+
+static ngx_uint_t
+ngx_rl_verdict_advises(ngx_rl_ctx_t *ctx, ngx_rl_decision_t *d)
+{
+    return d->needed && d->failure == NGX_RL_OK
+           && ctx->decision.outcome != NGX_RL_REJECTED
+           && ctx->decision.source != NGX_RL_SOURCE_CLOSED;
 }
 
 

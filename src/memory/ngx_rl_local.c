@@ -109,7 +109,7 @@ done:
 
         /* a request never waits for more than this machine's share */
 
-        if (look[i].bucket.cost > look[i].bucket.capacity) {
+        if (share && look[i].bucket.cost > look[i].bucket.capacity) {
             look[i].bucket.cost = look[i].bucket.capacity;
         }
 

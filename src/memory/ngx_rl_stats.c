@@ -56,6 +56,10 @@ static const uint32_t  ngx_rl_stats_fields[] = {
     ngx_rl_zone_field(histogram, bins),
     ngx_rl_zone_field(histogram, sum),
 
+    sizeof(ngx_rl_advice_t),
+    ngx_rl_zone_field(advice, bins),
+    ngx_rl_zone_field(advice, sum),
+
     sizeof(ngx_rl_stats_t),
     ngx_rl_zone_field(stats, decisions),
     ngx_rl_zone_field(stats, fallback),
@@ -87,6 +91,14 @@ ngx_rl_stats_limit(ngx_rl_zone_t *zone, ngx_str_t *name)
 {
     return ngx_rl_stats_record(zone, NGX_RL_ZONE_LIMIT, name,
                                sizeof(ngx_rl_limit_stats_t));
+}
+
+
+ngx_rl_advice_t *
+ngx_rl_stats_advice(ngx_rl_zone_t *zone, ngx_str_t *name)
+{
+    return ngx_rl_stats_record(zone, NGX_RL_ZONE_ADVICE, name,
+                               sizeof(ngx_rl_advice_t));
 }
 
 
@@ -148,6 +160,20 @@ ngx_rl_stats_taken(ngx_rl_limit_stats_t *limit,
     if (d->remaining * NGX_RL_NEAR < d->limit) {
         ngx_rl_count(limit->near_limit);
     }
+}
+
+
+/* a request that needed too much to tell adds the size of its bucket */
+
+void
+ngx_rl_stats_needed(ngx_rl_advice_t *advice, const ngx_rl_decision_t *d,
+    const ngx_rl_bucket_t *bucket)
+{
+    ngx_rl_count(advice->bins[ngx_rl_advice_bin(d->needed)]);
+
+    (void) ngx_atomic_fetch_add(&advice->sum,
+                                (d->needed == NGX_RL_NEVER)
+                                ? ngx_rl_bucket_size(bucket) : d->needed);
 }
 
 

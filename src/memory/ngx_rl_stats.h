@@ -14,6 +14,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "pure/ngx_rl_advice.h"
 #include "pure/ngx_rl_decision.h"
 #include "pure/ngx_rl_failure.h"
 #include "core/ngx_rl_throttle.h"
@@ -63,6 +64,14 @@ typedef struct {
 } ngx_rl_histogram_t;
 
 
+/* of a limit in a dry run: which capacity its requests needed */
+
+typedef struct {
+    ngx_atomic_t  bins[NGX_RL_ADVICE_BINS];
+    ngx_atomic_t  sum;  /* tokens */
+} ngx_rl_advice_t;
+
+
 /* once in a zone */
 
 typedef struct {
@@ -85,6 +94,7 @@ uint64_t ngx_rl_stats_layout(void);
 
 ngx_rl_stats_t *ngx_rl_stats(ngx_rl_zone_t *zone);
 ngx_rl_limit_stats_t *ngx_rl_stats_limit(ngx_rl_zone_t *zone, ngx_str_t *name);
+ngx_rl_advice_t *ngx_rl_stats_advice(ngx_rl_zone_t *zone, ngx_str_t *name);
 
 /* counts a decision */
 void ngx_rl_stats_decision(ngx_rl_decisions_t counters, ngx_rl_decision_t *d);
@@ -96,6 +106,10 @@ void *ngx_rl_stats_record(ngx_rl_zone_t *zone,
 /* counts the tokens that a request took, and whether it came near the limit */
 void ngx_rl_stats_taken(ngx_rl_limit_stats_t *limit,
     ngx_rl_decision_t *d, uint64_t cost);
+
+/* counts a request to such a bucket, by the capacity that it needed */
+void ngx_rl_stats_needed(ngx_rl_advice_t *advice,
+    const ngx_rl_decision_t *d, const ngx_rl_bucket_t *bucket);
 
 /* counts an answer that took so many microseconds */
 void ngx_rl_stats_latency(ngx_rl_histogram_t *histogram, uint64_t us);

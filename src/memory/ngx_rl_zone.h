@@ -67,7 +67,8 @@ typedef enum {
     NGX_RL_ZONE_STATS = 0,
     NGX_RL_ZONE_LIMIT,
     NGX_RL_ZONE_SERVER,
-    NGX_RL_ZONE_RATES
+    NGX_RL_ZONE_RATES,
+    NGX_RL_ZONE_ADVICE
 } ngx_rl_zone_kind_e;
 
 

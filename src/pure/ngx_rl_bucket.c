@@ -4,7 +4,10 @@
 #include "pure/ngx_rl_bucket.h"
 
 
-#define NGX_RL_HOUR  3600000        /* ms */
+#define NGX_RL_HOUR          3600000        /* ms */
+
+/* how many times the capacity a bucket has for advice */
+#define NGX_RL_ADVISE_TIMES  1000
 
 
 size_t
@@ -15,6 +18,22 @@ ngx_rl_bucket_states(const ngx_rl_bucket_t *bucket)
     }
 
     return bucket->step ? 2 : 1;
+}
+
+
+void
+ngx_rl_bucket_advise(ngx_rl_bucket_t *bucket)
+{
+    uint64_t  most;
+
+    most = (bucket->algorithm == NGX_RL_GCRA)
+           ? ngx_rl_gcra_capacity(&bucket->rate) : NGX_RL_MAX_CAPACITY;
+
+    if (most > bucket->capacity * NGX_RL_ADVISE_TIMES) {
+        most = bucket->capacity * NGX_RL_ADVISE_TIMES;
+    }
+
+    bucket->debt = (most > bucket->capacity) ? most - bucket->capacity : 1;
 }
 
 
@@ -100,6 +119,10 @@ ngx_rl_bucket_share(ngx_rl_bucket_t *bucket, const ngx_rl_share_t *share)
 
     if (bucket->capacity == 0) {
         bucket->capacity = 1;
+    }
+
+    if (bucket->debt) {
+        bucket->debt = bucket->debt * share->num / share->den + 1;
     }
 
     bucket->rate.num *= share->num;

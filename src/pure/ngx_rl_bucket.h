@@ -38,6 +38,8 @@ typedef enum {
 typedef struct {
     ngx_rl_algorithm_e  algorithm;
     uint64_t            capacity;  /* or the window's limit */
+    uint64_t            debt;      /* tokens that may be taken beyond
+                                      the capacity, for advice; or 0 */
     uint64_t            cost;
     ngx_rl_rate_t       rate;      /* of a bucket */
     uint64_t            step;      /* of its refill, us, or 0 */
@@ -52,7 +54,8 @@ typedef struct {
  *
  * state[0]: t >= 0: the cost was taken, or would have been taken if no other
  *           limit had denied, and t is left; t < 0: denied, -1 - t is there.
- *           In microtokens for a bucket, in whole requests for a window.
+ *           In microtokens for a bucket, in whole requests for a window.  A
+ *           bucket that may go into debt counts from the deepest debt on.
  * state[1]: bucket with a step: microseconds of the current step gone;
  *           window: microseconds until the oldest entry leaves
  * state[2]: window: microseconds until the cost fits;
@@ -62,6 +65,13 @@ typedef struct {
 
 /* how many of these numbers a script replies */
 size_t ngx_rl_bucket_states(const ngx_rl_bucket_t *bucket);
+
+/*
+ * Lets a bucket go into debt, to find out which capacity requests need.  How
+ * far is bounded: by what a bucket can store, and to 1000 times the capacity,
+ * so that a client does not owe for weeks what it took in an hour.
+ */
+void ngx_rl_bucket_advise(ngx_rl_bucket_t *bucket);
 
 /* whether two buckets are the same in every field */
 int ngx_rl_bucket_same(const ngx_rl_bucket_t *a, const ngx_rl_bucket_t *b);
@@ -79,7 +89,7 @@ uint64_t ngx_rl_bucket_span(const ngx_rl_bucket_t *bucket);
 uint64_t ngx_rl_bucket_wait(const ngx_rl_bucket_t *bucket,
     uint64_t microtokens, uint64_t gone);
 
-/* of its key in Redis, ms */
+/* of its key in Redis, ms; the scripts add the time for its debt */
 uint64_t ngx_rl_bucket_ttl(const ngx_rl_bucket_t *bucket);
 
 /* whether a clock step could refill so much that a second clock must agree */
@@ -87,6 +97,9 @@ int ngx_rl_bucket_slow(const ngx_rl_bucket_t *bucket);
 
 /* the share of a limit that one machine grants: at least one token */
 void ngx_rl_bucket_share(ngx_rl_bucket_t *bucket, const ngx_rl_share_t *share);
+
+/* tokens that can be taken from a full bucket */
+#define ngx_rl_bucket_size(bucket)  ((bucket)->capacity + (bucket)->debt)
 
 /* rounded up; NGX_RL_NEVER stays */
 uint64_t ngx_rl_seconds(uint64_t us);

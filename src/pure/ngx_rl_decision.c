@@ -38,6 +38,7 @@ ngx_rl_decide(ngx_rl_decision_t *d,
 
     d->outcome = (state[0] >= 0) ? NGX_RL_PASSED : NGX_RL_REJECTED;
     d->limit = bucket->capacity;
+    d->needed = 0;
     d->retry_after = 0;
 
     if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
@@ -66,14 +67,20 @@ ngx_rl_decide(ngx_rl_decision_t *d,
 }
 
 
+/*
+ * Tokens below the debt are beyond the capacity.  A request that took them
+ * would have been rejected.
+ */
+
 static void
 ngx_rl_decide_bucket(ngx_rl_decision_t *d,
     const ngx_rl_bucket_t *bucket, uint64_t left, const int64_t *state)
 {
-    uint64_t  full, cost, gone, owed;
+    uint64_t  full, debt, wanted, gone, owed;
 
-    full = bucket->capacity * NGX_RL_MICRO;
-    cost = bucket->cost * NGX_RL_MICRO;
+    full = ngx_rl_bucket_size(bucket) * NGX_RL_MICRO;
+    debt = bucket->debt * NGX_RL_MICRO;
+    wanted = debt;
     gone = (bucket->step && state[1] > 0) ? (uint64_t) state[1] : 0;
     owed = (state[2] > 0) ? (uint64_t) state[2] : 0;
 
@@ -81,11 +88,21 @@ ngx_rl_decide_bucket(ngx_rl_decision_t *d,
         left = full;
     }
 
-    d->remaining = left / NGX_RL_MICRO;
+    if (bucket->debt) {
+        d->needed = (d->outcome == NGX_RL_REJECTED) ? NGX_RL_NEVER
+                    : (full - left + owed + NGX_RL_MICRO - 1) / NGX_RL_MICRO;
+    }
+
+    d->remaining = (left > debt) ? (left - debt) / NGX_RL_MICRO : 0;
     d->reset = ngx_rl_bucket_wait(bucket, full - left + owed, gone);
 
-    if (d->outcome == NGX_RL_REJECTED && cost > left) {
-        d->retry_after = ngx_rl_bucket_wait(bucket, cost - left + owed, gone);
+    if (d->outcome == NGX_RL_REJECTED) {
+        wanted += bucket->cost * NGX_RL_MICRO;
+    }
+
+    if (wanted > left) {
+        d->outcome = NGX_RL_REJECTED;
+        d->retry_after = ngx_rl_bucket_wait(bucket, wanted - left + owed, gone);
     }
 }
 

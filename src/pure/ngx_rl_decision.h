@@ -46,6 +46,13 @@ typedef struct {
     uint64_t          limit;
     uint64_t          remaining;    /* whole tokens left */
 
+    /*
+     * For a bucket that may go into debt: the capacity with which the request
+     * would have passed, if all requests before it had passed, too.
+     * NGX_RL_NEVER: more than the bucket can tell; 0: not known.
+     */
+    uint64_t          needed;
+
     /* seconds, rounded up; NGX_RL_NEVER if no token will come */
     uint64_t          reset;        /* until the bucket is full,
                                        or the oldest leaves */

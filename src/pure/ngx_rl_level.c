@@ -16,7 +16,7 @@ ngx_rl_level_look(ngx_rl_level_t *level,
     int64_t   full, cost;
     uint64_t  elapsed, refill, time;
 
-    full = bucket->capacity * NGX_RL_MICRO;
+    full = ngx_rl_bucket_size(bucket) * NGX_RL_MICRO;
     cost = bucket->cost * NGX_RL_MICRO;
 
     if (level->last == 0) {
@@ -224,7 +224,7 @@ ngx_rl_level_until(const ngx_rl_level_t *level, const ngx_rl_bucket_t *bucket)
     int64_t   full;
     uint64_t  wait;
 
-    full = bucket->capacity * NGX_RL_MICRO;
+    full = ngx_rl_bucket_size(bucket) * NGX_RL_MICRO;
 
     if (level->tokens >= full) {
         return level->last;
@@ -254,13 +254,15 @@ ngx_rl_log_until(const ngx_rl_log_t *log, const ngx_rl_bucket_t *bucket)
 int
 ngx_rl_level_much(const ngx_rl_bucket_t *bucket, const int64_t *state)
 {
-    int64_t  full;
+    int64_t  full, left;
 
     full = bucket->capacity;
+    left = state[0];
 
     if (bucket->algorithm != NGX_RL_SLIDING_WINDOW_LOG) {
         full *= NGX_RL_MICRO;
+        left -= (int64_t) (bucket->debt * NGX_RL_MICRO);
     }
 
-    return 2 * state[0] <= full;
+    return 2 * left <= full;
 }

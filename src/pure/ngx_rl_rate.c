@@ -210,13 +210,20 @@ const char *
 ngx_rl_gcra_check(const ngx_rl_rate_t *rate, uint64_t capacity)
 {
     if (rate->num == 0 || rate->num > 100000 * rate->den
-        || ngx_rl_gcra_tick(rate) > NGX_RL_GCRA_MAX / capacity)
+        || capacity > ngx_rl_gcra_capacity(rate))
     {
         return "\"gcra\" needs a rate above zero and at most 100000r/s that "
                "refills the capacity within a year";
     }
 
     return NULL;
+}
+
+
+uint64_t
+ngx_rl_gcra_capacity(const ngx_rl_rate_t *rate)
+{
+    return NGX_RL_GCRA_MAX / ngx_rl_gcra_tick(rate);
 }
 
 

@@ -63,6 +63,9 @@ const char *ngx_rl_rate_check(const ngx_rl_rate_t *rate, uint64_t capacity);
 /* whether GCRA can represent such a limit */
 const char *ngx_rl_gcra_check(const ngx_rl_rate_t *rate, uint64_t capacity);
 
+/* the largest capacity that GCRA can represent at this rate */
+uint64_t ngx_rl_gcra_capacity(const ngx_rl_rate_t *rate);
+
 /* value of a token in ticks of GCRA, sixteenths of a microsecond */
 uint64_t ngx_rl_gcra_tick(const ngx_rl_rate_t *rate);
 

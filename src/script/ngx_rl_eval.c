@@ -69,8 +69,9 @@ ngx_rl_eval_fits(const ngx_rl_eval_t *eval, const ngx_rl_call_t *call)
 
     if (!ngx_rl_call_short(eval->calls[0])
         || x->algorithm != y->algorithm || x->capacity != y->capacity
-        || x->cost != y->cost || x->rate.num != y->rate.num
-        || x->rate.den != y->rate.den || x->varies != y->varies)
+        || x->debt != y->debt || x->cost != y->cost
+        || x->rate.num != y->rate.num || x->rate.den != y->rate.den
+        || x->varies != y->varies)
     {
         return 0;
     }
@@ -191,12 +192,12 @@ ngx_rl_eval_short(ngx_rl_eval_t *eval, ngx_rl_resp_t *resp, unsigned with_text)
     if (bucket->algorithm == NGX_RL_GCRA) {
         tick = ngx_rl_gcra_tick(&bucket->rate);
 
-        ngx_rl_resp_number(resp, bucket->capacity * tick);
+        ngx_rl_resp_number(resp, ngx_rl_bucket_size(bucket) * tick);
         ngx_rl_resp_number(resp, bucket->cost * tick);
         ngx_rl_resp_number(resp, bucket->varies);
 
     } else {
-        ngx_rl_resp_number(resp, bucket->capacity);
+        ngx_rl_resp_number(resp, ngx_rl_bucket_size(bucket));
         ngx_rl_resp_number(resp, bucket->rate.num);
         ngx_rl_resp_number(resp, bucket->rate.den);
         ngx_rl_resp_number(resp, bucket->cost);
@@ -272,7 +273,7 @@ ngx_rl_eval_claim(ngx_rl_resp_t *resp, const ngx_rl_claim_t *claim)
 
     ngx_rl_resp_text(resp, ngx_rl_algorithm_names[bucket->algorithm]);
     ngx_rl_resp_text(resp, claim->shadow ? "shadow" : "enforced");
-    ngx_rl_resp_number(resp, bucket->capacity * tick);
+    ngx_rl_resp_number(resp, ngx_rl_bucket_size(bucket) * tick);
     ngx_rl_resp_number(resp, bucket->cost * tick);
 
     if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
@@ -317,7 +318,7 @@ ngx_rl_eval_refund(ngx_rl_refund_t *const *refunds, size_t n,
         }
 
         ngx_rl_resp_text(resp, ngx_rl_algorithm_names[bucket->algorithm]);
-        ngx_rl_resp_number(resp, bucket->capacity);
+        ngx_rl_resp_number(resp, ngx_rl_bucket_size(bucket));
         ngx_rl_resp_number(resp, amount);
         ngx_rl_resp_word(resp, refunds[i]->id, refunds[i]->id_len);
     }

@@ -533,9 +533,14 @@ ngx_rl_combined_rest(ngx_rl_combined_call_t *combined, uint64_t rest,
         return;
     }
 
-    /* an empty bucket need not be asked again for a while */
+    /*
+     * An empty bucket need not be asked again for a while, unless its requests
+     * are counted for advice.
+     */
 
-    if (combined->ttl.lease || (empty && combined->ttl.deny)) {
+    if (combined->ttl.lease
+        || (empty && combined->ttl.deny && claim->bucket.debt == 0))
+    {
         (void) ngx_rl_known_learn(server->zone, claim, &combined->ttl,
                                   combined->entry.sent, 0, NULL);
     }

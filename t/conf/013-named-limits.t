@@ -60,7 +60,7 @@ accepted('names that differ in case only', "$SHARDS ratelimit_limit a "
 # ---- parameters
 
 my $ALLOWED = 'it must be key=, capacity=, rate=, cost=, algorithm=, window=, '
-              . 'refill_interval= or dry_run';
+              . 'refill_interval=, dry_run or advise';
 
 refused("the parameter \"$_\"", "$SHARDS ratelimit_limit a rate=1r/s '$_';",
         '', 'ratelimit_limit', "invalid parameter \"$_\"", $ALLOWED)

@@ -100,7 +100,7 @@ subtest 'each directive is described as it is' => sub {
 
     $message //= (source('limit.c') =~ /((?:"[^"]*"\s*)*"[^"]*\bkey=[^;]*)/s)[0];
 
-    my @real = ($message =~ s/"\s*"//gr) =~ /\b(\w+=|dry_run)/g;
+    my @real = ($message =~ s/"\s*"//gr) =~ /\b(\w+=|dry_run|advise)/g;
     my @rows = grep { $_->[0] =~ /^`\w+=?`$/ } table_of($section{ratelimit_limit});
 
     is_deeply [sort map { code_in($_->[0]) } @rows], [sort @real],
@@ -252,6 +252,8 @@ ratelimit_headers
 ratelimit_body
     html
 ratelimit_dry_run
+    yes
+ratelimit_advise
     yes
 ratelimit_log_level
     crit

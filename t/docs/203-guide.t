@@ -11,6 +11,7 @@ use RateLimit::Docs 'docs/guide.md';
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
+use RateLimit::Transcript;
 use RateLimit::Util qw(wait_until);
 
 # a section on one line
@@ -803,6 +804,33 @@ EOC
     $nginx->get('/') for 1 .. 3;
     is whole('ratelimit:tomorrow:{127.0.0.1}', $redis), 49,
        'one of three has passed';
+
+    $nginx->finish;
+};
+
+
+subtest 'one dry run sizes a limit' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $heading = 'Size a limit with one dry run';
+    my $nginx = nginx_of($heading, [$redis]);
+    my @ports = map { ('127.0.0.1:808' . ($_ == 1 ? 0 : 2))
+                      => '127.0.0.1:' . $nginx->port($_) } 1, 2;
+
+    RateLimit::Transcript::check($_->{command}, $_, @ports)
+        for steps_of($heading);
+
+    # the bounds are those that are listed
+
+    my $metrics = RateLimit::Load::get($nginx->port(2), '/metrics')->{body};
+    my @le = $metrics =~ /needed_capacity_bucket\{.*le="(\d+)"/g;
+
+    like $text{$heading}, qr/are 1 to 6, ${\ join ', ', @le[6 .. 16]}, and/,
+         'the capacities of the curve';
+    is "@le[0 .. 5]", '1 2 3 4 5 6', 'the first ones';
+
+    is_deeply [sort @{ $redis->cmd('KEYS', '*') }],
+              ['ratelimit:client:{127.0.0.1}:advise:20000'],
+              'the bucket has a key of its own, for 1000 times the capacity';
 
     $nginx->finish;
 };

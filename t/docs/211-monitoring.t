@@ -27,6 +27,7 @@ subtest 'the metrics are those that are listed' => sub {
 server {
     listen 127.0.0.1:%%PORT2%%;
     location /  { ratelimit client; empty_gif; }
+    location /a { ratelimit client; ratelimit_dry_run on; ratelimit_advise on; }
     location /r { ratelimit client; ratelimit_shards ${\ $redis->addr}; empty_gif; }
 }
 EOC
@@ -126,7 +127,9 @@ EOC
 subtest 'queries name what exists' => sub {
     my %metric = map { $_ => 1 } @metrics;
     my %value = (decision => { map { $_ => 1 } strings('ngx_rl_decision_names') },
-                 source   => { map { $_ => 1 } strings('ngx_rl_source_names') });
+                 source   => { map { $_ => 1 } strings('ngx_rl_source_names') },
+                 le       => { map { $_ => 1 }
+                               source('advice.c') =~ /\b(\d+)(?=[,\s])/g });
     my @queries = map { code_in($_->[1]) }
                   grep { $_->[0] ne 'question' }
                   table_of($section{'Useful queries'});
@@ -139,7 +142,7 @@ subtest 'queries name what exists' => sub {
     cmp_ok scalar @queries, '>=', 6, 'there are queries';
 
     for my $query (@queries) {
-        ok $metric{ $_ =~ s/_bucket$//r }, $_ for $query =~ /(nginx_\w+)/g;
+        ok $metric{ $_ =~ s/_(?:bucket|count)$//r }, $_ for $query =~ /(nginx_\w+)/g;
 
         while ($query =~ /(\w+)(?:=~?|!=)"([^"]+)"/g) {
             my ($label, $values) = ($1, $2);

@@ -24,6 +24,7 @@ bucket_of(uint64_t capacity, const char *rate, uint64_t cost)
 
     bucket.algorithm = NGX_RL_TOKEN_BUCKET;
     bucket.capacity = capacity;
+    bucket.debt = 0;
     bucket.cost = cost;
     bucket.step = 0;
     bucket.varies = 0;
@@ -59,6 +60,7 @@ window_of(uint64_t limit, uint64_t length, uint64_t cost)
 
     window.algorithm = NGX_RL_SLIDING_WINDOW_LOG;
     window.capacity = limit;
+    window.debt = 0;
     window.cost = cost;
     window.window = length;
     window.step = 0;
