@@ -4,7 +4,7 @@
 
 
 static ngx_rl_table_conf_t *ngx_rl_tables_make(ngx_conf_t *cf,
-    ngx_rl_main_conf_t *rmcf, ngx_rl_limit_t *limit);
+    ngx_rl_main_conf_t *rmcf, ngx_rl_use_t *use);
 static ngx_int_t ngx_rl_tables_prefixes(ngx_conf_t *cf,
     ngx_rl_main_conf_t *rmcf, ngx_rl_limit_t *limit);
 static ngx_int_t ngx_rl_tables_attach(ngx_rl_overrides_t *overrides,
@@ -15,6 +15,7 @@ ngx_int_t
 ngx_rl_tables(ngx_conf_t *cf)
 {
     ngx_uint_t             i;
+    ngx_rl_use_t          *use;
     ngx_rl_limit_t       **limit;
     ngx_rl_main_conf_t    *rmcf;
     ngx_rl_table_conf_t  **conf;
@@ -44,7 +45,9 @@ ngx_rl_tables(ngx_conf_t *cf)
 
     for (i = 0; i < rmcf->limits.nelts; i++) {
 
-        if (ngx_rl_tables_use(rmcf, limit[i]) == NULL) {
+        use = ngx_rl_tables_use(rmcf, limit[i]);
+
+        if (use == NULL) {
             continue;
         }
 
@@ -53,7 +56,7 @@ ngx_rl_tables(ngx_conf_t *cf)
             return NGX_ERROR;
         }
 
-        *conf = ngx_rl_tables_make(cf, rmcf, limit[i]);
+        *conf = ngx_rl_tables_make(cf, rmcf, use);
         if (*conf == NULL) {
             return NGX_ERROR;
         }
@@ -100,10 +103,10 @@ ngx_rl_tables_use(ngx_rl_main_conf_t *rmcf, ngx_rl_limit_t *limit)
 
 static ngx_rl_table_conf_t *
 ngx_rl_tables_make(ngx_conf_t *cf, ngx_rl_main_conf_t *rmcf,
-    ngx_rl_limit_t *limit)
+    ngx_rl_use_t *use)
 {
     size_t                len;
-    ngx_rl_use_t         *use;
+    ngx_rl_limit_t       *limit;
     ngx_rl_table_conf_t  *conf;
 
     conf = ngx_pcalloc(cf->pool, sizeof(ngx_rl_table_conf_t));
@@ -111,9 +114,8 @@ ngx_rl_tables_make(ngx_conf_t *cf, ngx_rl_main_conf_t *rmcf,
         return NULL;
     }
 
+    limit = use->limit->limit;
     limit->table = conf;
-
-    use = ngx_rl_tables_use(rmcf, limit);
 
     len = use->conf->prefix.len + sizeof(":{}:overrides") - 1 + limit->name.len;
 

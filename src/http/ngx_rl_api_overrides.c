@@ -138,6 +138,8 @@ ngx_rl_api_override(ngx_rl_json_t *json, const char *name, ngx_str_t *limit,
         return;
     }
 
+    ngx_memzero(&words, sizeof(ngx_rl_override_words_t));
+
     (void) ngx_rl_override_parse((char *) copy->text, copy->text_len, &values,
                                  &words);
 

@@ -187,11 +187,12 @@ ngx_rl_object_string(ngx_rl_object_t *object, char **text, size_t *len)
 static char *
 ngx_rl_object_escape(ngx_rl_object_t *object, char *dst)
 {
-    char        *found, c;
+    char         c;
     uint32_t     code, low;
+    const char  *found;
 
-    static char  escapes[] = "\"\\/bfnrt";
-    static char  meant[] = "\"\\/\b\f\n\r\t";
+    static const char  escapes[] = "\"\\/bfnrt";
+    static const char  meant[] = "\"\\/\b\f\n\r\t";
 
     if (object->pos == object->end) {
         return NULL;

@@ -47,12 +47,10 @@ ngx_rl_override_parse(const char *text, size_t len, ngx_rl_override_t *o,
     uint32_t                 seen;
     const char              *p, *end, *last, *err;
     ngx_rl_override_word_e   word;
-    ngx_rl_override_words_t  unused;
+    ngx_rl_override_words_t  found;
 
     memset(o, 0, sizeof(ngx_rl_override_t));
-
-    words = words ? words : &unused;
-    memset(words, 0, sizeof(ngx_rl_override_words_t));
+    memset(&found, 0, sizeof(ngx_rl_override_words_t));
 
     if (len > NGX_RL_OVERRIDE_TEXT) {
         return "the text of an override is too long";
@@ -102,8 +100,8 @@ ngx_rl_override_parse(const char *text, size_t len, ngx_rl_override_t *o,
 
         case NGX_RL_OVERRIDE_WORD_RATE:
             err = ngx_rl_rate_parse(p, last - p, &o->rate);
-            words->rate = p;
-            words->rate_len = last - p;
+            found.rate = p;
+            found.rate_len = last - p;
             break;
 
         case NGX_RL_OVERRIDE_WORD_COST:
@@ -121,10 +119,10 @@ ngx_rl_override_parse(const char *text, size_t len, ngx_rl_override_t *o,
 
         case NGX_RL_OVERRIDE_WORD_REASON:
             last = end;
-            words->reason = p;
-            words->reason_len = last - p;
+            found.reason = p;
+            found.reason_len = last - p;
 
-            if (words->reason_len > NGX_RL_OVERRIDE_REASON) {
+            if (found.reason_len > NGX_RL_OVERRIDE_REASON) {
                 err = "the reason is too long";
             }
 
@@ -149,6 +147,10 @@ ngx_rl_override_parse(const char *text, size_t len, ngx_rl_override_t *o,
 
     if (o->set == 0 && o->reset == 0) {
         return "it needs one of capacity, rate, cost, exempt and ban";
+    }
+
+    if (words) {
+        *words = found;
     }
 
     return NULL;

@@ -58,7 +58,8 @@ typedef struct {
 
 
 /*
- * NULL, or a sentence that says what is wrong.  "words" may be NULL.
+ * NULL, or a sentence that says what is wrong.  "words" may be NULL; they are
+ * set only if nothing is wrong.
  */
 const char *ngx_rl_override_parse(const char *text, size_t len,
     ngx_rl_override_t *override, ngx_rl_override_words_t *words);
