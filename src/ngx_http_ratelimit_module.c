@@ -120,6 +120,12 @@ static ngx_rl_bounds_t  ngx_rl_ipv6_bits = {
 };
 
 
+static ngx_rl_bounds_t  ngx_rl_top_keys = {
+    NGX_RL_AMOUNT, NGX_RL_TOP_MIN, NGX_RL_TOP_MAX, 0,
+    "it must be \"off\" or a number of keys from 10 to 1000"
+};
+
+
 static ngx_rl_bounds_t  ngx_rl_statuses = {
     NGX_RL_STATUS, 400, 599, 0,
     "it must be a status from 400 to 599, except 401, 403 and 407, which "
@@ -231,6 +237,8 @@ static ngx_command_t  ngx_rl_commands[] = {
                    ngx_rl_directive_enum, log_level, &ngx_rl_log_levels),
     ngx_rl_command("ratelimit_log_key", NGX_CONF_TAKE1,
                    ngx_rl_directive_enum, log_key, &ngx_rl_log_keys),
+    ngx_rl_command("ratelimit_top", NGX_CONF_TAKE1,
+                   ngx_rl_directive_number, top, &ngx_rl_top_keys),
 
     ngx_rl_command("ratelimit_prefix", NGX_CONF_TAKE1,
                    ngx_rl_directive_prefix, prefix, NULL),

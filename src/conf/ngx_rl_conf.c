@@ -38,6 +38,8 @@ static ngx_uint_t ngx_rl_location_limit_log_key(
 static ngx_uint_t ngx_rl_merge_server_defaults(
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf);
 static ngx_int_t ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data);
+static ngx_int_t ngx_rl_conf_attach_limit(ngx_rl_zone_t *zone,
+    ngx_rl_main_conf_t *rmcf, ngx_rl_limit_t *limit);
 static ngx_int_t ngx_rl_conf_watch(ngx_rl_zone_t *zone,
     ngx_rl_main_conf_t *rmcf, ngx_rl_limit_t *limit);
 static char *ngx_rl_make_shards(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf);
@@ -121,6 +123,7 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
     conf->log_level = NGX_CONF_UNSET_UINT;
     conf->log_key = NGX_RL_KEY_AUTO;
     conf->ipv6_prefix = NGX_CONF_UNSET_UINT;
+    conf->top = NGX_CONF_UNSET_UINT;
     conf->dry_run = NGX_CONF_UNSET;
     conf->advise = NGX_CONF_UNSET;
     conf->preview = NGX_CONF_UNSET;
@@ -194,6 +197,7 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_uint_value(conf->clock, prev->clock, NGX_RL_CLOCK_REDIS);
     ngx_conf_merge_uint_value(conf->log_level, prev->log_level, NGX_LOG_ERR);
     ngx_conf_merge_uint_value(conf->ipv6_prefix, prev->ipv6_prefix, 64);
+    ngx_conf_merge_uint_value(conf->top, prev->top, 0);
     ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
     ngx_conf_merge_value(conf->advise, prev->advise, 0);
     ngx_conf_merge_value(conf->preview, prev->preview, 0);
@@ -488,6 +492,14 @@ ngx_rl_location_limit_add(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
 
     ll->log_key = ngx_rl_location_limit_log_key(limit->params.key.value,
                                                 conf->log_key);
+
+    /* a key that must not be shown is not kept, and a preview is no request */
+
+    ll->top = conf->top && !conf->preview && ll->log_key != NGX_RL_KEY_OFF;
+
+    if (ll->top) {
+        limit->top = ngx_max(limit->top, conf->top);
+    }
 
     if (!limit->dry_run && !conf->dry_run && !conf->preview) {
         conf->enforced++;
@@ -820,7 +832,7 @@ ngx_rl_conf_zone(ngx_conf_t *cf)
 
     rmcf->zone = ngx_rl_zone_add(cf, rmcf->zone_size,
                                  &ngx_http_ratelimit_module,
-                                 ngx_rl_stats_layout()
+                                 ngx_rl_stats_layout() ^ ngx_rl_tops_layout()
                                  ^ ngx_rl_record_layout()
                                  ^ ngx_rl_rates_layout(),
                                  ngx_rl_conf_attach, rmcf);
@@ -852,21 +864,42 @@ ngx_rl_conf_attach(ngx_rl_zone_t *zone, void *data)
             return NGX_ERROR;
         }
 
-        if (rmcf->api && ngx_rl_conf_watch(zone, rmcf, limit[i]) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        if (!limit[i]->advised) {
-            continue;
-        }
-
-        limit[i]->advice = ngx_rl_stats_advice(zone, &limit[i]->name);
-        if (limit[i]->advice == NULL) {
+        if (ngx_rl_conf_attach_limit(zone, rmcf, limit[i]) != NGX_OK) {
             return NGX_ERROR;
         }
     }
 
     return ngx_rl_server_confs_attach(zone, rmcf->stats, &rmcf->servers);
+}
+
+
+/* what a limit has beside its counters, if that is wanted */
+
+static ngx_int_t
+ngx_rl_conf_attach_limit(ngx_rl_zone_t *zone, ngx_rl_main_conf_t *rmcf,
+    ngx_rl_limit_t *limit)
+{
+    if (rmcf->api && ngx_rl_conf_watch(zone, rmcf, limit) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (limit->advised) {
+        limit->advice = ngx_rl_stats_advice(zone, &limit->name);
+
+        if (limit->advice == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (limit->top) {
+        limit->tops = ngx_rl_tops(zone, &limit->name, limit->top);
+
+        if (limit->tops == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
 }
 
 

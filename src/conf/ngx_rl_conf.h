@@ -91,6 +91,7 @@ typedef struct {
     ngx_uint_t       log_key;     /* how it is shown */
     unsigned         braces:1;    /* have a meaning */
     unsigned         advise:1;    /* which capacity it needs */
+    unsigned         top:1;       /* its keys are listed */
 } ngx_rl_location_limit_t;
 
 
@@ -112,6 +113,7 @@ typedef struct {
     ngx_uint_t                log_level;
     ngx_uint_t                log_key;
     ngx_uint_t                ipv6_prefix;  /* bits */
+    ngx_uint_t                top;          /* keys; 0: off */
     ngx_flag_t                dry_run;
     ngx_flag_t                advise;
     ngx_flag_t                preview;

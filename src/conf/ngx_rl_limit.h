@@ -16,6 +16,7 @@
 #include "conf/ngx_rl_statement.h"
 #include "memory/ngx_rl_rates.h"
 #include "memory/ngx_rl_stats.h"
+#include "memory/ngx_rl_tops.h"
 #include "topology/ngx_rl_table.h"
 
 
@@ -73,6 +74,8 @@ typedef struct {
     ngx_rl_limit_stats_t  *stats;      /* shared memory */
     ngx_rl_rates_t        *rates;      /* shared memory, or NULL */
     ngx_rl_advice_t       *advice;     /* the same; NULL: none */
+    ngx_rl_tops_t         *tops;       /* the same; NULL: none */
+    ngx_uint_t             top;        /* keys in them */
     ngx_rl_table_conf_t   *table;      /* of overrides, or NULL */
     ngx_rl_statement_t    *statement;  /* while it is loaded */
     unsigned               named:1;    /* by "ratelimit_limit" */
@@ -88,6 +91,7 @@ typedef struct {
 #define NGX_RL_NUMBER  0
 #define NGX_RL_TIME    1
 #define NGX_RL_STATUS  2
+#define NGX_RL_AMOUNT  3        /* a number, or "off": 0 */
 
 typedef struct {
     ngx_uint_t   kind;

@@ -10,6 +10,7 @@
 #include "http/ngx_rl_api_limits.h"
 #include "http/ngx_rl_api_overrides.h"
 #include "http/ngx_rl_api_servers.h"
+#include "http/ngx_rl_api_top.h"
 #include "http/ngx_rl_api_write.h"
 #include "http/ngx_rl_explain.h"
 #include "core/ngx_rl_core.h"
@@ -49,6 +50,7 @@ static const ngx_rl_api_route_t  ngx_rl_api_routes[] = {
     { "overrides", ngx_rl_api_overrides, NULL, NULL },
     { "servers", ngx_rl_api_servers, NULL, NULL },
     { "explain", ngx_rl_explain, NULL, NULL },
+    { "top", ngx_rl_api_top, NULL, NULL },
     { "", ngx_rl_api_index, NULL, NULL },
     { NULL, NULL, NULL, NULL }
 };

@@ -80,6 +80,8 @@ ngx_rl_api_limit(ngx_rl_api_t *api, ngx_rl_limit_t *limit)
     ngx_rl_json_number(&api->json, "overrides",
                        limit->table ? limit->table->table->live
                                     : NGX_RL_NEVER);
+    ngx_rl_json_number(&api->json, "top",
+                       limit->top ? limit->top : NGX_RL_NEVER);
     ngx_rl_api_advice(&api->json, limit);
     ngx_rl_json_close(&api->json, '{');
 }

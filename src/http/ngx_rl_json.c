@@ -121,6 +121,20 @@ ngx_rl_json_ratio(ngx_rl_json_t *json, const char *name, uint64_t n,
 
 
 void
+ngx_rl_json_tenths(ngx_rl_json_t *json, const char *name, uint64_t tenths)
+{
+    u_char  *p;
+
+    p = ngx_rl_json_member(json, name, NGX_INT64_LEN + sizeof(".0"));
+
+    if (p) {
+        json->output.buf->last = ngx_sprintf(p, "%uL.%uL", tenths / 10,
+                                             tenths % 10);
+    }
+}
+
+
+void
 ngx_rl_json_bool(ngx_rl_json_t *json, const char *name, ngx_uint_t value)
 {
     ngx_rl_json_word(json, name, value ? "true" : "false");

@@ -48,6 +48,10 @@ void ngx_rl_json_seconds(ngx_rl_json_t *json, const char *name, uint64_t us);
 void ngx_rl_json_ratio(ngx_rl_json_t *json, const char *name, uint64_t n,
     uint64_t of);
 
+/* tenths, written as a decimal number */
+void ngx_rl_json_tenths(ngx_rl_json_t *json, const char *name,
+    uint64_t tenths);
+
 void ngx_rl_json_bool(ngx_rl_json_t *json, const char *name, ngx_uint_t value);
 
 

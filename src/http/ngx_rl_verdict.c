@@ -17,10 +17,14 @@
 #include "http/ngx_rl_body.h"
 #include "memory/ngx_rl_known.h"
 #include "memory/ngx_rl_local.h"
+#include "pure/ngx_rl_hash.h"
 #include "pure/ngx_rl_text.h"
 
 
 #define NGX_RL_LOG_HASH  16     /* hex digits of its digest */
+
+/* bytes of a digest, or of an address */
+#define NGX_RL_SHOWN     ngx_max(NGX_RL_DIGEST_LEN, NGX_SOCKADDR_STRLEN)
 
 
 static void ngx_rl_verdict_local(ngx_rl_ctx_t *ctx);
@@ -30,7 +34,11 @@ static void ngx_rl_verdict_count(ngx_rl_ctx_t *ctx);
 static void ngx_rl_verdict_count_limits(ngx_rl_ctx_t *ctx);
 static ngx_uint_t ngx_rl_verdict_advises(ngx_rl_ctx_t *ctx,
     ngx_rl_decision_t *d);
+static void ngx_rl_verdict_count_key(ngx_rl_ctx_t *ctx,
+    ngx_rl_http_claim_t *hc, ngx_rl_location_limit_t *ll);
 static void ngx_rl_verdict_log(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc);
+static void ngx_rl_verdict_show_key(ngx_str_t *text, u_char *buf,
+    ngx_rl_location_limit_t *ll, ngx_str_t *key);
 
 
 void
@@ -257,6 +265,12 @@ ngx_rl_verdict_count_limits(ngx_rl_ctx_t *ctx)
             if (ngx_rl_verdict_advises(ctx, d)) {
                 ngx_rl_stats_needed(hc->limit->advice, d, &hc->claim.bucket);
             }
+
+            /* an empty key is none */
+
+            if (ctx->conf->limits[i].top && hc->claim.len) {
+                ngx_rl_verdict_count_key(ctx, hc, &ctx->conf->limits[i]);
+            }
         }
     }
 }
@@ -273,6 +287,41 @@ ngx_rl_verdict_advises(ngx_rl_ctx_t *ctx, ngx_rl_decision_t *d)
     return d->needed && d->failure == NGX_RL_OK
            && ctx->decision.outcome != NGX_RL_REJECTED
            && ctx->decision.source != NGX_RL_SOURCE_CLOSED;
+}
+
+
+/* only a key that gets an entry in a table needs its text */
+
+static void
+ngx_rl_verdict_count_key(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc,
+    ngx_rl_location_limit_t *ll)
+{
+    u_char      buf[NGX_RL_SHOWN];
+    uint64_t    hash[2];
+    ngx_str_t   text;
+    ngx_uint_t  tables;
+
+    tables = NGX_RL_TOP_SEEN;
+
+    if (hc->claim.decision.outcome == NGX_RL_REJECTED
+        || hc->claim.decision.outcome == NGX_RL_REJECTED_DRY_RUN)
+    {
+        tables |= NGX_RL_TOP_REJECTED;
+    }
+
+    /* what stands for the key is not its text, which may be cut off */
+
+    ngx_rl_siphash(ctx->main->zone->sh->secret, hc->key.data, hc->key.len,
+                   hash);
+
+    tables = ngx_rl_tops_hit(ctx->main->zone, hc->limit->tops, tables, hash,
+                             ctx->start);
+
+    if (tables) {
+        ngx_rl_verdict_show_key(&text, buf, ll, &hc->key);
+        ngx_rl_tops_add(ctx->main->zone, hc->limit->tops, tables, hash, &text,
+                        ctx->start);
+    }
 }
 
 
@@ -339,45 +388,70 @@ ngx_rl_verdict_log(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc)
 }
 
 
-/* the key in the form that the log may show, or nothing */
+/* the key as a part of a log line, or nothing */
 
 size_t
 ngx_rl_verdict_log_key(u_char *buf, ngx_rl_location_limit_t *ll, ngx_str_t *key)
 {
     u_char    *p;
-    u_char     digest[NGX_RL_DIGEST_LEN];
+    u_char     shown[NGX_RL_SHOWN];
     ngx_str_t  text;
 
-    text = *key;
+    if (ll->log_key == NGX_RL_KEY_OFF) {
+        return 0;
+    }
+
+    ngx_rl_verdict_show_key(&text, shown, ll, key);
+
     p = ngx_cpymem(buf, ", key: \"", sizeof(", key: \"") - 1);
+    p += ngx_rl_escape(p, text.data, text.len);
+    *p++ = '"';
+
+    return p - buf;
+}
+
+
+/*
+ * The key in the form that may be shown, cut off if it is long.  The text is
+ * in "buf", or part of the key.
+ */
+
+static void
+ngx_rl_verdict_show_key(ngx_str_t *text, u_char *buf,
+    ngx_rl_location_limit_t *ll, ngx_str_t *key)
+{
+    *text = *key;
 
     switch (ll->log_key) {
 
     case NGX_RL_KEY_OFF:
-        return 0;
+        text->len = 0;
+        break;
 
     case NGX_RL_KEY_HASH:
 
         /* the first digits of the digest; the key may be a digest already */
 
         if (!ngx_rl_digested(key)) {
-            ngx_rl_digest(digest, key);
-            text.data = digest;
+            ngx_rl_digest(buf, key);
+            text->data = buf;
         }
 
-        text.len = sizeof(NGX_RL_DIGEST) - 1 + NGX_RL_LOG_HASH;
+        text->len = sizeof(NGX_RL_DIGEST) - 1 + NGX_RL_LOG_HASH;
         break;
 
     case NGX_RL_KEY_ADDRESS:
 
         if (key->len == 4) {
-            p += ngx_inet_ntop(AF_INET, key->data, p, NGX_SOCKADDR_STRLEN);
-            text.len = 0;
+            text->data = buf;
+            text->len = ngx_inet_ntop(AF_INET, key->data, buf,
+                                      NGX_SOCKADDR_STRLEN);
 
 #if (NGX_HAVE_INET6)
         } else if (key->len == 16) {
-            p += ngx_inet_ntop(AF_INET6, key->data, p, NGX_SOCKADDR_STRLEN);
-            text.len = 0;
+            text->data = buf;
+            text->len = ngx_inet_ntop(AF_INET6, key->data, buf,
+                                      NGX_SOCKADDR_STRLEN);
 #endif
         }
 
@@ -387,8 +461,5 @@ ngx_rl_verdict_log_key(u_char *buf, ngx_rl_location_limit_t *ll, ngx_str_t *key)
         break;
     }
 
-    p += ngx_rl_escape(p, text.data, ngx_min(text.len, NGX_RL_LOG_KEY));
-    *p++ = '"';
-
-    return p - buf;
+    text->len = ngx_min(text->len, NGX_RL_LOG_KEY);
 }

@@ -60,6 +60,7 @@ typedef struct {
     ngx_uint_t          generation;  /* the last that asked */
     ngx_str_t           name;
     size_t              room;        /* for its name */
+    size_t              size;        /* for its data */
     size_t              lent;        /* bytes; 0: asked for by a
                                         configuration */
     void               *data;
@@ -156,6 +157,7 @@ static const uint32_t  ngx_rl_zone_layout[] = {
     ngx_rl_zone_field(zone_record, generation),
     ngx_rl_zone_field(zone_record, name),
     ngx_rl_zone_field(zone_record, room),
+    ngx_rl_zone_field(zone_record, size),
     ngx_rl_zone_field(zone_record, lent),
     ngx_rl_zone_field(zone_record, data),
 
@@ -516,7 +518,7 @@ ngx_rl_zone_named(ngx_rl_zone_t *zone,
             return record;
         }
 
-        if (record->room < ask->name->len
+        if (record->room < ask->name->len || record->size < ask->size
             || (record->lent == 0
                 && zone->sh->generation - record->generation
                 <= NGX_RL_ZONE_UNUSED)
@@ -545,7 +547,7 @@ ngx_rl_zone_new(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
     ngx_queue_t           *q;
     ngx_rl_zone_record_t  *record;
 
-    /* uses all that the allocator reserves: a later name may be longer */
+    /* uses all that the allocator reserves: a later record may be larger */
 
     len = ngx_rl_zone_size(sizeof(ngx_rl_zone_record_t) + ask->name->len);
 
@@ -563,6 +565,7 @@ ngx_rl_zone_new(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask)
 
     record->kind = ask->kind;
     record->room = len - sizeof(ngx_rl_zone_record_t);
+    record->size = ngx_rl_zone_size(ask->size);
     record->name.data = (u_char *) &record[1];
 
     ngx_rl_zone_rename(record, ask);

@@ -68,7 +68,8 @@ typedef enum {
     NGX_RL_ZONE_LIMIT,
     NGX_RL_ZONE_SERVER,
     NGX_RL_ZONE_RATES,
-    NGX_RL_ZONE_ADVICE
+    NGX_RL_ZONE_ADVICE,
+    NGX_RL_ZONE_TOP
 } ngx_rl_zone_kind_e;
 
 
@@ -114,8 +115,9 @@ ngx_rl_zone_t *ngx_rl_zone_add(ngx_conf_t *cf,
 
 /*
  * Finds the record of this kind and name, or makes a zeroed one.  If there is
- * no memory, it replaces a record that nobody uses and that the last two
- * configurations did not request.  NULL: none is free.  Only "attach" may call
+ * no memory, it replaces a record of this kind that is large enough, that
+ * nobody uses, and that the last two configurations did not request.  Records
+ * of one name have one size.  NULL: none is free.  Only "attach" may call
  * it, with the zone locked.
  */
 void *ngx_rl_zone_record(ngx_rl_zone_t *zone, ngx_rl_zone_ask_t *ask);

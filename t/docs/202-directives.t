@@ -262,6 +262,11 @@ ratelimit_silence
 ratelimit_log_key
     on
     sha1
+ratelimit_top
+    0
+    9
+    1001
+    on
 ratelimit_prefix
     ""
     "a b"

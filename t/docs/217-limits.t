@@ -26,6 +26,7 @@ subtest 'bounds are those of the sources' => sub {
          ['commands under way, for each worker and shard', PIPELINE_PENDINGS => '%d'],
          ['masters of a cluster that a worker uses at a time', NODES_MAX => '%d'],
          ['leases that a worker holds at a time', LEASES_MAX => '%d'],
+         ['top keys of a limit', TOP_MAX => '10 to %d on each machine'],
          ['local windows', ENTRIES =>
              'exact up to %d requests; larger ones are coarser, and stricter'])
     {

@@ -90,6 +90,30 @@ subtest 'the fields are those that are listed' => sub {
 };
 
 
+subtest 'top keys' => sub {
+    my %get = map { $_->[0] => 1 } table_of($section{'Top keys'});
+
+    ok $get{"`$_`"}, "argument $_" for qw(limit by n);
+
+    RateLimit::Load::get($nginx->port, '/login', 'X-Api-Key' => 'carol') for 1 .. 6;
+
+    my $shown = JSON::PP->new->decode(block_of('Top keys', 'json'));
+    my $top = json('top?limit=login');
+
+    is_deeply [sort keys %$top], [sort keys %$shown], 'the answer';
+    is_deeply [sort keys %{ $top->{keys}[0] }],
+              [sort keys %{ $shown->{keys}[0] }], 'a key';
+
+    my @fields = (grep({ $_ ne 'keys' } keys %$top),
+                  map { "keys[].$_" } keys %{ $top->{keys}[0] });
+
+    is_deeply [sort @fields],
+              [sort 'limit', 'by', grep { !/^(?:limit|by|n)\z/ } fields('Top keys')],
+              'all of them are listed';
+    is scalar @{ $top->{keys} }, 1, 'a client that was rejected';
+};
+
+
 subtest 'arguments, encoded keys, errors' => sub {
     RateLimit::Load::get($nginx->port, '/login', 'X-Api-Key' => 'a/b') for 1 .. 6;
 

@@ -98,7 +98,8 @@ subtest 'the index names what there is' => sub {
     my %paths = map { $_ => 1 } @{ json($r)->{paths} };
     ok $paths{$_}, "path: $_"
         for 'limits', 'limits/NAME', 'limits/NAME/keys/KEY',
-            'limits/NAME/keys/KEY/override', 'keys/KEY', 'overrides', 'servers';
+            'limits/NAME/keys/KEY/override', 'keys/KEY', 'overrides', 'servers',
+            'top';
     is_deeply [@{ json($r) }{qw(write overrides)}], [JSON::PP::false, 'off'],
         'what it may do';
     like json($r)->{version}, qr/^\d+\.\d+\.\d+/, 'version';

@@ -413,15 +413,17 @@ sub _directives {
         if (defined $value) {
             my ($word) = grep { $_->[1] eq $value } @{ $words || [] };
 
-            # what "on" stands for
+            # what "on" stands for, and "off"
 
             my ($bounds) = $text =~ /ngx_rl_bounds_t\s+\Q${\ substr $post, 1}\E
                                      \s*=\s*\{([^"]*)/x;
             my $time = ($bounds // '') =~ /NGX_RL_TIME/;
+            my $off = ($bounds // '') =~ /NGX_RL_AMOUNT/ && $value eq '0';
             my $on = $time && $bounds =~ /\b$value\b/ && $value =~ /^NGX_RL_\w+$/;
 
             $value = $word                     ? $word->[0]
                    : $on                       ? 'on'
+                   : $off                      ? 'off'
                    : exists $CONSTANT{$value}  ? $CONSTANT{$value}
                    : $type =~ /NGX_CONF_FLAG/  ? ($value ? 'on' : 'off')
                    : $time                     ? "${value}ms"
