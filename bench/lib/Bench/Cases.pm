@@ -157,6 +157,13 @@ sub all {
                conf => limit($kind));
     }
 
+    # compare these with the two above
+
+    for my $kind (qw(hot keys)) {
+        $add->('top', $kind, title => 'local, top keys',
+               conf => limit($kind) . "ratelimit_top 100;\n");
+    }
+
     for my $kind (qw(hot keys)) {
         $add->('window', $kind, title => 'window log',
                conf => shard() . window($kind));
