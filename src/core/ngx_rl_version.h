@@ -15,10 +15,10 @@
 /*
  * Raised with every change of behaviour, together with CHANGELOG.md.  Whoever
  * builds it may add a word of his own: -DNGX_HTTP_RATELIMIT_BUILD=deb1 makes
- * it 0.5.2+deb1.
+ * it 0.6.0+deb1.
  */
 
-#define NGX_RL_RELEASE  "0.5.2"
+#define NGX_RL_RELEASE  "0.6.0"
 
 #ifdef NGX_HTTP_RATELIMIT_BUILD
 #define NGX_RL_VERSION                                                        \

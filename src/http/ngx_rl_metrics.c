@@ -85,6 +85,8 @@ static uint64_t ngx_rl_metrics_state(ngx_rl_metrics_t *m,
     const ngx_rl_family_t *family, void *figures, ngx_uint_t i);
 static uint64_t ngx_rl_metrics_evictions(ngx_rl_metrics_t *m,
     const ngx_rl_family_t *family, void *figures, ngx_uint_t i);
+static uint64_t ngx_rl_metrics_age(ngx_rl_metrics_t *m,
+    const ngx_rl_family_t *family, void *figures, ngx_uint_t i);
 static ngx_uint_t ngx_rl_metrics_decision_expected(ngx_rl_metrics_t *m,
     ngx_uint_t decision, ngx_uint_t source);
 static ngx_uint_t ngx_rl_metrics_preview_expected(ngx_rl_metrics_t *m,
@@ -114,6 +116,10 @@ static void ngx_rl_metrics_addresses(ngx_rl_metrics_t *m);
 
 #define ngx_rl_all(name, type, field, help)                                   \
     ngx_rl_figure(NGX_RL_OF_ALL, name, type, ngx_rl_stats_t, field, help)
+
+#define ngx_rl_table(name, field, read, help)                                 \
+    { NGX_RL_OF_TABLES, name, "gauge", help, offsetof(ngx_rl_table_t, field), \
+      ngx_rl_no_labels, read, NULL }
 
 #define ngx_rl_limit(name, field, help)                                       \
     ngx_rl_figure(NGX_RL_OF_LIMITS, name, "counter", ngx_rl_limit_stats_t,    \
@@ -169,6 +175,16 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
                   "histogram", ngx_rl_advice_t, bins,
                   "Capacity that requests would have needed to pass, for "
                   "limits with advise."),
+
+    ngx_rl_table("nginx_ratelimit_overrides", live, NULL,
+                 "Overrides of each limit that hold on this machine."),
+
+    ngx_rl_table("nginx_ratelimit_overrides_invalid", invalid, NULL,
+                 "Overrides in Redis that have an invalid text."),
+
+    ngx_rl_table("nginx_ratelimit_overrides_age_seconds", synced,
+                 ngx_rl_metrics_age,
+                 "Time since the overrides were last compared with Redis."),
 
     { NGX_RL_OF_ALL, "nginx_ratelimit_fallback_decisions_total", "counter",
       "Requests decided without an answer from Redis.",
@@ -277,7 +293,7 @@ static const ngx_rl_family_t  ngx_rl_families[] = {
 
 
 static const char *ngx_rl_subject_labels[NGX_RL_OF_N] = {
-    NULL, "limit", "limit", "shard", "shard", "shard", NULL
+    NULL, "limit", "limit", "limit", "shard", "shard", "shard", NULL
 };
 
 
@@ -372,8 +388,8 @@ ngx_rl_metrics_family(ngx_rl_metrics_t *m, const ngx_rl_family_t *family)
     ngx_rl_subject_t  *subject;
 
     if ((family->of == NGX_RL_OF_LIMITS && m->rmcf->limits.nelts == 0)
-        || (family->of == NGX_RL_OF_ADVICE
-            && m->subjects[NGX_RL_OF_ADVICE].nelts == 0)
+        || ((family->of == NGX_RL_OF_ADVICE || family->of == NGX_RL_OF_TABLES)
+            && m->subjects[family->of].nelts == 0)
         || (family->of == NGX_RL_OF_SERVERS && m->rmcf->servers.nelts == 0))
     {
         return;
@@ -473,6 +489,19 @@ ngx_rl_metrics_evictions(ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
     ngx_rl_zone_usage_t  *usage = figures;
 
     return usage->evictions[i];
+}
+
+
+/* 0 if there is nothing in Redis to compare them with */
+
+static uint64_t
+ngx_rl_metrics_age(ngx_rl_metrics_t *m, const ngx_rl_family_t *family,
+    void *figures, ngx_uint_t i)
+{
+    ngx_rl_table_t  *table = figures;
+
+    return (table->synced && table->synced < (ngx_atomic_uint_t) ngx_time())
+           ? (uint64_t) ngx_time() - table->synced : 0;
 }
 
 

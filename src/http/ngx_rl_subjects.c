@@ -46,6 +46,11 @@ ngx_rl_subjects_find(ngx_rl_subjects_t subjects, ngx_pool_t *pool,
             rc = ngx_rl_subjects_add(subjects, NGX_RL_OF_ADVICE,
                                      &limit[i]->name, limit[i]->advice);
         }
+
+        if (rc == NGX_OK && limit[i]->table) {
+            rc = ngx_rl_subjects_add(subjects, NGX_RL_OF_TABLES,
+                                     &limit[i]->name, limit[i]->table->table);
+        }
     }
 
     conf = rmcf->servers.elts;

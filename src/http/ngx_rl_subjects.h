@@ -22,6 +22,7 @@ typedef enum {
     NGX_RL_OF_ALL = 0,    /* ngx_rl_stats_t */
     NGX_RL_OF_LIMITS,     /* ngx_rl_limit_stats_t */
     NGX_RL_OF_ADVICE,     /* ngx_rl_advice_t, of limits that have one */
+    NGX_RL_OF_TABLES,     /* ngx_rl_table_t, if overrides are on */
     NGX_RL_OF_SERVERS,    /* ngx_rl_record_t of a server that stores limits */
     NGX_RL_OF_SENTINELS,  /* the same of sentinels */
     NGX_RL_OF_CLUSTERS,   /* the same of a cluster as a whole */
