@@ -9,6 +9,7 @@
 #include "conf/ngx_rl_directives.h"
 #include "conf/ngx_rl_tables.h"
 #include "http/ngx_rl_api.h"
+#include "http/ngx_rl_explain.h"
 #include "http/ngx_rl_handler.h"
 #include "http/ngx_rl_headers.h"
 #include "http/ngx_rl_metrics.h"
@@ -391,7 +392,9 @@ ngx_rl_init(ngx_conf_t *cf)
 
     /* no limit, no metrics: no zone */
 
-    if (ngx_rl_conf_zone(cf) != NGX_OK || ngx_rl_tables(cf) != NGX_OK) {
+    if (ngx_rl_conf_zone(cf) != NGX_OK || ngx_rl_tables(cf) != NGX_OK
+        || ngx_rl_explain_init(cf) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 

@@ -66,6 +66,7 @@ typedef struct {
     ngx_array_t          tables;     /* ngx_rl_table_conf_t * */
     ngx_rl_stats_t  *stats;    /* shared memory */
     ngx_array_t      watches;  /* ngx_rl_watch_t, if there is an API */
+    ngx_array_t      names;    /* ngx_http_server_name_t; likewise */
     unsigned         used:1;   /* somebody does */
     unsigned         api:1;    /* there is an API */
     unsigned         writes:1; /* that may write */

@@ -56,6 +56,47 @@ static const char *const  ngx_rl_explain_names[] = {
 
 
 ngx_int_t
+ngx_rl_explain_init(ngx_conf_t *cf)
+{
+    ngx_uint_t                   i;
+    ngx_rl_main_conf_t          *rmcf;
+    ngx_http_server_name_t      *names;
+    ngx_http_core_srv_conf_t   **cscf;
+    ngx_http_core_main_conf_t   *cmcf;
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    if (!rmcf->api) {
+        return NGX_OK;
+    }
+
+    if (ngx_array_init(&rmcf->names, cf->pool, 8,
+                       sizeof(ngx_http_server_name_t))
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    cscf = cmcf->servers.elts;
+
+    for (i = 0; i < cmcf->servers.nelts; i++) {
+
+        names = ngx_array_push_n(&rmcf->names, cscf[i]->server_names.nelts);
+        if (names == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memcpy(names, cscf[i]->server_names.elts,
+                   cscf[i]->server_names.nelts
+                   * sizeof(ngx_http_server_name_t));
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
 ngx_rl_explain(ngx_rl_api_t *api)
 {
     ngx_int_t                  rc;
@@ -214,7 +255,7 @@ static void
 ngx_rl_explain_server(ngx_rl_explain_t *e)
 {
     size_t                       len, longest;
-    ngx_uint_t                   i, k;
+    ngx_uint_t                   i;
     ngx_rl_explain_by_e          by;
     ngx_http_server_name_t      *name;
     ngx_http_core_srv_conf_t   **cscf;
@@ -227,21 +268,18 @@ ngx_rl_explain_server(ngx_rl_explain_t *e)
     e->server = cscf[0];
     longest = 0;
 
-    for (i = 0; i < cmcf->servers.nelts; i++) {
-        name = cscf[i]->server_names.elts;
+    name = e->api->rmcf->names.elts;
 
-        for (k = 0; k < cscf[i]->server_names.nelts; k++) {
+    for (i = 0; i < e->api->rmcf->names.nelts; i++) {
 
-            by = ngx_rl_explain_name(e, &name[k], &len);
+        by = ngx_rl_explain_name(e, &name[i], &len);
 
-            if (by > e->server_by
-                || (by == e->server_by && by != NGX_RL_BY_DEFAULT
-                    && len > longest))
-            {
-                e->server = cscf[i];
-                e->server_by = by;
-                longest = len;
-            }
+        if (by > e->server_by
+            || (by == e->server_by && by != NGX_RL_BY_DEFAULT && len > longest))
+        {
+            e->server = name[i].server;
+            e->server_by = by;
+            longest = len;
         }
     }
 }
@@ -320,13 +358,10 @@ ngx_rl_explain_location(ngx_rl_explain_t *e, ngx_http_core_loc_conf_t *clcf)
 {
     ngx_int_t                   rc;
     const char                 *by;
-    ngx_uint_t                  regexes;
     ngx_http_core_loc_conf_t   *found;
 #if (NGX_PCRE)
     ngx_http_core_loc_conf_t  **regex;
 #endif
-
-    regexes = 1;
 
     found = ngx_rl_explain_static(clcf->static_locations, e->uri, &by);
 
@@ -338,10 +373,6 @@ ngx_rl_explain_location(ngx_rl_explain_t *e, ngx_http_core_loc_conf_t *clcf)
             return NGX_OK;
         }
 
-#if (NGX_PCRE)
-        regexes = !found->noregex;
-#endif
-
         rc = ngx_rl_explain_location(e, found);
 
         if (rc != NGX_DECLINED) {
@@ -351,10 +382,12 @@ ngx_rl_explain_location(ngx_rl_explain_t *e, ngx_http_core_loc_conf_t *clcf)
 
 #if (NGX_PCRE)
 
-    for (regex = regexes ? clcf->regex_locations : NULL;
-         regex && *regex;
-         regex++)
-    {
+    if (found && found->noregex) {
+        return NGX_DECLINED;
+    }
+
+    for (regex = clcf->regex_locations; regex && *regex; regex++) {
+
         rc = ngx_http_regex_exec(e->api->request, (*regex)->regex, &e->uri);
 
         if (rc == NGX_DECLINED) {
