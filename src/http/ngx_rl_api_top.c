@@ -107,7 +107,7 @@ ngx_rl_api_top_of_limit(ngx_rl_api_t *api)
     ngx_rl_json_string(&api->json, "limit", &api->limit->name);
     ngx_rl_json_string(&api->json, "by", &by->name);
     ngx_rl_json_number(&api->json, "half_life",
-                       NGX_RL_TOP_HALF_LIFE / 1000000);
+                       NGX_RL_TOP_HALF_LIFE / 1000);
 
     if (ngx_rl_api_top_list(api, by->value, n) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -138,7 +138,7 @@ ngx_rl_api_top_list(ngx_rl_api_t *api, ngx_uint_t table, ngx_uint_t n)
     }
 
     all = ngx_rl_tops_copy(api->rmcf->zone, api->limit->tops, table, entry, all,
-                           ngx_rl_clock_us(), &missed);
+                           ngx_rl_clock_us() / 1000, &missed);
     ngx_rl_top_sort(entry, all);
 
     ngx_rl_json_tenths(&api->json, "error", ngx_rl_api_tenths(missed));

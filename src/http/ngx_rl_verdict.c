@@ -296,31 +296,41 @@ static void
 ngx_rl_verdict_count_key(ngx_rl_ctx_t *ctx, ngx_rl_http_claim_t *hc,
     ngx_rl_location_limit_t *ll)
 {
-    u_char      buf[NGX_RL_SHOWN];
-    uint64_t    hash[2];
-    ngx_str_t   text;
-    ngx_uint_t  tables;
+    u_char           buf[NGX_RL_SHOWN];
+    uint64_t         now;
+    ngx_str_t        text;
+    ngx_uint_t       tables;
+    ngx_rl_zone_t   *zone;
+    ngx_rl_claim_t  *claim;
+
+    zone = ctx->main->zone;
+    claim = &hc->claim;
+    now = ctx->start / 1000;
 
     tables = NGX_RL_TOP_SEEN;
 
-    if (hc->claim.decision.outcome == NGX_RL_REJECTED
-        || hc->claim.decision.outcome == NGX_RL_REJECTED_DRY_RUN)
+    if (claim->decision.outcome == NGX_RL_REJECTED
+        || claim->decision.outcome == NGX_RL_REJECTED_DRY_RUN)
     {
         tables |= NGX_RL_TOP_REJECTED;
     }
 
-    /* what stands for the key is not its text, which may be cut off */
+    /*
+     * The hash stands for the key, as its text may be cut off.  Memory was not
+     * asked if the claim could not be made.
+     */
 
-    ngx_rl_siphash(ctx->main->zone->sh->secret, hc->key.data, hc->key.len,
-                   hash);
+    if (claim->hash[1] == 0) {
+        ngx_rl_siphash(zone->sh->secret, claim->key, claim->len, claim->hash);
+    }
 
-    tables = ngx_rl_tops_hit(ctx->main->zone, hc->limit->tops, tables, hash,
-                             ctx->start);
+    tables = ngx_rl_tops_hit(zone, hc->limit->tops, tables, claim->hash[1],
+                             now);
 
     if (tables) {
         ngx_rl_verdict_show_key(&text, buf, ll, &hc->key);
-        ngx_rl_tops_add(ctx->main->zone, hc->limit->tops, tables, hash, &text,
-                        ctx->start);
+        ngx_rl_tops_add(zone, hc->limit->tops, tables, claim->hash[1], &text,
+                        now);
     }
 }
 

@@ -48,6 +48,9 @@ ngx_rl_local_take(ngx_rl_zone_t *zone, ngx_rl_claim_t **claims, ngx_uint_t n,
         ngx_rl_siphash(zone->sh->secret, claims[i]->key, claims[i]->len,
                        look[i].key.hash);
 
+        /* the same, if it is known already */
+        claims[i]->hash[1] = look[i].key.hash[1];
+
         look[i].key.hash[1] ^= look[i].kind;
         look[i].bucket = claims[i]->bucket;
 

@@ -35,6 +35,8 @@ static const uint32_t  ngx_rl_tops_fields[] = {
     ngx_rl_zone_field(top, n),
     ngx_rl_zone_field(top, used),
     ngx_rl_zone_field(top, origin),
+    ngx_rl_zone_field(top, last),
+    ngx_rl_zone_field(top, weight),
 
     sizeof(ngx_rl_top_entry_t),
     ngx_rl_zone_field(top_entry, hash),
@@ -101,7 +103,7 @@ ngx_rl_tops(ngx_rl_zone_t *zone, ngx_str_t *name, ngx_uint_t n)
 
 ngx_uint_t
 ngx_rl_tops_hit(ngx_rl_zone_t *zone, ngx_rl_tops_t *tops,
-    ngx_uint_t tables, const uint64_t hash[2], uint64_t now)
+    ngx_uint_t tables, uint64_t hash, uint64_t now)
 {
     ngx_uint_t  i;
 
@@ -123,7 +125,7 @@ ngx_rl_tops_hit(ngx_rl_zone_t *zone, ngx_rl_tops_t *tops,
 
 void
 ngx_rl_tops_add(ngx_rl_zone_t *zone, ngx_rl_tops_t *tops,
-    ngx_uint_t tables, const uint64_t hash[2], ngx_str_t *text, uint64_t now)
+    ngx_uint_t tables, uint64_t hash, ngx_str_t *text, uint64_t now)
 {
     ngx_uint_t     i;
     ngx_rl_top_t  *top;

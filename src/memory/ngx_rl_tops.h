@@ -2,6 +2,7 @@
 /*
  * The most frequent keys of a limit on this machine, by requests and by
  * rejections, for "ratelimit_top".  All workers count in the same tables.
+ * Times are in milliseconds, and monotonic.
  */
 
 
@@ -43,11 +44,11 @@ ngx_rl_tops_t *ngx_rl_tops(ngx_rl_zone_t *zone, ngx_str_t *name, ngx_uint_t n);
 
 /* counts a key; returns the tables in which it should get an entry first */
 ngx_uint_t ngx_rl_tops_hit(ngx_rl_zone_t *zone, ngx_rl_tops_t *tops,
-    ngx_uint_t tables, const uint64_t hash[2], uint64_t now);
+    ngx_uint_t tables, uint64_t hash, uint64_t now);
 
 /* counts a key in these tables; "text" shows it where it gets an entry */
 void ngx_rl_tops_add(ngx_rl_zone_t *zone, ngx_rl_tops_t *tops,
-    ngx_uint_t tables, const uint64_t hash[2], ngx_str_t *text, uint64_t now);
+    ngx_uint_t tables, uint64_t hash, ngx_str_t *text, uint64_t now);
 
 /*
  * Copies up to n entries of one table, in any order.  Returns how many there

@@ -20,7 +20,8 @@
 typedef struct {
     const char        *key;       /* in Redis */
     size_t             len;
-    uint64_t           hash[2];   /* of the key and its shard */
+    uint64_t           hash[2];   /* of the key and its shard; the second
+                                     one is of the key alone */
     uint64_t           limit;     /* any number for it, in this
                                      machine's memory */
     uint64_t           stamp;     /* of its override: what was learned

@@ -48,10 +48,9 @@
 
 static double ngx_rl_top_weight(const ngx_rl_top_t *top, uint64_t now);
 static double ngx_rl_top_power(uint64_t n);
-static void ngx_rl_top_rescale(ngx_rl_top_t *top, uint64_t now);
-static uint16_t *ngx_rl_top_find(ngx_rl_top_t *top, const uint64_t hash[2]);
-static float *ngx_rl_top_other(const ngx_rl_top_t *top,
-    const uint64_t hash[2]);
+static void ngx_rl_top_time(ngx_rl_top_t *top, uint64_t now);
+static uint16_t *ngx_rl_top_find(ngx_rl_top_t *top, uint64_t hash);
+static float *ngx_rl_top_other(const ngx_rl_top_t *top, uint64_t hash);
 static float ngx_rl_top_above(double count);
 static uint32_t ngx_rl_top_heads(uint32_t n);
 static void ngx_rl_top_up(ngx_rl_top_t *top, uint32_t place);
@@ -95,6 +94,8 @@ ngx_rl_top_empty(ngx_rl_top_t *top)
 {
     top->used = 0;
     top->origin = 0;
+    top->last = 0;
+    top->weight = 1;
 
     memset(top->entries, 0, top->n * sizeof(ngx_rl_top_entry_t));
     memset(top->others, 0, ngx_rl_top_others(top) * sizeof(float));
@@ -103,7 +104,7 @@ ngx_rl_top_empty(ngx_rl_top_t *top)
 
 
 int
-ngx_rl_top_hit(ngx_rl_top_t *top, const uint64_t hash[2], uint64_t now)
+ngx_rl_top_hit(ngx_rl_top_t *top, uint64_t hash, uint64_t now)
 {
     float                count, *other;
     uint16_t             i;
@@ -115,11 +116,11 @@ ngx_rl_top_hit(ngx_rl_top_t *top, const uint64_t hash[2], uint64_t now)
         return 0;
     }
 
-    ngx_rl_top_rescale(top, now);
+    ngx_rl_top_time(top, now);
 
     if (i == NGX_RL_TOP_NONE) {
         other = ngx_rl_top_other(top, hash);
-        count = ngx_rl_top_above(*other + ngx_rl_top_weight(top, now));
+        count = ngx_rl_top_above(*other + top->weight);
 
         if (count > top->entries[top->heap[0]].count) {
             return 0;
@@ -131,7 +132,7 @@ ngx_rl_top_hit(ngx_rl_top_t *top, const uint64_t hash[2], uint64_t now)
     }
 
     entry = &top->entries[i];
-    entry->count += ngx_rl_top_weight(top, now);
+    entry->count += top->weight;
 
     ngx_rl_top_down(top, entry->place);
 
@@ -140,7 +141,7 @@ ngx_rl_top_hit(ngx_rl_top_t *top, const uint64_t hash[2], uint64_t now)
 
 
 void
-ngx_rl_top_add(ngx_rl_top_t *top, const uint64_t hash[2],
+ngx_rl_top_add(ngx_rl_top_t *top, uint64_t hash,
     const void *text, size_t len, uint64_t now)
 {
     float               *other;
@@ -151,9 +152,10 @@ ngx_rl_top_add(ngx_rl_top_t *top, const uint64_t hash[2],
 
     if (top->used == 0) {
         top->origin = now;
+        top->last = 0;
     }
 
-    ngx_rl_top_rescale(top, now);
+    ngx_rl_top_time(top, now);
 
     error = *ngx_rl_top_other(top, hash);
 
@@ -177,15 +179,14 @@ ngx_rl_top_add(ngx_rl_top_t *top, const uint64_t hash[2],
         }
     }
 
-    entry->hash[0] = hash[0];
-    entry->hash[1] = hash[1];
+    entry->hash = hash;
     entry->error = error;
-    entry->count = error + ngx_rl_top_weight(top, now);
+    entry->count = error + top->weight;
 
     entry->len = (uint16_t) (len < NGX_RL_TOP_TEXT ? len : NGX_RL_TOP_TEXT);
     memcpy(entry->text, text, entry->len);
 
-    link = &top->heads[hash[0] & top->mask];
+    link = &top->heads[hash & top->mask];
     entry->next = *link;
     *link = i;
 
@@ -249,7 +250,7 @@ ngx_rl_top_compare(const void *one, const void *two)
         return a->count < b->count ? 1 : -1;
     }
 
-    return memcmp(a->hash, b->hash, sizeof(a->hash));
+    return a->hash < b->hash ? -1 : 1;
 }
 
 
@@ -302,49 +303,56 @@ ngx_rl_top_power(uint64_t n)
 }
 
 
+/* sets what a hit adds at this time; many hits have the same */
+
 static void
-ngx_rl_top_rescale(ngx_rl_top_t *top, uint64_t now)
+ngx_rl_top_time(ngx_rl_top_t *top, uint64_t now)
 {
     double    power;
     uint32_t  i;
     uint64_t  n;
 
-    n = now > top->origin ? (now - top->origin) / NGX_RL_TOP_HALF_LIFE : 0;
-
-    if (n < NGX_RL_TOP_SPAN) {
+    if (now == top->last) {
         return;
     }
 
-    power = ngx_rl_top_power(n);
+    n = now > top->origin ? (now - top->origin) / NGX_RL_TOP_HALF_LIFE : 0;
 
-    for (i = 0; i < top->used; i++) {
-        top->entries[i].count /= power;
-        top->entries[i].error /= power;
+    if (n >= NGX_RL_TOP_SPAN) {
+        power = ngx_rl_top_power(n);
+
+        for (i = 0; i < top->used; i++) {
+            top->entries[i].count /= power;
+            top->entries[i].error /= power;
+        }
+
+        for (i = 0; i < ngx_rl_top_others(top); i++) {
+            top->others[i] = ngx_rl_top_above(top->others[i] / power);
+        }
+
+        top->origin += n * NGX_RL_TOP_HALF_LIFE;
     }
 
-    for (i = 0; i < ngx_rl_top_others(top); i++) {
-        top->others[i] = ngx_rl_top_above(top->others[i] / power);
-    }
-
-    top->origin += n * NGX_RL_TOP_HALF_LIFE;
+    top->last = now;
+    top->weight = ngx_rl_top_weight(top, now);
 }
 
 
 /* the link to the entry of a key, or the last link of its list */
 
 static uint16_t *
-ngx_rl_top_find(ngx_rl_top_t *top, const uint64_t hash[2])
+ngx_rl_top_find(ngx_rl_top_t *top, uint64_t hash)
 {
     uint16_t            *link;
     ngx_rl_top_entry_t  *entry;
 
-    for (link = &top->heads[hash[0] & top->mask];
+    for (link = &top->heads[hash & top->mask];
          *link != NGX_RL_TOP_NONE;
          link = &entry->next)
     {
         entry = &top->entries[*link];
 
-        if (entry->hash[0] == hash[0] && entry->hash[1] == hash[1]) {
+        if (entry->hash == hash) {
             break;
         }
     }
@@ -354,9 +362,9 @@ ngx_rl_top_find(ngx_rl_top_t *top, const uint64_t hash[2])
 
 
 static float *
-ngx_rl_top_other(const ngx_rl_top_t *top, const uint64_t hash[2])
+ngx_rl_top_other(const ngx_rl_top_t *top, uint64_t hash)
 {
-    return &top->others[hash[1] & (ngx_rl_top_others(top) - 1)];
+    return &top->others[hash >> 32 & (ngx_rl_top_others(top) - 1)];
 }
 
 

@@ -9,7 +9,7 @@
  *     count - error <= true count <= count
  *     a key with more than total / n is in the table
  *
- * Times are in microseconds.  A time may be slightly before an earlier one.
+ * Times are in milliseconds.  A time may be slightly before an earlier one.
  */
 
 
@@ -21,18 +21,18 @@
 #include <stdint.h>
 
 
-#define NGX_RL_TOP_HALF_LIFE  60000000  /* us */
+#define NGX_RL_TOP_HALF_LIFE  60000     /* ms */
 #define NGX_RL_TOP_MIN        10        /* entries */
 #define NGX_RL_TOP_MAX        1000
 #define NGX_RL_TOP_TEXT       64        /* bytes of a text; more is cut off */
 
 
 typedef struct {
-    uint64_t  hash[2];  /* stands for the key */
+    uint64_t  hash;   /* stands for the key */
     double    count;
-    double    error;    /* of this, so much may be of other keys */
-    uint16_t  place;    /* in the heap */
-    uint16_t  next;     /* entry with the same head */
+    double    error;  /* of this, so much may be of other keys */
+    uint16_t  place;  /* in the heap */
+    uint16_t  next;   /* entry with the same head */
     uint16_t  len;
     uint8_t   text[NGX_RL_TOP_TEXT];  /* that shows the key */
 } ngx_rl_top_entry_t;
@@ -47,7 +47,9 @@ typedef struct {
     uint32_t             mask;    /* of a hash, for heads */
     uint32_t             n;       /* entries at most */
     uint32_t             used;
-    uint64_t             origin;  /* a hit at this time adds 1 */
+    uint64_t             origin;  /* a hit at this time adds 1, */
+    uint64_t             last;    /* and at this one */
+    double               weight;  /* so much */
 } ngx_rl_top_t;
 
 
@@ -61,13 +63,13 @@ void ngx_rl_top_init(ngx_rl_top_t *top, void *memory, uint32_t n);
 void ngx_rl_top_empty(ngx_rl_top_t *top);
 
 /* counts a key; 0: not yet, because it should get an entry */
-int ngx_rl_top_hit(ngx_rl_top_t *top, const uint64_t hash[2], uint64_t now);
+int ngx_rl_top_hit(ngx_rl_top_t *top, uint64_t hash, uint64_t now);
 
 /*
  * Counts a key for which ngx_rl_top_hit() has returned 0.  If the table is
  * full, the key takes the entry with the lowest count.
  */
-void ngx_rl_top_add(ngx_rl_top_t *top, const uint64_t hash[2],
+void ngx_rl_top_add(ngx_rl_top_t *top, uint64_t hash,
     const void *text, size_t len, uint64_t now);
 
 /* a key that is not in the table has this count at most */

@@ -12,7 +12,7 @@
 
 
 #define KEYS    5000
-#define SECOND  1000000
+#define SECOND  1000
 #define MINUTE  NGX_RL_TOP_HALF_LIFE
 
 
@@ -49,12 +49,16 @@ make(uint32_t n)
 }
 
 
-static void
-hash_of(uint32_t key, uint64_t hash[2])
+static uint64_t
+hash_of(uint32_t key)
 {
+    uint64_t  hash[2];
+
     static const uint64_t  secret[2] = { 1, 2 };
 
     ngx_rl_siphash(secret, &key, sizeof(key), hash);
+
+    return hash[1];
 }
 
 
@@ -70,9 +74,9 @@ static void
 hit(uint32_t key, uint64_t now)
 {
     char      text[32];
-    uint64_t  hash[2];
+    uint64_t  hash;
 
-    hash_of(key, hash);
+    hash = hash_of(key);
 
     if (!ngx_rl_top_hit(&top, hash, now)) {
         snprintf(text, sizeof(text), "key %u", key);
@@ -88,12 +92,12 @@ static const ngx_rl_top_entry_t *
 find(uint32_t key, uint32_t n)
 {
     uint32_t  i;
-    uint64_t  hash[2];
+    uint64_t  hash;
 
-    hash_of(key, hash);
+    hash = hash_of(key);
 
     for (i = 0; i < n; i++) {
-        if (list[i].hash[0] == hash[0] && list[i].hash[1] == hash[1]) {
+        if (list[i].hash == hash) {
             return &list[i];
         }
     }
@@ -120,7 +124,7 @@ sound(void)
             return 0;
         }
 
-        for (i = top.heads[entry->hash[0] & top.mask];
+        for (i = top.heads[entry->hash & top.mask];
              i != top.heap[place];
              i = top.entries[i].next)
         {
@@ -234,7 +238,7 @@ streams(void)
                 /* about 100 hits a second */
 
                 for (i = 0; i < 20000; i++) {
-                    now += tap_random(&seed) % 20000;
+                    now += tap_random(&seed) % 20;
                     hit(skewed(&seed, KEYS, skew), now);
                 }
 
@@ -370,16 +374,13 @@ replaced(void)
 static void
 texts(void)
 {
-    char      text[200];
-    uint64_t  hash[2];
+    char  text[200];
 
     make(10);
     memset(text, 'x', sizeof(text));
 
-    hash_of(1, hash);
-    ngx_rl_top_add(&top, hash, text, sizeof(text), 1);
-    hash_of(2, hash);
-    ngx_rl_top_add(&top, hash, "", 0, 2);
+    ngx_rl_top_add(&top, hash_of(1), text, sizeof(text), 1);
+    ngx_rl_top_add(&top, hash_of(2), "", 0, 2);
 
     (void) ngx_rl_top_copy(&top, list, 10, 2);
     is_number(list[0].len, NGX_RL_TOP_TEXT, "a long text is cut off");
