@@ -41,6 +41,8 @@ subtest 'each directive is described as it is' => sub {
         ratelimit_window => '60s', ratelimit_refill_interval => '0',
         ratelimit_local_share => '1', ratelimit_metrics => 'none',
         ratelimit_api => 'none',
+        ratelimit_overrides => 'on (32m) with '
+            . '[ratelimit_api write](#ratelimit_api), otherwise off',
         ratelimit_breaker => breaker_default(), ratelimit_lease => 'off',
         ratelimit_sentinel_password_file => 'none',
         ratelimit_silence => 'none',
@@ -228,6 +230,12 @@ ratelimit_zone
     4k
     63k
     x
+ratelimit_overrides
+    4k
+    63k
+    yes
+ratelimit_api
+    read
 ratelimit_phase
     content
 ratelimit_clock

@@ -24,6 +24,7 @@ subtest 'the metrics are those that are listed' => sub {
     my $text = http_of(block_of('Metrics'));
 
     my $nginx = RateLimit::Nginx->start(conf => "$patient$text" . <<"EOC");
+ratelimit_overrides on;
 server {
     listen 127.0.0.1:%%PORT2%%;
     location /  { ratelimit client; empty_gif; }

@@ -114,6 +114,32 @@ subtest 'top keys' => sub {
 };
 
 
+subtest 'overrides' => sub {
+    my $r = RateLimit::Load::request(
+        $nginx->port(2), 'PUT', '/ratelimit/limits/client/keys/eve/override',
+        { 'X-RateLimit-Write' => 1, 'Content-Type' => 'application/json' },
+        '{"ban":true}');
+
+    is $r->{status}, 200, 'a ban';
+    is_deeply [sort keys %{ JSON::PP->new->decode($r->{body}) }],
+              [sort 'limit', 'key', fields('Overrides')], 'its fields';
+    is RateLimit::Load::get($nginx->port, '/', 'X-Api-Key' => 'eve')->{status},
+       429, 'it holds';
+    is json('overrides')->{total}, 1, 'and is listed';
+};
+
+
+subtest 'explain' => sub {
+    my %get = map { $_->[0] => 1 } table_of($section{'Explain a request'});
+
+    ok $get{"`$_`"}, "argument $_" for qw(uri host method);
+
+    is_deeply [sort keys %{ json('explain?uri=/') }],
+              [grep { !/^(?:uri|host|method)\z/ } fields('Explain a request')],
+              'its fields';
+};
+
+
 subtest 'arguments, encoded keys, errors' => sub {
     RateLimit::Load::get($nginx->port, '/login', 'X-Api-Key' => 'a/b') for 1 .. 6;
 
@@ -135,9 +161,24 @@ subtest 'arguments, encoded keys, errors' => sub {
         ok delete $status{$status}, 'is listed';
     }
 
-    is RateLimit::Load::request($nginx->port(2), 'POST', '/ratelimit/')->{status},
-       405, 'POST';
-    ok delete $status{405}, 'is listed';
+    my $put = '/ratelimit/limits/client/keys/a/override';
+    my %write = ('X-RateLimit-Write' => 1);
+    my %json = ('Content-Type' => 'application/json');
+
+    for (['POST', '/ratelimit/', {}, '', 405], ['PUT', $put, {}, '{}', 403],
+         ['PUT', $put, { %write }, '{}', 415],
+         ['PUT', $put, { %write, %json }, 'x' x 70_000, 413])
+    {
+        my ($method, $path, $headers, $body, $status) = @$_;
+
+        is RateLimit::Load::request($nginx->port(2), $method, $path, $headers,
+                                    $body)->{status}, $status, "status $status";
+        ok delete $status{$status}, 'is listed';
+    }
+
+    # t/http/134 fills the memory
+
+    ok delete $status{507}, 'also that of a full memory';
 
     $nginx->finish;
     $nginx = start('');

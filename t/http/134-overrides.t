@@ -479,6 +479,57 @@ subtest 'a restart of all machines keeps overrides' => sub {
 };
 
 
+subtest 'more overrides than there is memory for' => sub {
+    my $nginx = start("ratelimit_overrides 64k;\n");
+    my ($set, $r) = (0);
+
+    while ($set < 1000) {
+        $r = override($nginx, 'user', "full-$set", ban => JSON::PP::true);
+        last if $r->{status} != 200;
+        $set++;
+    }
+
+    is $r->{status}, 507, 'no room any more';
+    like $r->{body}, qr/of this machine is full: make it larger/, 'why';
+    cmp_ok $set, '>', 50, 'some were set';
+    is $nginx->get('/user?key=full-7')->{status}, 429, 'they hold';
+    is passed($nginx, 'user', "full-$set", 1), 1, 'the last one was not set';
+    is change($nginx, 'DELETE', 'limits/user/keys/full-7/override')->{status},
+       200, 'one is removed';
+
+    $nginx->stop;
+    $nginx->no_alerts;
+};
+
+
+subtest 'a user without the rights' => sub {
+    my $redis = RateLimit::Redis->start;
+
+    $redis->cmd('ACL', 'SETUSER', 'limiter', 'on', '>secret', '~*', '+@all',
+                '-hlen', '-hscan');
+
+    my $nginx = start($PATIENT . 'ratelimit_shards ' . $redis->addr . ";\n"
+                      . "ratelimit_redis_user limiter;\n"
+                      . "ratelimit_redis_password secret;\n");
+
+    eventually 'it is logged' => sub {
+        $nginx->log_like(qr/\[error\].*overrides of limit "user" cannot be read: redis limiter@\S+ refused HLEN of "ratelimit:\{user\}:overrides": "NOPERM/);
+    };
+    is passed($nginx, 'user', 'a', 7), 5, 'limits are not affected';
+    is answer($nginx, 'servers')->{servers}[0]{breaker}, 'distributed',
+       'nor is the breaker';
+
+    $redis->cmd('ACL', 'SETUSER', 'limiter', '+hlen', '+hscan');
+    $redis->cmd('HSET', 'ratelimit:{user}:overrides', 'a', 'exempt', '', 1);
+    eventually 'with the rights it works' => sub {
+        passed($nginx, 'user', 'a', 1) == 1;
+    };
+
+    $nginx->stop;
+    $nginx->no_alerts;
+};
+
+
 subtest 'a machine that does not ask' => sub {
     my $nginx = start("$PATIENT$SHARDS ratelimit_overrides off;\n");
 
