@@ -33,6 +33,8 @@ EXAMPLE     ?=
 TOPOLOGY    ?=
 DESTDIR     ?=
 MODULESDIR  ?=
+PREFIX      ?= /usr/local
+DOCSDIR     ?= build/docs
 
 # plain, what "make asan" and "make valgrind" set, or other: a second module
 FLAVOUR     ?= plain
@@ -187,9 +189,14 @@ find_dirs = dir='$(MODULESDIR)'; conf=; \
 	 enabled="$(DESTDIR)$$conf/modules-enabled"; \
 	 link="$$enabled/50-mod-http-ratelimit.conf"
 
+# the command line tool; its man page is there after "make docs"
+bindir      := $(DESTDIR)$(PREFIX)/bin
+completions := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+mandir      := $(DESTDIR)$(PREFIX)/share/man
+
 # by a rename: a running nginx has the old file mapped, and would crash if that
 # changed under it
-install: $(product) ## copy the module to nginx's modules folder, and enable it on Debian (DESTDIR=)
+install: $(product) ## copy the module to nginx's modules folder, enable it on Debian, install ratelimitctl (DESTDIR=, PREFIX=)
 	@$(find_dirs); \
 	 install -d "$(DESTDIR)$$dir" && \
 	 install -m 644 $(so) "$$file.new" && mv -f "$$file.new" "$$file" && \
@@ -200,6 +207,15 @@ install: $(product) ## copy the module to nginx's modules folder, and enable it 
 	     ln -sf "$$snippet" "$$link" && \
 	     echo "enabled by $$link"; \
 	 fi
+	@install -d "$(bindir)" "$(completions)"
+	@install -m 755 tools/ratelimitctl "$(bindir)/ratelimitctl"
+	@install -m 644 tools/ratelimitctl.bash "$(completions)/ratelimitctl"
+	@for page in '$(DOCSDIR)'/*.[1-9]; do \
+	     test -f "$$page" || continue; \
+	     install -d "$(mandir)/man$${page##*.}" && \
+	     install -m 644 "$$page" "$(mandir)/man$${page##*.}" || exit 1; \
+	 done
+	@echo "installed $(bindir)/ratelimitctl"
 
 
 uninstall: ## remove what "make install" has installed (DESTDIR=)
@@ -208,6 +224,9 @@ uninstall: ## remove what "make install" has installed (DESTDIR=)
 	     rm -f "$$link" "$(DESTDIR)$$snippet"; \
 	 fi; \
 	 rm -f "$$file" && echo "removed $$file"
+	@rm -f "$(bindir)/ratelimitctl" "$(completions)/ratelimitctl" \
+	       "$(mandir)/man1/ratelimitctl.1" "$(mandir)/man5/$(MODULE).5"
+	@echo "removed $(bindir)/ratelimitctl"
 
 
 clean: ## remove everything that was built
@@ -283,10 +302,10 @@ lint: ## check style, layers, symbols, warnings; run cppcheck and luacheck
 
 # --- docs --------------------------------------------------------------------
 
-docs: ## write the man page and one HTML page of all docs to build/docs/
+docs: ## write the man pages and one HTML page of all docs to build/docs/
 	@tools/setup.sh docs
-	@mkdir -p build
-	@tools/docs.pl build/docs
+	@mkdir -p '$(DOCSDIR)'
+	@tools/docs.pl '$(DOCSDIR)'
 
 
 # --- a try -------------------------------------------------------------------

@@ -6,8 +6,9 @@
 #
 #     DIR/index.html                    the README, all pages of docs/ and the
 #                                       examples, on one page that needs no other
-#     DIR/ngx_http_ratelimit_module.5   the man page: an introduction,
+#     DIR/ngx_http_ratelimit_module.5   a man page: an introduction,
 #                                       and docs/directives.md
+#     DIR/ratelimitctl.1                a man page of docs/ratelimitctl.md
 #
 # The order of the pages is that in which the README links to them.
 
@@ -308,7 +309,7 @@ EOT
 }
 
 
-# ---- the man page
+# ---- man pages
 
 sub cells_of {
     my ($row) = @_;
@@ -393,7 +394,57 @@ sub for_man {
 }
 
 
+# Groups are sections of a man page, what is in them its parts.
+
+sub sections_for_man {
+    my ($text) = @_;
+
+    $text =~ s/^##(?=#* )/#/mg;
+    $text =~ s/^## `(.*)`$/## $1/mg;
+    $text =~ s/^# (.*)$/'# ' . uc $1/gme;
+
+    return $text;
+}
+
+
+sub pages_but {
+    my ($own) = @_;
+
+    return map {
+        my ($title) = slurp($_) =~ /^# +(.+)$/m;
+        "$_\n\n:   $title\n";
+    } grep { m{^docs/} && $_ ne $own } @files;
+}
+
+
 sub write_man {
+    my ($name, $section, $header, $text) = @_;
+
+    my $man = pandoc($text, '-f', 'gfm+definition_lists-smart', '-t', 'man', '-s',
+                     '-M', "title=" . uc $name, '-M', "section=$section",
+                     '-M', "footer=$NAME $version",
+                     '-M', "header=$header");
+
+    # code is bold: there is no other font on a terminal
+
+    $man =~ s/\\f\[[VC][RBI]*\]/\\f[B]/g;
+
+    # names are neither hyphenated nor spread; the values of a directive are
+    # in one column
+
+    $man =~ s/^(\.TH .*\n)/.ds AD l\n.nr HY 0\n$1.nh\n.ad l\n/m;
+    $man =~ s/^\.hy\n//mg;
+    $man =~ s/^\.PD 0\n\.P\n\.PD\n/.br\n/mg;
+    $man =~ s{^\.TP\n(?=\\f\[B\](?:Syntax|Default|Context):)}{.TP 10\n}mg;
+    $man =~ s{^(\.TP\ 10\n\\f\[B\]Default)}{.PD 0\n$1}mgx;
+    $man =~ s{^(\.TP\ 10\n\\f\[B\]Context:.*\n(?:(?!\.).*\n)+)}{$1.PD\n}mgx;
+    $man =~ s/^\.\\" Automatically.*\n(?:\.\\"\n)?//mg;
+
+    spew("$dir/$name.$section", $man);
+}
+
+
+sub write_man_of_module {
     my $readme = slurp('README.md');
     my $reference = slurp('docs/directives.md');
     my ($intro) = $readme =~ /\A# [^\n]*\n+(.*?)(?=^(?:```|#|- |\||!\[))/ms;
@@ -406,48 +457,36 @@ sub write_man {
     $head =~ s/^\s*(?:[-*]|\|).*\n(?:\s+\S.*\n)*//mg;
     $groups =~ s/^## Contents\n.*?(?=^## )//ms;
 
-    my @pages = map {
-        my ($title) = slurp($_) =~ /^# +(.+)$/m;
-        "$_\n\n:   $title\n";
-    } grep { m{^docs/} && $_ ne 'docs/directives.md' } @files;
-
-    # groups are sections, directives their parts
-
-    $groups =~ s/^##(?=#* )/#/mg;
-    $groups =~ s/^## `(.*)`$/## $1/mg;
-    $groups =~ s/^# (.*)$/'# ' . uc $1/gme;
-
-    my $text = join "\n",
+    write_man($NAME, 5, 'nginx modules', join "\n",
         "# NAME\n", "$NAME - rate limits for nginx, in Redis\n",
         "# SYNOPSIS\n", "```\n$example```\n",
         "# DESCRIPTION\n", for_man("$intro\n$head"),
-        for_man($groups),
-        "# SEE ALSO\n", "**nginx**(8), **redis-server**(1), **redis-cli**(1)\n",
-        "The pages that come with the sources:\n", @pages;
+        for_man(sections_for_man($groups)),
+        "# SEE ALSO\n",
+        "**ratelimitctl**(1), **nginx**(8), **redis-server**(1), **redis-cli**(1)\n",
+        "The pages that come with the sources:\n", pages_but('docs/directives.md'));
+}
 
-    my $man = pandoc($text, '-f', 'gfm+definition_lists-smart', '-t', 'man', '-s',
-                     '-M', "title=" . uc $NAME, '-M', 'section=5',
-                     '-M', "footer=$NAME $version",
-                     '-M', 'header=nginx modules');
 
-    # code is bold: there is no other font on a terminal
+sub write_man_of_tool {
+    my ($intro, $rest) = slurp('docs/ratelimitctl.md')
+                         =~ /\A# [^\n]*\n+(.*?)(^## .*)/ms;
+    my ($synopsis) = $rest =~ s/^## Synopsis\n(.*?)(?=^## )//ms ? $1 : '';
 
-    $man =~ s/\\f\[[VC][RBI]*\]/\\f[B]/g;
-    # names are neither hyphenated nor spread; the values of a directive are
-    # in one column
+    $intro =~ s/^- .*\n//mg;
 
-    $man =~ s/^(\.TH .*\n)/.ds AD l\n.nr HY 0\n$1.nh\n.ad l\n/m;
-    $man =~ s/^\.hy\n//mg;
-    $man =~ s/^\.PD 0\n\.P\n\.PD\n/.br\n/mg;
-    $man =~ s{^\.TP\n(?=\\f\[B\](?:Syntax|Default|Context):)}{.TP 10\n}mg;
-    $man =~ s{^(\.TP\ 10\n\\f\[B\]Default)}{.PD 0\n$1}mgx;
-    $man =~ s{^(\.TP\ 10\n\\f\[B\]Context:.*\n(?:(?!\.).*\n)+)}{$1.PD\n}mgx;
-    $man =~ s/^\.\\" Automatically.*\n(?:\.\\"\n)?//mg;
-
-    spew("$dir/$NAME.5", $man);
+    write_man('ratelimitctl', 1, 'rate limits of nginx', join "\n",
+        "# NAME\n", "ratelimitctl - look at rate limits of nginx and change them\n",
+        "# SYNOPSIS\n", $synopsis,
+        "# DESCRIPTION\n", for_man($intro),
+        for_man(sections_for_man($rest)),
+        "# SEE ALSO\n", "**$NAME**(5), **nginx**(8), **curl**(1)\n",
+        "The pages that come with the sources:\n",
+        pages_but('docs/ratelimitctl.md'));
 }
 
 
 mkdir $dir;
 write_html();
-write_man();
+write_man_of_module();
+write_man_of_tool();

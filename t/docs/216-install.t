@@ -106,19 +106,18 @@ subtest 'make install writes the files of the table' => sub {
                 table_of($section{'Debian and its relatives'});
     my $root = temp_dir('install');
 
-    is scalar @files, 3, 'three files';
+    is scalar @files, 5, 'five files';
     File::Path::make_path("$root/etc/nginx/modules-enabled");
 
-    # DESTDIR= and MODULESDIR= of the second table
+    # variables of the second table
 
-    my ($destdir, $modulesdir) = $section{'Debian and its relatives'}
-                                 =~ /`make install (\w+)=\S+`/g;
+    my @variables = $section{'Debian and its relatives'} =~ /`make install (\w+)=\S+`/g;
 
-    is "$destdir $modulesdir", 'DESTDIR MODULESDIR', 'its variables';
+    is "@variables", 'DESTDIR MODULESDIR PREFIX', 'its variables';
 
     run("make --no-print-directory install DESTDIR=$root");
-    ok -e "$root$files[0]" && -e "$root$files[1]" && -l "$root$files[2]",
-       'all of them';
+    ok -e "$root$files[0]" && -e "$root$files[1]" && -l "$root$files[2]"
+       && -x "$root$files[3]" && -e "$root$files[4]", 'all of them';
     is readlink "$root$files[2]", $files[1], 'the third is a link to the second';
     is slurp("$root$files[1]"), "load_module $files[0];\n", 'a load_module line';
     ok index($text{'Debian and its relatives'}, "`load_module $files[0];`") >= 0,
@@ -129,7 +128,12 @@ subtest 'make install writes the files of the table' => sub {
 
     run("make --no-print-directory install DESTDIR=$root MODULESDIR=/opt/modules");
     ok -e "$root/opt/modules/ngx_http_ratelimit_module.so", 'another folder';
-    is_deeply [grep { -e "$root$_" || -l "$root$_" } @files], [], 'and no snippet';
+    is_deeply [grep { -e "$root$_" || -l "$root$_" } @files[0 .. 2]], [],
+              'and no snippet';
+    run("make --no-print-directory uninstall DESTDIR=$root MODULESDIR=/opt/modules");
+
+    run("make --no-print-directory install DESTDIR=$root PREFIX=/usr");
+    ok -x "$root/usr/bin/ratelimitctl", 'another prefix';
 
     File::Path::remove_tree($root);
 };

@@ -1,5 +1,6 @@
-# "make docs": the man page has every directive and variable, the HTML page has
-# every page, needs nothing from elsewhere, and its links lead somewhere.
+# "make docs": the man pages have every directive, every variable and every
+# command; the HTML page has every page, needs nothing from elsewhere, and its
+# links lead somewhere.
 
 use strict;
 use warnings;
@@ -17,7 +18,8 @@ plan skip_all => 'no pandoc here' if system 'command -v pandoc > /dev/null 2>&1'
 my $dir = File::Temp->newdir('ratelimit-docs-XXXXXX', TMPDIR => 1);
 
 is `tools/docs.pl $dir 2>&1`, "wrote $dir/index.html\n"
-                              . "wrote $dir/ngx_http_ratelimit_module.5\n",
+                              . "wrote $dir/ngx_http_ratelimit_module.5\n"
+                              . "wrote $dir/ratelimitctl.1\n",
    'tools/docs.pl complains about nothing';
 
 
@@ -91,6 +93,42 @@ subtest 'the man page' => sub {
         ok $text =~ /^NAME\n +ngx_http_ratelimit_module - \S/m, 'its name';
         ok $text =~ /^ +Syntax: +ratelimit_rate rate;\n +Default: +none\n/m,
            'an entry';
+    }
+};
+
+
+subtest 'the man page of the tool' => sub {
+    my $file = "$dir/ratelimitctl.1";
+    my $source = slurp($file);
+
+    like $source, qr/^\.TH "?RATELIMITCTL"? "?1"? /m, 'its title';
+    is_deeply [$source =~ /^(.*(?:\]\((?!\d\))|\.md\#).*)$/mg], [],
+              'no links of Markdown';
+
+    my $page = read_page('docs/ratelimitctl.md');
+    my @names = map { code_in($_->[0]) } map { table_of($page->{section}{$_}) }
+                'Commands that look', 'Commands that change', 'Options';
+
+    cmp_ok scalar @names, '>=', 40, 'commands and options';
+
+    for my $heading (map { uc } grep { !/^ratelimitctl$|^Synopsis$/ }
+                     keys %{ $page->{section} })
+    {
+        ok $source =~ /^\.SH $heading$/m, $heading;
+    }
+
+    SKIP: {
+        skip 'no man here', 2 if system 'command -v man > /dev/null 2>&1';
+
+        local $ENV{MANWIDTH} = 200;
+        local $ENV{LC_ALL} = 'C.UTF-8';
+
+        my $text = `man -P cat -l $file 2>/dev/null | col -bx`;
+
+        skip 'man shows nothing here', 2 if $text !~ /\S/;
+
+        is `man --warnings -P cat -l $file 2>&1 >/dev/null`, '', 'no warning';
+        is_deeply [grep { index($text, $_) < 0 } @names], [], 'all of its tables';
     }
 };
 

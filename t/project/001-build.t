@@ -117,7 +117,8 @@ subtest 'make install puts a new file in the place of the old one' => sub {
     mkdir "$dir/modules";
 
     my $file = "$dir/modules/ngx_http_ratelimit_module.so";
-    my $install = "make --no-print-directory install MODULESDIR=$dir/modules";
+    my $install = "make --no-print-directory install MODULESDIR=$dir/modules "
+                  . "PREFIX=$dir/usr";
 
     my ($code, $output) = run($install);
 
@@ -171,10 +172,49 @@ subtest 'make install enables the module where nginx has a folder for that'
         is readlink($link), $snippet, 'the link to it';
     }
 
+    # the tool
+
+    my $tool = "$root/usr/local/bin/ratelimitctl";
+    my $completion = "$root/usr/local/share/bash-completion/completions/ratelimitctl";
+
+    like $output, qr/^installed \Q$tool\E$/m, 'the tool';
+    is sprintf('%o', (stat $tool)[2] & 0777), '755', 'for everybody to run';
+    is slurp($completion), slurp('tools/ratelimitctl.bash'), 'its completion';
+
+    my ($rc, $help) = run("$tool help");
+
+    is $rc, 0, 'it runs' or diag $help;
+    like $help, qr/^usage: ratelimitctl /, 'and helps';
+
     ($code, $output) = run("$make uninstall DESTDIR=$root");
 
     is $code, 0, 'it uninstalls' or diag $output;
     ok !-e "$root$file" && !-e "$root$snippet" && !-l $link, 'all of it';
+    ok !-e $tool && !-e $completion, 'the tool, too';
+
+    ($code, $output) = run("$make install DESTDIR=$root PREFIX=/opt/x");
+    ok -x "$root/opt/x/bin/ratelimitctl", 'another prefix';
+    run("$make uninstall DESTDIR=$root PREFIX=/opt/x");
+    ok !-e "$root/opt/x/bin/ratelimitctl", 'and from there';
+};
+
+
+subtest 'make install takes the man pages that make docs has written' => sub {
+    plan skip_all => 'a module of its own file only' unless $module;
+
+    my $docs = "$dir/docs";
+    my $root = "$dir/man";
+
+    mkdir $docs;
+    write_file("$docs/ratelimitctl.1", ".TH RATELIMITCTL 1\n");
+
+    my ($code, $output) = run('make --no-print-directory install '
+                              . "DESTDIR=$root DOCSDIR=$docs");
+
+    is $code, 0, 'it installs' or diag $output;
+    ok -f "$root/usr/local/share/man/man1/ratelimitctl.1", 'the page';
+    run("make --no-print-directory uninstall DESTDIR=$root");
+    ok !-e "$root/usr/local/share/man/man1/ratelimitctl.1", 'and removes it';
 };
 
 
