@@ -12,10 +12,11 @@ package RateLimit::Transcript;
 # command or paragraph, is output.  A step is a hash: command, output (lines).
 #
 # CHECK is one test: each line of the output is a line of the real one, in this
-# order; there may be others between them.  "..." stands for any text, and a
-# time to wait (Retry-After, "retry_after" in JSON, t= in RateLimit) may be less
-# than shown, as time goes on.  %replace: text => text, in the command before it
-# is run, and in the output.
+# order; there may be others between them.  "..." stands for any text, and two or
+# more blanks, as between the columns of a table, for any two or more.  A time to
+# wait (Retry-After, "retry_after" in JSON, t= in RateLimit, "again in 30 s" of
+# ratelimitctl) may be less than shown, as time goes on.  %replace: text => text, in
+# the command before it is run, and in the output.
 
 use strict;
 use warnings;
@@ -112,17 +113,17 @@ sub _same {
     my @most;
     my $regex = '';
 
-    for (split /(\.\.\.|(?:Retry-After: |"retry_after":|;t=)\d+)/, $line, -1) {
+    for (split /(\.\.\.|(?:Retry-After: |"retry_after":|;t=|again in )\d+)/, $line, -1) {
 
         if (/^\.\.\.$/) {
             $regex .= '.*';
 
-        } elsif (/^(Retry-After: |"retry_after":|;t=)(\d+)$/) {
+        } elsif (/^(Retry-After: |"retry_after":|;t=|again in )(\d+)$/) {
             $regex .= quotemeta($1) . '(\d+)';
             push @most, $2;
 
         } else {
-            $regex .= quotemeta;
+            $regex .= quotemeta =~ s/(?:\\ ){2,}/ {2,}/gr;
         }
     }
 
