@@ -46,7 +46,7 @@ cd "$tools/.."
 
 if [ ${#tests[@]} -eq 0 ]; then
     shopt -s globstar
-    tests=(t/unit/**/*.c t/*/{010,020,021,030,060,070,100,140}-*.t)
+    tests=(t/unit/**/*.c t/*/{001,002,010,020,021,030,060,070,100,140}-*.t)
 fi
 
 

@@ -64,7 +64,7 @@ subtest 'the table of versions' => sub {
     note "this is nginx $version";
     ok +(grep { $_->[1] eq '1.22.1' } @rows), 'that of Debian 12';
 
-    # the tests are there, and those that a chroot runs are among them
+    # the tests are there, and a chroot runs the same
 
     my ($core) = $section{Versions} =~ /\(((?:\d{3},?\s*)+)\)/;
     my %core = map { $_ => 1 } $core =~ /\d{3}/g;
@@ -73,8 +73,7 @@ subtest 'the table of versions' => sub {
 
     my ($chroot) = slurp('tools/chroot-test.sh') =~ /t\/\*\/\{([\d,]+)\}-/;
 
-    is_deeply [grep { !$core{$_} } split /,/, $chroot], [],
-              'those of chroot-test.sh';
+    is_deeply [sort keys %core], [split /,/, $chroot], 'those of chroot-test.sh';
 };
 
 
