@@ -59,6 +59,7 @@ struct ngx_rl_connection_s {
     ngx_uint_t                 generation;
     ngx_msec_t                 ready;    /* start of the state */
     ngx_msec_t                 created;
+    ngx_msec_t                 deadline; /* of this attempt */
     ngx_msec_t                 grace;    /* ms, of this attempt */
     ngx_uint_t                 holds;    /* so often */
 
@@ -343,6 +344,8 @@ ngx_rl_connection_connect(ngx_rl_connection_t *connection)
 
     connection->pipeline.c = c;
 
+    connection->deadline = ngx_current_msec
+                           + connection->conf->connect_timeout;
     ngx_add_timer(&connection->timer, connection->conf->connect_timeout);
 
     if (rc == NGX_OK) {
@@ -361,7 +364,7 @@ ngx_rl_connection_timer_handler(ngx_event_t *ev)
     ngx_rl_connection_state_e  state;
 
     connection = ev->data;
-    late = ngx_rl_pipeline_late(ev);
+    late = ngx_rl_pipeline_late(connection->deadline);
 
     if (ngx_rl_connection_look(ev)) {
         return;
@@ -395,6 +398,7 @@ ngx_rl_connection_timer_handler(ngx_event_t *ev)
 
     if (late > NGX_RL_PIPELINE_HELD) {
         connection->grace -= late;
+        connection->deadline = ngx_current_msec + late;
         ngx_add_timer(ev, late);
         return;
     }

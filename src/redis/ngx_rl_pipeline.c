@@ -137,6 +137,7 @@ ngx_rl_pipeline_send(ngx_rl_pipeline_t *pipeline, ngx_str_t *command,
     pending->handler = handler;
     pending->data = data;
     pending->timer.cancelable = 0;
+    pending->deadline = ngx_current_msec + timeout;
     ngx_add_timer(&pending->timer, timeout);
 
     return pending;
@@ -596,7 +597,7 @@ ngx_rl_pending_timer_handler(ngx_event_t *ev)
     ngx_rl_pipeline_t  *pipeline;
 
     pending = ev->data;
-    late = ngx_rl_pipeline_late(ev);
+    late = ngx_rl_pipeline_late(pending->deadline);
 
     pending->due = 1;
 

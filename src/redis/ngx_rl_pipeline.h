@@ -24,8 +24,12 @@
 /* ms: a reply that is overdue for so long shows that the server is stuck */
 #define NGX_RL_PIPELINE_STALL  500
 
-#define ngx_rl_pipeline_late(ev)                                              \
-    ((ngx_msec_t) (ngx_current_msec - (ev)->timer.key))
+/*
+ * How late a timer fires, in ms.  The key of the timer does not say it: nginx
+ * sets the key to 0 if no other timer was set.
+ */
+#define ngx_rl_pipeline_late(deadline)                                        \
+    ((ngx_msec_t) (ngx_current_msec - (deadline)))
 
 
 typedef struct {
@@ -67,6 +71,7 @@ struct ngx_rl_pending_s {
     ngx_rl_pending_pt   handler;   /* NULL: an orphan */
     void               *data;
     ngx_event_t         timer;
+    ngx_msec_t          deadline;  /* of the timer, unless it got more time */
     ngx_msec_t          expired;   /* when it was orphaned */
     ngx_str_t           command;   /* malloc()ed; kept when sent if it may be
                                       redirected */

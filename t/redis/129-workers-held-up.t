@@ -164,6 +164,35 @@ subtest 'and while they connect' => sub {
 };
 
 
+# nginx clears the key of a timer that was the only one: an idle worker is not
+# held up, so a call gets no more time than configured.
+
+subtest 'an idle worker does not wait longer than the timeout' => sub {
+    my $fault = RateLimit::Fault->start(
+        workers => 1, timeout => 100, connect => 400,
+        breaker => 'failures=100 probe=100ms');
+    my $quickest = 1;
+
+    # a busy machine may be late, but not each time
+
+    for my $try (1 .. 10) {
+        ok $fault->works(20), 'the worker is connected';
+
+        $fault->redis->pause;
+        my $waited = $fault->ask("k$try", 5)->{waited};
+        $fault->redis->resume;
+
+        $quickest = $waited if $waited < $quickest;
+        last if $quickest < 0.13;
+    }
+
+    cmp_ok $quickest, '>', 0.09, 'a call has its time';
+    cmp_ok $quickest, '<', 0.13, 'and no more';
+
+    $fault->finish;
+};
+
+
 subtest 'a command with many calls that fails is one failure' => sub {
     my $fault = RateLimit::Fault->start(workers => 1);
     my $redis = $fault->redis;
