@@ -407,9 +407,14 @@ EOC
     $try->('Redis hangs, or its process is stopped',
            break => sub { $_[0]->pause }, mend => sub { $_[0]->resume },
            conf => '', any => 1);
-    $try->('the password is wrong or was changed, or the user lacks rights', apart => 1,
+    $try->('the password is wrong or was changed', apart => 1,
            config => { requirepass => 'right' },
            conf => "ratelimit_redis_password wrong;\n");
+    $try->('Redis requires a password, and nginx has none', apart => 1,
+           config => { requirepass => 'right' });
+    $try->('the user lacks a right', any => 1, break => sub {
+        $_[0]->cmd('ACL', 'SETUSER', 'default', '-hset')
+    });
     $try->('`SCRIPT FLUSH`', break => sub { $_[0]->cmd('SCRIPT', 'FLUSH') });
     $try->('`maxmemory` is reached, with `noeviction`',
            break => sub { $_[0]->cmd('CONFIG', 'SET', 'maxmemory', 1) });
