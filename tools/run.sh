@@ -630,7 +630,7 @@ END
 
     cat << END
 
-To see what happens while Redis is away, stop the shards, and let them go on:
+To see what happens while Redis is unavailable, stop the shards, and let them go on:
 
     ${bold}kill -STOP ${pids[*]:0:${#redis[@]}}${plain}
     ${bold}kill -CONT ${pids[*]:0:${#redis[@]}}${plain}

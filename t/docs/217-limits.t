@@ -18,7 +18,7 @@ subtest 'bounds are those of the sources' => sub {
     my %bound = map { @$_ == 2 ? ($_->[0] => $_->[1]) : () }
                 table_of($section{Bounds});
 
-    for (['limits that guard one request', CLAIMS => '%d'],
+    for (['limits that apply to one request', CLAIMS => '%d'],
          ['capacity', MAX_CAPACITY => '%d'],
          ['cost of a request', MAX_COST => '1 to %d'],
          ['length of a key', KEY_MAX => 'any; above %d bytes a digest is used'],
