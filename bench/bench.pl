@@ -203,8 +203,15 @@ sub redis_of {
     my ($case) = @_;
 
     return undef unless defined $case->{store};
-    return $redis{ $case->{store} } //=
-           RateLimit::Redis->start(config => $case->{redis} // {});
+
+    if (!$redis{ $case->{store} }) {
+        my $redis = RateLimit::Redis->start(config => $case->{redis} // {});
+
+        $redis->cmd(@$_) for @{ $case->{commands} // [] };
+        $redis{ $case->{store} } = $redis;
+    }
+
+    return $redis{ $case->{store} };
 }
 
 
