@@ -1,5 +1,5 @@
-# Read by nginx's auto/make after config: the rule that embeds the scripts, and
-# the flags of the module's own objects.
+# Read by nginx's auto/make after config: the rules that embed scripts and files,
+# and the flags of the module's own objects.
 
 mkdir -p $NGX_OBJS/addon/ratelimit
 
@@ -8,6 +8,9 @@ cat << END                                                    >> $NGX_MAKEFILE
 $ngx_rl_lua_h:	$ngx_addon_dir/tools/embed-lua.sh \\
 	$ngx_rl_lua $ngx_rl_lua_lib
 	sh $ngx_addon_dir/tools/embed-lua.sh \$@ $ngx_rl_lua
+
+$ngx_rl_files_h:	$ngx_addon_dir/tools/embed-text.sh $ngx_rl_files
+	sh $ngx_addon_dir/tools/embed-text.sh \$@ $ngx_rl_files
 
 $NGX_OBJS/addon/src/ngx_http_ratelimit_module.o: CFLAGS +=$ngx_rl_cflags
 

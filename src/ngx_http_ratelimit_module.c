@@ -9,6 +9,7 @@
 #include "conf/ngx_rl_directives.h"
 #include "conf/ngx_rl_tables.h"
 #include "http/ngx_rl_api.h"
+#include "http/ngx_rl_console.h"
 #include "http/ngx_rl_explain.h"
 #include "http/ngx_rl_handler.h"
 #include "http/ngx_rl_headers.h"
@@ -267,6 +268,13 @@ static ngx_command_t  ngx_rl_commands[] = {
       0,
       NULL },
 
+    { ngx_string("ratelimit_console"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_ANY,
+      ngx_rl_console,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     ngx_rl_command("ratelimit_silence", NGX_CONF_1MORE,
                    ngx_rl_directive_silence, silence, &ngx_rl_silences),
     ngx_rl_command("ratelimit_error_status", NGX_CONF_TAKE1,
@@ -393,7 +401,8 @@ ngx_rl_init(ngx_conf_t *cf)
     /* no limit, no metrics: no zone */
 
     if (ngx_rl_conf_zone(cf) != NGX_OK || ngx_rl_tables(cf) != NGX_OK
-        || ngx_rl_explain_init(cf) != NGX_OK)
+        || ngx_rl_explain_init(cf) != NGX_OK
+        || ngx_rl_console_init(cf) != NGX_OK)
     {
         return NGX_ERROR;
     }

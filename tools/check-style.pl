@@ -5,8 +5,8 @@
 #
 #     tools/check-style.pl [FILE...]
 #
-# Without arguments: all of src/, t/unit/ and lua/, and what concerns them
-# together (layers, unit tests, the list of scripts in config).  Prints
+# Without arguments: all of src/, t/unit/, lua/ and console/, and what concerns
+# them together (layers, unit tests, the list of scripts in config).  Prints
 # FILE:LINE: what is wrong, and ends with 1 if there was anything.
 
 use strict;
@@ -430,13 +430,14 @@ sub check_architecture {
 }
 
 
-# config lists each script by name
+# config lists each script and each file of the console by name
 
 sub check_config {
     my (@files) = @_;
 
     my $text = join "\n", lines_of('config');
-    my %listed = map { $_ => 1 } $text =~ m{\$ngx_addon_dir/(lua/\S+?\.\w+)}g;
+    my %listed = map { $_ => 1 }
+                 $text =~ m{\$ngx_addon_dir/((?:lua|console)/\S+?\.\w+)}g;
 
     for my $file (@files) {
         complain('config', 1, "does not list $file") if !$listed{$file};
@@ -528,11 +529,12 @@ if (!@files) {
     check_layers($layer, $_, lines_of($_)) for @sources;
     check_names_of_layers($layer);
     check_architecture($layer);
-    check_config(@scripts);
+    check_config(@scripts, glob('console/*'));
     check_layout(@sources);
     check_units(@sources);
 
-    @files = (@sources, @scripts, glob('t/unit/*.[ch]'), glob('t/unit/*/*.[ch]'));
+    @files = (@sources, @scripts, glob('console/*'), glob('t/unit/*.[ch]'),
+              glob('t/unit/*/*.[ch]'));
 }
 
 for my $file (@files) {

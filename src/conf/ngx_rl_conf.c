@@ -78,6 +78,11 @@ ngx_rl_create_main_conf(ngx_conf_t *cf)
         != NGX_OK
         || ngx_array_init(&rmcf->uses, cf->pool, 16, sizeof(ngx_rl_use_t))
         != NGX_OK
+        || ngx_array_init(&rmcf->apis, cf->pool, 1, sizeof(ngx_rl_api_place_t))
+        != NGX_OK
+        || ngx_array_init(&rmcf->consoles, cf->pool, 1,
+                          sizeof(ngx_rl_loc_conf_t *))
+        != NGX_OK
         || ngx_array_init(&rmcf->text.blocks, cf->pool, 16,
                           sizeof(ngx_rl_block_t *))
         != NGX_OK)
@@ -106,7 +111,7 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
      *     conf->params but the algorithm
      *     conf->headers, limit, names, prefix, shards_conf, off
      *     conf->defaults.user, password, sentinel_..., breaker
-     *     conf->local_share, lease, silence
+     *     conf->local_share, lease, silence, console
      */
 
     conf = ngx_pcalloc(cf->pool, sizeof(ngx_rl_loc_conf_t));
@@ -216,6 +221,12 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     if (!conf->lease.set) {
         conf->lease = prev->lease;
+    }
+
+    /* an "if" in a location has the handler of that location */
+
+    if (conf->console == NULL) {
+        conf->console = prev->console;
     }
 
     if (conf->local_share.den == 0) {

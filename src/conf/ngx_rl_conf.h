@@ -58,6 +58,8 @@ typedef struct {
     ngx_array_t      servers;  /* ngx_rl_server_conf_t *, all */
     ngx_array_t      limits;   /* ngx_rl_limit_t *, all */
     ngx_array_t      uses;     /* ngx_rl_use_t, all */
+    ngx_array_t      apis;     /* ngx_rl_api_place_t, all */
+    ngx_array_t      consoles; /* ngx_rl_loc_conf_t *, those with one */
     size_t           zone_size;
     ngx_rl_zone_t   *zone;     /* NULL: nobody needs it */
 
@@ -72,6 +74,19 @@ typedef struct {
     unsigned         writes:1; /* that may write */
     ngx_rl_text_t    text;     /* while it is loaded */
 } ngx_rl_main_conf_t;
+
+
+/* a location with "ratelimit_api" */
+
+typedef struct {
+    ngx_http_core_srv_conf_t  *server;
+    ngx_str_t                  location;
+} ngx_rl_api_place_t;
+
+
+/* what "ratelimit_console" says: http/ngx_rl_console.c */
+
+typedef struct ngx_rl_console_s  ngx_rl_console_t;
 
 
 /* tokens taken in advance */
@@ -122,6 +137,7 @@ typedef struct {
     ngx_msec_t                deny_cache;
     ngx_rl_lease_conf_t       lease;
     ngx_msec_t                timeout;
+    ngx_rl_console_t         *console;      /* NULL: none here */
 
     /* as written; limits and shards are made from these */
 

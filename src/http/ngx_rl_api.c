@@ -13,6 +13,7 @@
 #include "http/ngx_rl_api_top.h"
 #include "http/ngx_rl_api_write.h"
 #include "http/ngx_rl_explain.h"
+#include "http/ngx_rl_files.h"
 #include "core/ngx_rl_core.h"
 #include "core/ngx_rl_version.h"
 
@@ -37,6 +38,7 @@ static ngx_uint_t ngx_rl_api_header_is(ngx_http_request_t *r,
 static void ngx_rl_api_body_handler(ngx_http_request_t *r);
 static const ngx_rl_api_route_t *ngx_rl_api_route(ngx_rl_api_t *api);
 static ngx_uint_t ngx_rl_api_route_is(ngx_rl_api_t *api, const char *path);
+static ngx_int_t ngx_rl_api_openapi(ngx_rl_api_t *api);
 static ngx_int_t ngx_rl_api_index(ngx_rl_api_t *api);
 
 
@@ -51,6 +53,7 @@ static const ngx_rl_api_route_t  ngx_rl_api_routes[] = {
     { "servers", ngx_rl_api_servers, NULL, NULL },
     { "explain", ngx_rl_explain, NULL, NULL },
     { "top", ngx_rl_api_top, NULL, NULL },
+    { "openapi.json", ngx_rl_api_openapi, NULL, NULL },
     { "", ngx_rl_api_index, NULL, NULL },
     { NULL, NULL, NULL, NULL }
 };
@@ -62,6 +65,7 @@ ngx_rl_api(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_rl_loc_conf_t  *rlcf = conf;
 
     ngx_str_t                 *value;
+    ngx_rl_api_place_t        *place;
     ngx_rl_main_conf_t        *rmcf;
     ngx_http_core_loc_conf_t  *clcf;
 
@@ -108,6 +112,17 @@ ngx_rl_api(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         rlcf->write = 1;
         rmcf->writes = 1;
     }
+
+    /* for consoles of the same server */
+
+    place = ngx_array_push(&rmcf->apis);
+    if (place == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    place->server = ngx_http_conf_get_module_srv_conf(cf,
+                                                      ngx_http_core_module);
+    place->location = clcf->name;
 
     return NGX_CONF_OK;
 }
@@ -360,6 +375,19 @@ ngx_rl_api_route_is(ngx_rl_api_t *api, const char *path)
     }
 
     return i == api->n;
+}
+
+
+static ngx_int_t
+ngx_rl_api_openapi(ngx_rl_api_t *api)
+{
+    ngx_str_t  type;
+
+    type = ngx_rl_openapi.type;
+
+    ngx_rl_output_text(&api->json.output, &ngx_rl_openapi.text);
+
+    return ngx_rl_output_send(&api->json.output, NGX_HTTP_OK, &type);
 }
 
 

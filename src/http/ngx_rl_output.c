@@ -52,6 +52,19 @@ ngx_rl_output_room(ngx_rl_output_t *output, size_t size)
 }
 
 
+void
+ngx_rl_output_text(ngx_rl_output_t *output, const ngx_str_t *text)
+{
+    u_char  *p;
+
+    p = ngx_rl_output_room(output, text->len);
+
+    if (p) {
+        output->buf->last = ngx_cpymem(p, text->data, text->len);
+    }
+}
+
+
 ngx_int_t
 ngx_rl_output_header(ngx_http_request_t *r, ngx_str_t *key,
     u_char *lowcase_key, ngx_str_t *value)

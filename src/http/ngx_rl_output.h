@@ -31,6 +31,9 @@ void ngx_rl_output_init(ngx_rl_output_t *output, ngx_http_request_t *r);
  */
 u_char *ngx_rl_output_room(ngx_rl_output_t *output, size_t size);
 
+/* copies a text */
+void ngx_rl_output_text(ngx_rl_output_t *output, const ngx_str_t *text);
+
 /* adds a header to the response; the strings are not copied */
 ngx_int_t ngx_rl_output_header(ngx_http_request_t *r, ngx_str_t *key,
     u_char *lowcase_key, ngx_str_t *value);
