@@ -272,12 +272,12 @@ build/unit/%: t/unit/%.c $(pure_objs)
 
 
 test: ## install what is needed, build, run the tests (QUICK=1, TESTS='t/http/*.t 070', REDIS=valkey)
-	@tools/setup.sh $(group) run test valkey
+	@tools/setup.sh $(group) run test valkey browser
 	@$(MAKE) --no-print-directory prove
 
 
 asan: ## run all tests with AddressSanitizer and UBSan in a source build of nginx
-	@tools/setup.sh asan run test
+	@tools/setup.sh asan run test browser
 	@NGINX_SRC=$${NGINX_SRC:-$$(tools/nginx-source.sh)} FLAVOUR=asan \
 	 $(MAKE) --no-print-directory prove
 

@@ -2,14 +2,14 @@
 
 # Installs the packages of one or more groups, as far as they are missing:
 #
-#     tools/setup.sh build run test valkey lint docs source asan valgrind bench
+#     tools/setup.sh build run test valkey browser lint docs source asan valgrind bench
 #
 # Debian and its relatives only.  No service is started, and an nginx, a Redis
 # or a Prometheus that this machine has already is neither upgraded nor
 # restarted.
 #
-# Only tests want Valkey, and they can do without: where it can't be had, this
-# says so and goes on.
+# Only tests want Valkey and a browser, and they can do without: where these
+# can't be had, this says so and goes on.
 
 set -eu
 
@@ -57,6 +57,10 @@ packages_of()
         command -v valkey-server > /dev/null || echo valkey-server
         ;;
 
+    browser)
+        command -v chromedriver > /dev/null || echo chromium chromium-driver
+        ;;
+
     lint)
         echo perl binutils cppcheck lua-check
         ;;
@@ -76,8 +80,8 @@ packages_of()
         ;;
 
     *)
-        die "unknown group \"$1\": use build, source, run, test, valkey, bench, lint,
-       docs, asan, valgrind"
+        die "unknown group \"$1\": use build, source, run, test, valkey, browser,
+       bench, lint, docs, asan, valgrind"
         ;;
     esac
 }
@@ -110,10 +114,32 @@ needed_of()
 {
     for name in "$@"; do
         case $name in
-            valkey-server) ;;
-            *)             printf '%s ' "$name" ;;
+            valkey-server | chromium | chromium-driver) ;;
+            *) printf '%s ' "$name" ;;
         esac
     done
+}
+
+
+# lacks PACKAGE: it is wanted, and not there yet
+
+lacks()
+{
+    case " $missing " in
+        *" $1 "*) return 0 ;;
+        *)        return 1 ;;
+    esac
+}
+
+
+# skipped PACKAGE WHY: what that means
+
+skipped()
+{
+    case $1 in
+        valkey-server) echo "setup: tests against Valkey are skipped: $2" ;;
+        *)             echo "setup: tests in a browser are skipped: $2" ;;
+    esac >&2
 }
 
 
@@ -190,14 +216,18 @@ test_nginx_install()
 }
 
 
+# Ubuntu has no such package, only a snap
+
+browser_install()
+{
+    apt_install chromium chromium-driver
+}
+
+
 # Debian 12 has Valkey in its backports only
 
 valkey_install()
 {
-    if [ -z "$needed" ]; then
-        apt update
-    fi
-
     if [ -n "$(apt-cache madison valkey-server)" ]; then
         apt_install valkey-server
         return
@@ -281,8 +311,12 @@ if [ "$(id -u)" -ne 0 ]; then
        $needed"
     fi
 
-    echo "setup: tests against Valkey are skipped: only root can install" \
-         "valkey-server" >&2
+    for name in valkey-server chromium-driver; do
+        if lacks "$name"; then
+            skipped "$name" "only root can install $name"
+        fi
+    done
+
     exit 0
 fi
 
@@ -340,8 +374,17 @@ if [ -n "$test_nginx" ]; then
     test_nginx_install
 fi
 
-if [ "$missing" != "$needed" ] && ! (valkey_install) > "$temp/valkey" 2>&1; then
-    echo "setup: tests against Valkey are skipped: valkey-server can't be" \
-         "installed" >&2
-    tail -n 5 "$temp/valkey" | sed 's/^/       /' >&2
-fi
+# optional PACKAGE FUNCTION: installs it, or says what that means
+
+optional()
+{
+    if lacks "$1" \
+       && ! ([ -n "$needed" ] || apt update; "$2") > "$temp/optional" 2>&1
+    then
+        skipped "$1" "$1 can't be installed"
+        tail -n 5 "$temp/optional" | sed 's/^/       /' >&2
+    fi
+}
+
+optional valkey-server valkey_install
+optional chromium-driver browser_install
