@@ -165,12 +165,15 @@ sub image_of {
 
     my $path = path_of($file, $link);
 
-    die "docs: $file: image $link is no SVG of ours\n"
-        if $path !~ /\.svg$/ || !-f $path;
+    my ($type) = $path =~ /\.(svg|png)$/;
+
+    die "docs: $file: image $link is no SVG or PNG of ours\n"
+        if !$type || !-f $path;
 
     require MIME::Base64;
 
-    return 'data:image/svg+xml;base64,' . MIME::Base64::encode_base64(slurp($path), '');
+    return 'data:image/' . ($type eq 'svg' ? 'svg+xml' : $type) . ';base64,'
+           . MIME::Base64::encode_base64(slurp($path), '');
 }
 
 

@@ -11,7 +11,7 @@
 #
 # The ports that the file names are replaced by free ones, so nothing that runs
 # on this machine is in the way.  The comment in it that starts with "Try it" is
-# shown with these ports.  Metrics have a port of their own.
+# shown with these ports.  Metrics, API and console have a port of their own.
 #
 # All files are in one temporary folder.  Stays until a signal (Ctrl-C), then
 # ends what it started and removes the folder.
@@ -463,6 +463,14 @@ fi
 
 sed "${substitute[@]}" "$file" > "$dir/example.conf"
 
+# the console shows top keys, unless the example sets this itself
+
+top="ratelimit_top          100;"
+
+if grep -q '^ *ratelimit_top ' "$file"; then
+    top=
+fi
+
 cat > "$dir/nginx.conf" << END
 load_module $module;
 
@@ -484,6 +492,7 @@ http {
     uwsgi_temp_path        temp/uwsgi;
     scgi_temp_path         temp/scgi;
 
+    $top
     include                example.conf;
 
     server {
@@ -497,7 +506,12 @@ http {
 
         location /ratelimit/ {
             ratelimit  off;
-            ratelimit_api;
+            ratelimit_api write;
+        }
+
+        location /console/ {
+            ratelimit  off;
+            ratelimit_console;
         }
     }
 }
@@ -558,6 +572,7 @@ sentinel)
 esac
 
 cat << END
+  console    ${bold}http://127.0.0.1:$metrics/console/${plain}
   metrics    http://127.0.0.1:$metrics/metrics  (?format=json)
   API        http://127.0.0.1:$metrics/ratelimit/limits  (keys/KEY, servers)
   config     $dir/example.conf

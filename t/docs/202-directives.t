@@ -40,7 +40,7 @@ subtest 'each directive is described as it is' => sub {
         ratelimit_limit => 'none', ratelimit => 'none',
         ratelimit_window => '60s', ratelimit_refill_interval => '0',
         ratelimit_local_share => '1', ratelimit_metrics => 'none',
-        ratelimit_api => 'none',
+        ratelimit_api => 'none', ratelimit_console => 'none',
         ratelimit_overrides => 'on (32m) with '
             . '[ratelimit_api write](#ratelimit_api), otherwise off',
         ratelimit_breaker => breaker_default(), ratelimit_lease => 'off',
@@ -302,6 +302,10 @@ ratelimit_metrics
     on
 ratelimit_api
     on
+ratelimit_console
+    on
+    api=ratelimit/
+    b=http://b/
 ratelimit_error_status
     200
     401
@@ -610,6 +614,15 @@ subtest 'examples of directives do what is described' => sub {
     $nginx = RateLimit::Nginx->start(conf => http_of(block_of('ratelimit_api')));
 
     is $nginx->get('/ratelimit/limits')->{body}, qq({"limits":[]}\n), 'the API';
+
+    $nginx->finish;
+
+    # the console
+
+    $nginx = RateLimit::Nginx->start(conf => http_of(block_of('ratelimit_console')));
+
+    is $nginx->get('/console/config.json')->{body},
+       qq({"api":"/ratelimit/","machines":[]}\n), 'the console, before its API';
 
     $nginx->finish;
 

@@ -1125,6 +1125,26 @@ $behaviour{'behind-cdn.conf'} = sub {
 };
 
 
+$behaviour{'console.conf'} = sub {
+    my $page = RateLimit::Load::get($nginx->port(3), '/console/');
+
+    is $page->{status}, 200, 'the page';
+    like $page->{body}, qr/<title>Rate limits</, 'its text';
+    is RateLimit::Load::get($nginx->port(3), '/console/config.json')->{body},
+       qq({"api":"/ratelimit/","machines":[]}\n), 'finds the API';
+
+    my $index = json_of(RateLimit::Load::get($nginx->port(3), '/ratelimit/'));
+
+    ok $index->{write}, 'which can write';
+
+    my $top = json_of(RateLimit::Load::get($nginx->port(3),
+                                           '/ratelimit/top?limit=client'));
+
+    is $top->{keys}[0]{key}, '127.0.0.1', 'the key that was rejected most';
+    ok wait_until(sub { get('/')->{status} == 200 }), 'the reset has worked';
+};
+
+
 # those for other topologies are run by 092-run.t
 my %elsewhere = map { ("$_.conf" => 1) } qw(cluster managed sentinel tls);
 
@@ -1151,7 +1171,7 @@ for my $file (grep { !length($ENV{EXAMPLE} // '') || $_ eq "$ENV{EXAMPLE}.conf" 
                 \ 127\.0\.0\.1:6381;$/mx, 'three shards'
             if $file ne 'local.conf';
         is_deeply [sort { $a <=> $b } $source =~ /^\s*listen\s+(?:\S*:)?(\d+)(?: http2)?;/mg],
-                  [8080, 8081, $source =~ /ratelimit_metrics;/ ? 8082 : ()],
+                  [8080, 8081, $source =~ /ratelimit_(?:metrics|console);/ ? 8082 : ()],
                   'ports that "make run" replaces';
         unlike $source, qr/[^\n -~]|\t| $/m, 'plain text';
 

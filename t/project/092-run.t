@@ -9,6 +9,7 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
+use RateLimit::Load;
 use RateLimit::Transcript;
 use RateLimit::Util qw(find_program free_port patience slurp wait_until);
 
@@ -71,6 +72,13 @@ for my $name (sort keys %CASES) {
 
         ok $dir && -d $dir, 'it is there' or diag $text;
         cmp_ok scalar(alive($text)), '>', 1, 'with its processes';
+
+        my ($port) = $text =~ m{^\s+console\s+http://127\.0\.0\.1:(\d+)/console/$}m;
+        my $page = RateLimit::Load::get($port // 0, '/console/');
+
+        is $page->{status}, 200, 'the console';
+        like RateLimit::Load::get($port // 0, '/ratelimit/')->{body} // '',
+             qr/"write":true/, 'can write';
 
         my ($try) = $text =~ /^Try it[^\n]*\n(.*?)^To see /ms;
         my @steps = RateLimit::Transcript::parse(($try // '') =~ s/^ {4}//mgr);
