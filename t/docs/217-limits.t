@@ -84,7 +84,11 @@ EOC
 subtest 'a restart of Redis, and an outage' => sub {
     my $redis = RateLimit::Redis->start;
     my $addr = $redis->addr;
+
+    # one worker: another one might notice the end of the outage later
+
     my $nginx = RateLimit::Nginx->start(
+        workers => 1,
         conf   => "${patient}ratelimit_shards $addr;\nratelimit_deny_cache off;\n",
         server => <<'EOC');
 location / {
