@@ -135,7 +135,7 @@ nginx_make = $(MAKE) $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)
 
 
 .PHONY: all unit install uninstall clean lint test docs run bench asan valgrind \
-        help force
+        fuzz help force
 
 all: $(product) $(scripts) ## build the module for the installed nginx or for NGINX_SRC=DIR
 
@@ -286,6 +286,23 @@ valgrind: ## run the core tests under valgrind, with a source build of nginx
 	@tools/setup.sh valgrind run test
 	@NGINX_SRC=$${NGINX_SRC:-$$(tools/nginx-source.sh)} FLAVOUR=valgrind \
 	 $(MAKE) --no-print-directory prove
+
+
+# what parses or computes, with libFuzzer; a finding is left in build/fuzz/
+fuzz_tests := $(patsubst t/fuzz/%.c,build/fuzz/%,$(wildcard t/fuzz/*.c))
+
+fuzz: ## fuzz all that parses or computes, each for SECONDS=60 (TARGETS='reply rate', RUNS=)
+	@tools/setup.sh fuzz
+	@$(MAKE) --no-print-directory $(fuzz_tests)
+	@SECONDS_EACH='$(or $(SECONDS),60)' RUNS='$(RUNS)' tools/fuzz.sh $(TARGETS)
+
+build/fuzz/%: t/fuzz/%.c t/fuzz/fuzz.h $(wildcard src/pure/* src/script/*) $(scripts)
+	@echo "building $@"
+	@mkdir -p $(@D)
+	@clang -O1 -g -fsanitize=fuzzer,address,undefined \
+	     -fno-sanitize-recover=undefined -Wall -Wextra \
+	     -I src -I t/fuzz -I build/lua $$(pkg-config --cflags hiredis) \
+	     -o $@ $< src/pure/*.c src/script/*.c $$(pkg-config --libs hiredis) -lm
 
 
 .PHONY: prove

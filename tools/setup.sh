@@ -2,7 +2,7 @@
 
 # Installs the packages of one or more groups, as far as they are missing:
 #
-#     tools/setup.sh build run test valkey browser lint docs source asan valgrind bench
+#     tools/setup.sh build run test valkey browser lint docs source asan valgrind bench fuzz
 #
 # Debian and its relatives only.  No service is started, and an nginx, a Redis
 # or a Prometheus that this machine has already is neither upgraded nor
@@ -69,6 +69,10 @@ packages_of()
         echo perl pandoc
         ;;
 
+    fuzz)
+        echo clang libclang-rt-dev libc6-dev make pkgconf libhiredis-dev
+        ;;
+
     asan)
         packages_of source
         echo dpkg-dev
@@ -81,7 +85,7 @@ packages_of()
 
     *)
         die "unknown group \"$1\": use build, source, run, test, valkey, browser,
-       bench, lint, docs, asan, valgrind"
+       bench, lint, docs, asan, valgrind, fuzz"
         ;;
     esac
 }
