@@ -407,6 +407,43 @@ subtest 'a body in small pieces, and a client that leaves' => sub {
 };
 
 
+subtest 'many writers at once' => sub {
+    my $path = '/api/limits/user/keys/many/override';
+
+    my $load = RateLimit::Load::run(
+        targets => [map { $_->port } @nginx], connections => 16,
+        requests => 400, timeout => 60,
+        path => sub {
+            my ($n) = @_;
+
+            return $n % 10 == 9
+                   ? { path => $path, method => 'DELETE',
+                       headers => { 'X-RateLimit-Write' => 1 } }
+                   : { path => $path, method => 'PUT',
+                       headers => { 'X-RateLimit-Write' => 1,
+                                    'Content-Type' => 'application/json' },
+                       body => $JSON->encode({ capacity => 10 + $n }) };
+        });
+
+    is $load->errors, 0, 'all are answered' or diag $load->error_text;
+    is_deeply [grep { !/^(?:200|404)$/ } keys %{ $load->statuses }], [],
+              'set, removed, or not there';
+
+    is override($nginx[0], 'user', 'many', capacity => 7)->{status}, 200,
+       'the last one';
+
+    eventually 'is the one that all have in the end' => sub {
+        my ($text) = grep { defined }
+                     map { $_->cmd('HGET', 'ratelimit:{user}:overrides', 'many') }
+                     @redis;
+
+        $text eq 'capacity=7'
+            && !grep { answer($_, 'limits/user/keys/many')->{capacity} != 7 }
+                     @nginx;
+    };
+};
+
+
 subtest 'Redis is away' => sub {
     my $nginx = start("ratelimit_redis_timeout 200ms; $SHARDS");
     my $table = 'ratelimit:{user}:overrides';
