@@ -135,7 +135,7 @@ nginx_make = $(MAKE) $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)
 
 
 .PHONY: all unit install uninstall clean lint test docs run bench asan valgrind \
-        fuzz help force
+        fuzz model help force
 
 all: $(product) $(scripts) ## build the module for the installed nginx or for NGINX_SRC=DIR
 
@@ -303,6 +303,11 @@ build/fuzz/%: t/fuzz/%.c t/fuzz/fuzz.h $(wildcard src/pure/* src/script/*) $(scr
 	     -fno-sanitize-recover=undefined -Wall -Wextra \
 	     -I src -I t/fuzz -I build/lua $$(pkg-config --cflags hiredis) \
 	     -o $@ $< src/pure/*.c src/script/*.c $$(pkg-config --libs hiredis) -lm
+
+
+model: ## check the model of combined calls, denials, leases and refunds with Spin
+	@tools/setup.sh model
+	@tools/model.sh
 
 
 .PHONY: prove

@@ -2,7 +2,7 @@
 
 # Installs the packages of one or more groups, as far as they are missing:
 #
-#     tools/setup.sh build run test valkey browser lint docs source asan valgrind bench fuzz
+#     tools/setup.sh build run test valkey browser lint docs source asan valgrind bench fuzz model
 #
 # Debian and its relatives only.  No service is started, and an nginx, a Redis
 # or a Prometheus that this machine has already is neither upgraded nor
@@ -69,6 +69,10 @@ packages_of()
         echo perl pandoc
         ;;
 
+    model)
+        echo spin gcc libc6-dev
+        ;;
+
     fuzz)
         echo clang libclang-rt-dev libc6-dev make pkgconf libhiredis-dev
         ;;
@@ -85,7 +89,7 @@ packages_of()
 
     *)
         die "unknown group \"$1\": use build, source, run, test, valkey, browser,
-       bench, lint, docs, asan, valgrind, fuzz"
+       bench, lint, docs, asan, valgrind, fuzz, model"
         ;;
     esac
 }
