@@ -6,7 +6,13 @@
  *
  * A worker may die at any moment while it holds the lock.  So a new item is
  * complete before it is linked, and linking and unlinking are one store each.
- * A changed override is a new item, which is linked before the old one.
+ * A changed override is a new item, which is linked before the old one.  If the
+ * old one could not be unlinked any more, the next change does it.  Counters
+ * may be too high then, and never too low.
+ *
+ * A worker that was held up may go on with a scan while another worker scans
+ * the same table, or the API changes it.  Numbers of scans and changes come
+ * from one sequence, so of two the later one counts.
  *
  * What this machine knows of a key in Redis depends on the numbers of its
  * bucket, and on nobody else resetting it.  So each change gives the key
@@ -39,7 +45,7 @@ struct ngx_rl_override_item_s {
     ngx_rl_table_t          *table;
     uint64_t                 hash;
     uint64_t                 stamp;
-    ngx_uint_t               scan;
+    ngx_uint_t               scan;     /* or change: its number */
     ngx_rl_override_t        values;
     uint16_t                 key_len;
     uint16_t                 text_len;
@@ -55,12 +61,17 @@ static uint64_t ngx_rl_overrides_hash(ngx_rl_overrides_t *overrides,
 static ngx_rl_override_item_t *ngx_rl_overrides_item(
     ngx_rl_overrides_t *overrides, ngx_rl_table_t *table, ngx_str_t *key,
     uint64_t hash);
+static ngx_rl_override_item_t *ngx_rl_overrides_next(
+    ngx_rl_override_item_t *item, ngx_rl_table_t *table, ngx_str_t *key,
+    uint64_t hash);
+static ngx_uint_t ngx_rl_overrides_changed(ngx_rl_overrides_t *overrides,
+    ngx_rl_table_t *table);
 static ngx_uint_t ngx_rl_overrides_ended(ngx_rl_override_item_t *item,
     time_t now);
 static void ngx_rl_overrides_unlink(ngx_rl_overrides_t *overrides,
     ngx_rl_override_item_t *item);
 static void ngx_rl_overrides_end(ngx_rl_overrides_t *overrides,
-    ngx_rl_override_item_t *item);
+    ngx_rl_override_item_t *item, ngx_uint_t scan);
 static void ngx_rl_overrides_copy(ngx_rl_override_item_t *item,
     ngx_rl_override_copy_t *copy);
 
@@ -109,7 +120,7 @@ static const uint32_t  ngx_rl_overrides_layout[] = {
     ngx_rl_zone_field(table, log),
     ngx_rl_zone_field(table, synced),
     ngx_rl_zone_field(table, fields),
-    ngx_rl_zone_field(table, scan),
+    ngx_rl_zone_field(table, changed),
     ngx_rl_zone_field(table, version_len),
     ngx_rl_zone_field(table, version),
     ngx_rl_zone_field(table, len),
@@ -289,12 +300,20 @@ static ngx_rl_override_item_t *
 ngx_rl_overrides_item(ngx_rl_overrides_t *overrides, ngx_rl_table_t *table,
     ngx_str_t *key, uint64_t hash)
 {
-    ngx_rl_override_item_t  *item;
+    return ngx_rl_overrides_next(
+               overrides->sh->heads[hash & overrides->sh->mask], table, key,
+               hash);
+}
 
-    for (item = overrides->sh->heads[hash & overrides->sh->mask];
-         item;
-         item = item->next)
-    {
+
+/* the first one from "item" on */
+
+static ngx_rl_override_item_t *
+ngx_rl_overrides_next(ngx_rl_override_item_t *item, ngx_rl_table_t *table,
+    ngx_str_t *key, uint64_t hash)
+{
+    for ( /* void */ ; item; item = item->next) {
+
         if (item->hash == hash && item->table == table
             && item->key_len == key->len
             && ngx_memcmp(item->data, key->data, key->len) == 0)
@@ -403,10 +422,17 @@ ngx_rl_overrides_put(ngx_rl_overrides_t *overrides, ngx_rl_table_t *table,
 
     old = ngx_rl_overrides_item(overrides, table, key, hash);
 
+    if (scan == 0) {
+        scan = ngx_rl_overrides_changed(overrides, table);
+
+    } else if (old && old->scan > scan) {
+        goto done;
+    }
+
     if (old && !old->gone && old->text_len == text->len
         && ngx_memcmp(old->data + old->key_len, text->data, text->len) == 0)
     {
-        old->scan = scan ? scan : old->scan;
+        old->scan = scan;
         goto done;
     }
 
@@ -418,7 +444,7 @@ ngx_rl_overrides_put(ngx_rl_overrides_t *overrides, ngx_rl_table_t *table,
         /* the old numbers may be wrong, but not worse than none */
 
         if (old) {
-            old->scan = scan ? scan : old->scan;
+            old->scan = scan;
         }
 
         rc = NGX_DECLINED;
@@ -430,7 +456,7 @@ ngx_rl_overrides_put(ngx_rl_overrides_t *overrides, ngx_rl_table_t *table,
     item->table = table;
     item->hash = hash;
     item->stamp = ++overrides->sh->stamps;
-    item->scan = scan ? scan : (old && !old->gone) ? old->scan : table->scan;
+    item->scan = scan;
     item->values = values;
     item->key_len = (uint16_t) key->len;
     item->text_len = (uint16_t) text->len;
@@ -448,7 +474,11 @@ ngx_rl_overrides_put(ngx_rl_overrides_t *overrides, ngx_rl_table_t *table,
     ngx_memory_barrier();
     *head = item;
 
-    if (old) {
+    /* usually one */
+
+    while ((old = ngx_rl_overrides_next(item->next, table, key, hash))
+           != NULL)
+    {
         ngx_rl_overrides_unlink(overrides, old);
     }
 
@@ -486,31 +516,56 @@ ngx_rl_overrides_remove(ngx_rl_overrides_t *overrides, ngx_rl_table_t *table,
     ngx_str_t *key)
 {
     uint64_t                 hash;
+    ngx_uint_t               change;
     ngx_rl_override_item_t  *item;
 
     hash = ngx_rl_overrides_hash(overrides, table, key);
 
     ngx_rl_overrides_lock(overrides);
 
+    change = ngx_rl_overrides_changed(overrides, table);
     item = ngx_rl_overrides_item(overrides, table, key, hash);
 
-    if (item && !item->gone) {
-        ngx_rl_overrides_end(overrides, item);
+    while (item) {
+        ngx_rl_overrides_end(overrides, item, change);
+        item = ngx_rl_overrides_next(item->next, table, key, hash);
     }
 
     ngx_rl_overrides_unlock(overrides);
 }
 
 
+/*
+ * Another machine may have changed the same key, and who was first is not known
+ * here.  So the table is read again, also if Redis has the version that it has
+ * here.
+ */
+
+static ngx_uint_t
+ngx_rl_overrides_changed(ngx_rl_overrides_t *overrides, ngx_rl_table_t *table)
+{
+    table->changed = (ngx_uint_t) ++overrides->sh->stamps;
+    table->fields = (uint64_t) -1;
+
+    return table->changed;
+}
+
+
 static void
 ngx_rl_overrides_end(ngx_rl_overrides_t *overrides,
-    ngx_rl_override_item_t *item)
+    ngx_rl_override_item_t *item, ngx_uint_t scan)
 {
-    item->table->live -= item->values.set != 0;
+    item->scan = scan;
 
-    item->gone = 1;
+    if (item->gone) {
+        return;
+    }
+
     item->stamp = ++overrides->sh->stamps;
     item->values.until = ngx_time();
+    item->gone = 1;
+
+    item->table->live -= item->values.set != 0;
 }
 
 
@@ -529,7 +584,7 @@ ngx_rl_overrides_scan(ngx_rl_overrides_t *overrides)
 
 void
 ngx_rl_overrides_scanned(ngx_rl_overrides_t *overrides, ngx_rl_table_t *table,
-    ngx_uint_t scan)
+    ngx_uint_t scan, uint64_t fields, ngx_str_t *version)
 {
     ngx_uint_t               i;
     ngx_rl_override_item_t  *item;
@@ -539,8 +594,8 @@ ngx_rl_overrides_scanned(ngx_rl_overrides_t *overrides, ngx_rl_table_t *table,
     for (i = 0; i <= overrides->sh->mask; i++) {
 
         for (item = overrides->sh->heads[i]; item; item = item->next) {
-            if (item->table == table && item->scan != scan && !item->gone) {
-                ngx_rl_overrides_end(overrides, item);
+            if (item->table == table && item->scan < scan) {
+                ngx_rl_overrides_end(overrides, item, scan);
             }
         }
 
@@ -550,6 +605,12 @@ ngx_rl_overrides_scanned(ngx_rl_overrides_t *overrides, ngx_rl_table_t *table,
             ngx_rl_overrides_unlock(overrides);
             ngx_rl_overrides_lock(overrides);
         }
+    }
+
+    if (table->changed < scan) {
+        table->fields = fields;
+        table->version_len = version->len;
+        ngx_memcpy(table->version, version->data, version->len);
     }
 
     ngx_rl_overrides_unlock(overrides);

@@ -52,7 +52,7 @@ typedef struct {
     /* what Redis said when the copy was made */
 
     uint64_t            fields;
-    ngx_uint_t          scan;       /* its number */
+    ngx_uint_t          changed;    /* its stamp, when the API changed it */
     ngx_uint_t          version_len;
     u_char              version[NGX_RL_OVERRIDE_VERSION];
 
@@ -122,9 +122,11 @@ ngx_int_t ngx_rl_overrides_get(ngx_rl_overrides_t *overrides,
     ngx_rl_table_t *table, ngx_str_t *key, ngx_rl_override_copy_t *copy);
 
 /*
- * Stores an override; "scan" is 0 or the number of the scan that found it.
- * *reset tells whether the key was reset since the last time.  NGX_OK;
- * NGX_DECLINED: no memory; NGX_ERROR: the text is invalid.
+ * Stores an override; "scan" is the number of the scan that found it, or 0 for
+ * a change by the API.  A scan does not replace what a later scan has found, or
+ * what was changed since it began.  *reset tells whether the key was reset
+ * since the last time.  NGX_OK; NGX_DECLINED: no memory; NGX_ERROR: the text is
+ * invalid.
  */
 ngx_int_t ngx_rl_overrides_put(ngx_rl_overrides_t *overrides,
     ngx_rl_table_t *table, ngx_str_t *key, ngx_str_t *text, ngx_uint_t scan,
@@ -133,12 +135,17 @@ ngx_int_t ngx_rl_overrides_put(ngx_rl_overrides_t *overrides,
 void ngx_rl_overrides_remove(ngx_rl_overrides_t *overrides,
     ngx_rl_table_t *table, ngx_str_t *key);
 
-/* a number for a scan, which no other one has */
+/* a number for a scan: a later one has a larger number */
 ngx_uint_t ngx_rl_overrides_scan(ngx_rl_overrides_t *overrides);
 
-/* all overrides that this scan of a table did not find have ended */
+/*
+ * All overrides have ended that were there before this scan of a table, and
+ * that neither it nor a later one has found.  The table is now what Redis had
+ * with this number of fields and this version.
+ */
 void ngx_rl_overrides_scanned(ngx_rl_overrides_t *overrides,
-    ngx_rl_table_t *table, ngx_uint_t scan);
+    ngx_rl_table_t *table, ngx_uint_t scan, uint64_t fields,
+    ngx_str_t *version);
 
 /*
  * Releases memory of overrides that have ended; each call looks at a part.

@@ -457,15 +457,16 @@ ngx_rl_sync_found(ngx_rl_query_t *query, ngx_rl_reply_t *reply)
 static void
 ngx_rl_sync_scanned(ngx_rl_sync_t *sync)
 {
+    ngx_str_t        version;
     ngx_rl_table_t  *table;
 
     table = sync->conf->table;
 
-    ngx_rl_overrides_scanned(ngx_rl_syncs.overrides, table, sync->scan);
+    version.data = sync->version_text;
+    version.len = sync->version_len;
 
-    table->fields = sync->n;
-    table->version_len = sync->version_len;
-    ngx_memcpy(table->version, sync->version_text, sync->version_len);
+    ngx_rl_overrides_scanned(ngx_rl_syncs.overrides, table, sync->scan,
+                             sync->n, &version);
 
     table->invalid = sync->invalid;
     table->synced = ngx_time();
