@@ -29,6 +29,24 @@
 #define NGX_RL_SYNC_EXPIRED   16        /* removed at a time */
 #define NGX_RL_SYNC_ERROR     512       /* bytes of an error in the log */
 
+/*
+ * Removes overrides that are still what this machine knew, and whose time is
+ * over, by the clock of Redis, too.  A machine that was cut off, or whose clock
+ * is wrong, must not remove what others have renewed or still need.  Arguments
+ * are key, text and end of each of them.
+ */
+#define NGX_RL_SYNC_EXPIRE                                                    \
+    "local call, n = redis.call, 0 "                                          \
+    "local now = tonumber(call('TIME')[1]) "                                  \
+    "for i = 1, #ARGV, 3 do "                                                 \
+        "if tonumber(ARGV[i + 2]) < now "                                     \
+           "and call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] "               \
+        "then "                                                               \
+            "n = n + call('HDEL', KEYS[1], ARGV[i]) "                         \
+        "end "                                                                \
+    "end "                                                                    \
+    "return n"
+
 
 /* a table that is being compared with Redis */
 
@@ -38,7 +56,7 @@ typedef struct {
     ngx_rl_query_t        version;      /* HGET */
     ngx_rl_query_t        fields;       /* HLEN */
     ngx_rl_query_t        page;         /* HSCAN */
-    ngx_rl_query_t        expired;      /* HDEL */
+    ngx_rl_query_t        expired;      /* EVAL */
 
     uint64_t              n;            /* of fields */
     ngx_uint_t            scan;         /* its number; 0: none */
@@ -242,12 +260,16 @@ ngx_rl_sync_expire(ngx_rl_sync_t *sync, ngx_rl_override_copy_t *copies,
     found = 0;
 
     ngx_rl_resp_begin(resp);
-    ngx_rl_resp_text(resp, "HDEL");
+    ngx_rl_resp_text(resp, "EVAL");
+    ngx_rl_resp_text(resp, NGX_RL_SYNC_EXPIRE);
+    ngx_rl_resp_number(resp, 1);
     ngx_rl_resp_word(resp, sync->conf->key.data, sync->conf->key.len);
 
     for (i = 0; i < n; i++) {
         if (copies[i].table == sync->conf->table) {
             ngx_rl_resp_word(resp, copies[i].key, copies[i].key_len);
+            ngx_rl_resp_word(resp, copies[i].text, copies[i].text_len);
+            ngx_rl_resp_number(resp, copies[i].values.until);
             found++;
         }
     }

@@ -11,6 +11,7 @@ use Test::More;
 use JSON::PP ();
 use Time::HiRes qw(sleep time);
 
+use RateLimit::Clock;
 use RateLimit::FakeRedis;
 use RateLimit::Load;
 use RateLimit::Nginx;
@@ -148,6 +149,54 @@ subtest 'the API changes a table that is being read' => sub {
     }
 
     is $gaps, 0, 'which holds from then on';
+
+    $nginx->stop;
+    $nginx->no_alerts;
+};
+
+
+# Its time is over for a minute when it is removed from Redis.
+
+subtest 'an override that was renewed meanwhile' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = start($redis->addr, conf => "ratelimit_overrides 64k;\n");
+    my $now = int time;
+
+    $redis->cmd('HSET', $TABLE, 'renewed', 'ban until=' . ($now - 61),
+                'over', 'ban until=' . ($now - 61), 'mark', 'ban', '', 1);
+    ok wait_until(sub { keys_of($nginx, 'user') eq 'mark' }, 10), 'it is read';
+
+    # by somebody who forgets the version, so this machine does not know it
+
+    my $text = 'ban until=' . ($now + 3600);
+    $redis->cmd('HSET', $TABLE, 'renewed', $text);
+
+    ok wait_until(sub { !$redis->cmd('HEXISTS', $TABLE, 'over') }, 15),
+       'one that is over is removed';
+    sleep 1;
+    is $redis->cmd('HGET', $TABLE, 'renewed'), $text, 'not the renewed one';
+    ok wait_until(sub { keys_of($nginx, 'user') eq 'mark renewed' }, 10),
+       'which holds';
+
+    $nginx->stop;
+    $nginx->no_alerts;
+};
+
+
+subtest 'a machine whose clock is wrong' => sub {
+    my $clock = RateLimit::Clock->new;
+    my $redis = RateLimit::Redis->start;
+    my $nginx = $clock->run(sub {
+        start($redis->addr, conf => "ratelimit_overrides 64k;\n");
+    });
+
+    $redis->cmd('HSET', $TABLE, 'a', 'ban until=' . (int(time) + 3600), '', 1);
+    ok wait_until(sub { keys_of($nginx, 'user') eq 'a' }, 10), 'it is read';
+
+    $clock->set(86400);
+    ok wait_until(sub { keys_of($nginx, 'user') eq '' }, 10), 'over here';
+    sleep 2;
+    ok $redis->cmd('HEXISTS', $TABLE, 'a'), 'and not for others';
 
     $nginx->stop;
     $nginx->no_alerts;
