@@ -148,6 +148,7 @@ ngx_rl_api_write_begin(ngx_rl_api_t *api, ngx_rl_api_write_t **result)
 
     write->query.handler = ngx_rl_api_query_answer;
     write->query.data = api;
+    write->query.large = 1;
     write->touch.handler = ngx_rl_api_query_answer;
     write->touch.data = api;
 

@@ -3,7 +3,8 @@
  * Twice a second one worker of the machine asks for the version and the size of
  * each table, all in one round trip.  Which worker it is does not matter: the
  * first one whose timer fires marks the time in shared memory.  So another one
- * goes on if it dies.
+ * goes on if it dies.  While a worker reads a table, it is also the one that
+ * asks about the others.
  *
  * If a table has changed, it is read with HSCAN, page by page.  Each override
  * that is found is marked with the number of the scan.  After the last page,
@@ -18,6 +19,7 @@
 #include "core/ngx_rl_clock.h"
 #include "core/ngx_rl_core.h"
 #include "memory/ngx_rl_local.h"
+#include "pure/ngx_rl_hash.h"
 #include "pure/ngx_rl_text.h"
 #include "store/ngx_rl_query.h"
 
@@ -28,6 +30,12 @@
 #define NGX_RL_SYNC_CURSOR    24        /* bytes */
 #define NGX_RL_SYNC_EXPIRED   16        /* removed at a time */
 #define NGX_RL_SYNC_ERROR     512       /* bytes of an error in the log */
+
+/* ms: a clock that is so much behind was set back */
+#define NGX_RL_SYNC_BEHIND    5000
+
+/* more than Redis needs, even for a hash that was once much larger */
+#define NGX_RL_SYNC_PAGES(n)  (10000 + (n))
 
 /*
  * Removes overrides that are still what this machine knew, and whose time is
@@ -59,7 +67,8 @@ typedef struct {
     ngx_rl_query_t        expired;      /* EVAL */
 
     uint64_t              n;            /* of fields */
-    ngx_uint_t            scan;         /* its number; 0: none */
+    uint64_t              pages;        /* of this scan */
+    ngx_uint_t            scan;         /* its number */
     ngx_uint_t            no_room;      /* overrides */
     ngx_uint_t            invalid;
     size_t                version_len;
@@ -135,6 +144,10 @@ ngx_rl_sync_init(ngx_cycle_t *cycle, ngx_rl_overrides_t *overrides,
         sync[i].page.handler = ngx_rl_sync_found;
         sync[i].expired.handler = ngx_rl_sync_ignore;
 
+        /* what others have written may have any size */
+
+        sync[i].version.large = 1;
+        sync[i].fields.large = 1;
         sync[i].page.large = 1;
 
         sync[i].version.data = &sync[i];
@@ -165,11 +178,25 @@ ngx_rl_sync_init(ngx_cycle_t *cycle, ngx_rl_overrides_t *overrides,
 }
 
 
+/* replies that come while the process ends are not waited for */
+
 void
 ngx_rl_sync_exit(void)
 {
+    ngx_uint_t      i;
+    ngx_rl_sync_t  *sync;
+
     if (ngx_rl_syncs.overrides == NULL) {
         return;
+    }
+
+    for (i = 0; i < ngx_rl_syncs.n; i++) {
+        sync = &ngx_rl_syncs.tables[i];
+
+        ngx_rl_query_cancel(&sync->version);
+        ngx_rl_query_cancel(&sync->fields);
+        ngx_rl_query_cancel(&sync->page);
+        ngx_rl_query_cancel(&sync->expired);
     }
 
     ngx_rl_timer_end(&ngx_rl_syncs.timer);
@@ -215,13 +242,25 @@ ngx_rl_sync_tick(ngx_event_t *ev)
 static ngx_uint_t
 ngx_rl_sync_due(ngx_msec_t now)
 {
+    ngx_uint_t         i;
+    ngx_msec_int_t     since;
     ngx_atomic_uint_t  last;
+
+    for (i = 0; i < ngx_rl_syncs.n; i++) {
+        if (ngx_rl_syncs.tables[i].page.pending) {
+            ngx_rl_syncs.overrides->sh->polled = now;
+            return 1;
+        }
+    }
 
     last = ngx_rl_syncs.overrides->sh->polled;
 
-    /* also if the clock of the process that asked last was ahead */
+    /* the clock of the process that asked last may be slightly ahead */
 
-    return now - last >= NGX_RL_SYNC_INTERVAL - NGX_RL_SYNC_SLACK
+    since = (ngx_msec_int_t) (now - last);
+
+    return (since >= NGX_RL_SYNC_INTERVAL - NGX_RL_SYNC_SLACK
+            || since < -NGX_RL_SYNC_BEHIND)
            && ngx_atomic_cmp_set(&ngx_rl_syncs.overrides->sh->polled,
                                  last, now);
 }
@@ -331,9 +370,16 @@ ngx_rl_sync_version(ngx_rl_query_t *query, ngx_rl_reply_t *reply)
     if (ngx_rl_sync_refused(sync, query, reply, "HGET")) {
         sync->failed = 1;
 
+    } else if (reply->type == REDIS_REPLY_STRING
+               && reply->len <= NGX_RL_OVERRIDE_VERSION)
+    {
+        sync->version_len = reply->len;
+        ngx_memcpy(sync->version_text, reply->str, reply->len);
+
     } else if (reply->type == REDIS_REPLY_STRING) {
-        sync->version_len = ngx_min(reply->len, NGX_RL_OVERRIDE_VERSION);
-        ngx_memcpy(sync->version_text, reply->str, sync->version_len);
+        sync->version_len = ngx_sprintf(sync->version_text, "%016xL",
+                                        ngx_rl_hash(reply->str, reply->len))
+                            - sync->version_text;
     }
 
     ngx_rl_sync_compare(sync);
@@ -378,6 +424,7 @@ ngx_rl_sync_compare(ngx_rl_sync_t *sync)
     }
 
     sync->scan = ngx_rl_overrides_scan(ngx_rl_syncs.overrides);
+    sync->pages = 0;
     sync->no_room = 0;
     sync->invalid = 0;
 
@@ -472,7 +519,17 @@ ngx_rl_sync_found(ngx_rl_query_t *query, ngx_rl_reply_t *reply)
         return;
     }
 
-    ngx_rl_sync_page(sync, (char *) cursor, len);
+    if (++sync->pages < NGX_RL_SYNC_PAGES(sync->n)) {
+        ngx_rl_sync_page(sync, (char *) cursor, len);
+        return;
+    }
+
+    if (ngx_rl_throttle(&sync->conf->table->log, 1, NULL)) {
+        ngx_log_error(NGX_LOG_ERR, ngx_rl_syncs.log, 0,
+                      "ratelimit: overrides of limit \"%V\" cannot be read: "
+                      "HSCAN of \"%V\" has not ended after %uL pages",
+                      sync->conf->limit, &sync->conf->key, sync->pages);
+    }
 }
 
 

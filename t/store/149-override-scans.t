@@ -203,4 +203,54 @@ subtest 'a machine whose clock is wrong' => sub {
 };
 
 
+subtest 'a scan without an end' => sub {
+    my $fake = RateLimit::FakeRedis->start(policy => {
+        handshake => {
+            HGET  => sub { bulk($_[0][1] =~ /user/ ? 1 : int($_[1] / 6)) },
+            HLEN  => ":2\r\n",
+            HSCAN => sub {
+                my ($args, $n) = @_;
+
+                return $args->[1] =~ /user/ ? page(7, 'a', 'ban')
+                                            : page(0, "x$n", 'ban');
+            },
+        },
+    });
+
+    my $nginx = start($fake->addr,
+        conf => "ratelimit_limit other key=\$arg_key rate=5r/d;\n",
+        server => 'location /other { ratelimit other; }');
+
+    ok wait_until(sub { keys_of($nginx, 'other') =~ /x\d\d/ }, 15),
+       'other tables are still read';
+    ok $nginx->wait_log(qr/\[error\].*overrides of limit "user" cannot be read: HSCAN of "\Q$TABLE\E" has not ended after 10002 pages/, 30),
+       'it is given up';
+
+    $nginx->stop;
+    $nginx->no_alerts;
+};
+
+
+subtest 'a version of any length' => sub {
+    my $redis = RateLimit::Redis->start;
+    my $nginx = start($redis->addr, workers => 1);
+    my $long = 'v' x 100_000;
+
+    $redis->cmd('HSET', $TABLE, 'a', 'ban', '', $long);
+    ok wait_until(sub { keys_of($nginx, 'user') eq 'a' }, 10), 'it is read';
+    ok !$nginx->log_like(qr/too large/), 'by a connection that stays';
+
+    $redis->cmd('HSET', $TABLE, 'a', 'exempt', '', $long . 'w');
+    ok wait_until(sub { $nginx->get('/user?key=a')->{status} == 200 }, 10),
+       'a change at its end is seen';
+
+    $redis->cmd('HSET', $TABLE, 'a', 'x' x 100_000, '', 1);
+    is change($nginx, 'DELETE', 'limits/user/keys/a')->{status}, 200,
+       'a text that is much too long is replaced';
+
+    $nginx->stop;
+    $nginx->no_alerts;
+};
+
+
 done_testing;
