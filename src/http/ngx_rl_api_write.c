@@ -453,7 +453,9 @@ ngx_rl_api_field_until(ngx_rl_api_write_t *write, ngx_rl_member_t *member)
     } else if (member->type == NGX_RL_OBJECT_STRING) {
         time = ngx_parse_time(&text, 1);
 
-        if (time > 0) {
+        /* what is too large for a sum is also too large for an answer */
+
+        if (time > 0 && time <= NGX_MAX_TIME_T_VALUE - ngx_time()) {
             time += ngx_time();
         }
     }

@@ -343,6 +343,8 @@ subtest 'wrong requests change nothing and say why' => sub {
          ['PUT', $put, '{"ban":true,"until":5}', 400, qr/in the future/],
          ['PUT', $put, '{"ban":true,"until":"soon"}', 400, qr/in the future/],
          ['PUT', $put, '{"ban":true,"until":1e10}', 400, qr/in the future/],
+         ['PUT', $put, '{"ban":true,"until":"9223372036854775807s"}', 400,
+          qr/too far in the future/],
          ['PUT', $put, '{"ban":true,"reason":"a\nb"}', 400, qr/control/],
          ['PUT', $put, '{"ban":true,"reason":"' . 'r' x 257 . '"}', 400,
           qr/256 bytes/],
