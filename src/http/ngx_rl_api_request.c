@@ -186,9 +186,18 @@ ngx_rl_api_arg(ngx_rl_api_t *api, const char *name, ngx_str_t *value)
 ngx_int_t
 ngx_rl_api_send(ngx_rl_api_t *api, ngx_uint_t status, ngx_str_t *type)
 {
-    u_char  *p;
+    u_char     *p;
+    ngx_int_t   rc;
 
     static ngx_str_t  json = ngx_string("application/json");
+
+    /* or a body that was not read would be the next request */
+
+    rc = ngx_http_discard_request_body(api->request);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
 
     p = ngx_rl_output_room(&api->json.output, 1);
 

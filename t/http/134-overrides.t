@@ -384,6 +384,42 @@ subtest 'wrong requests change nothing and say why' => sub {
 };
 
 
+# A page of another origin may send any body, without asking first.
+
+subtest 'the body of a refused request is no request' => sub {
+    my $json = '{"ban":true}';
+    my $body = "PUT /api/limits/user/keys/smuggled/override HTTP/1.1\r\n"
+               . "Host: a\r\nX-RateLimit-Write: 1\r\n"
+               . "Content-Type: application/json\r\n"
+               . 'Content-Length: ' . length($json) . "\r\n\r\n$json";
+    my $path = '/api/limits/user/keys/k/override';
+
+    for (['POST', $path, '', 405], ['PUT', $path, '', 403],
+         ['PUT', $path, "X-RateLimit-Write: 1\r\n", 415],
+         ['PUT', '/api/none', '', 404], ['PUT', '/api/limits/none', '', 404],
+         ['POST', '/api/none', '', 404], ['PUT', '/look/limits', '', 405],
+         ['DELETE', $path, '', 403],
+         ['PUT', $path, "X-RateLimit-Write: 1\r\n"
+                        . "Content-Type: application/json\r\n", 413])
+    {
+        my ($method, $uri, $headers, $status) = @$_;
+        my $text = $body . ($status == 413 ? ' ' x 70_000 : '');
+
+        my $c = RateLimit::Load::connection($nginx[0]->port);
+        $c->write("$method $uri HTTP/1.1\r\nHost: a\r\n$headers"
+                  . 'Content-Length: ' . length($text) . "\r\n\r\n$text");
+        is $c->response(10, $method)->{status}, $status, "$method $uri";
+        $c->write("GET /api/servers HTTP/1.1\r\nHost: a\r\n"
+                  . "Connection: close\r\n\r\n");
+        is eval { $c->response(10, 'GET')->{status} }, 200, 'the next one';
+        $c->close;
+    }
+
+    is get($nginx[0], 'limits/user/keys/smuggled/override')->{status}, 404,
+       'nothing was set';
+};
+
+
 subtest 'a body in small pieces, and a client that leaves' => sub {
     my $c = RateLimit::Load::connection($nginx[0]->port);
     my $body = '{"capacity":7,"reason":"slow"}';
