@@ -47,7 +47,8 @@ typedef struct {
     ngx_atomic_t        live;       /* overrides */
     ngx_atomic_t        invalid;    /* texts that were refused */
     ngx_rl_throttle_t   log;        /* of lines about the table */
-    ngx_atomic_t        synced;     /* s: when Redis last answered */
+    ngx_atomic_t        synced;     /* s: when Redis last answered, or the
+                                       first worker began; 0: no Redis */
 
     /* what Redis said when the copy was made */
 

@@ -139,6 +139,15 @@ ngx_rl_sync_init(ngx_cycle_t *cycle, ngx_rl_overrides_t *overrides,
     for (i = 0; i < tables->nelts; i++) {
         sync[i].conf = conf[i];
 
+        /* their age counts from now if Redis does not answer at all */
+
+        if (conf[i]->home == NULL) {
+            conf[i]->table->synced = 0;
+
+        } else if (conf[i]->table->synced == 0) {
+            conf[i]->table->synced = ngx_time();
+        }
+
         sync[i].version.handler = ngx_rl_sync_version;
         sync[i].fields.handler = ngx_rl_sync_fields;
         sync[i].page.handler = ngx_rl_sync_found;

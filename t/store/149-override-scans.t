@@ -17,7 +17,7 @@ use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Proxy;
 use RateLimit::Redis;
-use RateLimit::Util qw(wait_until);
+use RateLimit::Util qw(free_port wait_until);
 
 my $JSON = JSON::PP->new->utf8;
 
@@ -32,6 +32,7 @@ my $SERVER = <<'EOC';
     location /user { ratelimit user; try_files /none @ok; }
     location @ok   { return 200 ok; }
     location /api/ { ratelimit_api write; }
+    location = /metrics { ratelimit_metrics; }
 EOC
 
 my $TABLE = 'ratelimit:{user}:overrides';
@@ -250,6 +251,16 @@ subtest 'a version of any length' => sub {
 
     $nginx->stop;
     $nginx->no_alerts;
+};
+
+
+subtest 'overrides that were never read get older' => sub {
+    my $nginx = start('127.0.0.1:' . free_port());
+    ok wait_until(sub {
+        $nginx->metric('overrides_age_seconds', limit => 'user') >= 2
+    }, 15), 'and older';
+
+    $nginx->stop;
 };
 
 
