@@ -35,7 +35,7 @@
 #define NGX_RL_SYNC_BEHIND    5000
 
 /* more than Redis needs, even for a hash that was once much larger */
-#define NGX_RL_SYNC_PAGES(n)  (10000 + (n))
+#define NGX_RL_SYNC_PAGES(n)  (10000 + ngx_min(n, 1000000))
 
 /*
  * Removes overrides that are still what this machine knew, and whose time is
