@@ -55,6 +55,7 @@ typedef struct {
 
 static ngx_int_t ngx_rl_api_write_begin(ngx_rl_api_t *api,
     ngx_rl_api_write_t **result);
+static ngx_uint_t ngx_rl_api_key_was_reset(ngx_rl_api_write_t *write);
 static ngx_int_t ngx_rl_api_body(ngx_rl_api_t *api, ngx_str_t *body);
 static ngx_int_t ngx_rl_api_body_parse(ngx_rl_api_t *api, ngx_str_t *body);
 static const char *ngx_rl_api_field_capacity(ngx_rl_api_write_t *write,
@@ -79,6 +80,8 @@ static ngx_int_t ngx_rl_api_override_store(ngx_rl_api_t *api,
     ngx_rl_api_pt next);
 static ngx_int_t ngx_rl_api_override_stored(ngx_rl_api_t *api);
 static ngx_int_t ngx_rl_api_override_apply(ngx_rl_api_t *api);
+static ngx_int_t ngx_rl_api_override_unset(ngx_rl_api_t *api);
+static ngx_int_t ngx_rl_api_override_cleared(ngx_rl_api_t *api);
 static ngx_int_t ngx_rl_api_override_removed(ngx_rl_api_t *api);
 static ngx_int_t ngx_rl_api_key_advice(ngx_rl_api_t *api, ngx_str_t *key);
 static ngx_int_t ngx_rl_api_key_deleted(ngx_rl_api_t *api);
@@ -219,12 +222,7 @@ ngx_rl_api_override_put(ngx_rl_api_t *api)
         return ngx_rl_api_result(api, rc);
     }
 
-    /* machines that have not seen a recent reset yet still have to */
-
-    if (write->found
-        && write->copy.values.reset / 1000000 + NGX_RL_OVERRIDE_FENCE
-           >= (uint64_t) ngx_time())
-    {
+    if (ngx_rl_api_key_was_reset(write)) {
         write->values.reset = write->copy.values.reset;
     }
 
@@ -235,6 +233,17 @@ ngx_rl_api_override_put(ngx_rl_api_t *api)
     }
 
     return ngx_rl_api_override_store(api, ngx_rl_api_override_stored);
+}
+
+
+/* lately: machines that have not seen it yet still have to */
+
+static ngx_uint_t
+ngx_rl_api_key_was_reset(ngx_rl_api_write_t *write)
+{
+    return write->found
+           && write->copy.values.reset / 1000000 + NGX_RL_OVERRIDE_FENCE
+              >= (uint64_t) ngx_time();
 }
 
 
@@ -694,6 +703,10 @@ ngx_rl_api_override_delete(ngx_rl_api_t *api)
         return ngx_rl_api_override_removed(api);
     }
 
+    if (ngx_rl_api_key_was_reset(write)) {
+        return ngx_rl_api_override_unset(api);
+    }
+
     /* both commands go to the server in this order */
 
     server = ngx_rl_sync_home(write->table);
@@ -712,6 +725,56 @@ ngx_rl_api_override_delete(ngx_rl_api_t *api)
 
     return ngx_rl_api_wait(api, ngx_rl_api_override_removed,
                            ngx_rl_api_query_cancel);
+}
+
+
+/* all that is left of the override is the reset */
+
+static ngx_int_t
+ngx_rl_api_override_unset(ngx_rl_api_t *api)
+{
+    ngx_rl_api_write_t  *write = api->data;
+
+    ngx_int_t  rc;
+
+    if (write->copy.values.set == 0) {
+        return ngx_rl_api_problem(api, NGX_HTTP_NOT_FOUND,
+                                  "this key has no override");
+    }
+
+    write->values.reset = write->copy.values.reset;
+    write->values.until = ngx_time() + NGX_RL_OVERRIDE_FENCE;
+
+    rc = ngx_rl_api_override_format(api);
+
+    if (rc != NGX_OK) {
+        return ngx_rl_api_result(api, rc);
+    }
+
+    return ngx_rl_api_override_store(api, ngx_rl_api_override_cleared);
+}
+
+
+static ngx_int_t
+ngx_rl_api_override_cleared(ngx_rl_api_t *api)
+{
+    ngx_rl_api_write_t  *write = api->data;
+
+    ngx_int_t  rc;
+
+    if (write->failed) {
+        return ngx_rl_api_unwritten(api, "the override is not removed");
+    }
+
+    rc = ngx_rl_api_override_apply(api);
+
+    if (rc != NGX_OK) {
+        return ngx_rl_api_result(api, rc);
+    }
+
+    ngx_rl_api_log(api, "override removed", NULL);
+
+    return ngx_rl_api_key_answer(api, "removed");
 }
 
 

@@ -227,6 +227,35 @@ subtest 'a ban and an exemption' => sub {
 };
 
 
+subtest 'a reset is not lost when the override is removed' => sub {
+    for my $with (0, 1) {
+        my $key = "reset-$with";
+
+        is passed($nginx[1], 'user', $key, 7), 5, 'five pass';
+        ok !forgotten($nginx[1], 'user', $key), 'the bucket is empty';
+
+        if ($with) {
+            is override($nginx[0], 'user', $key, cost => 1)->{status}, 200,
+               'an override';
+        }
+
+        is change($nginx[0], 'DELETE', "limits/user/keys/$key")->{status}, 200,
+           'reset on another machine';
+
+        my $r = change($nginx[0], 'DELETE', "limits/user/keys/$key/override");
+        is $r->{status}, $with ? 200 : 404, 'the override is removed';
+        is get($nginx[0], "limits/user/keys/$key/override")->{status}, 404,
+           'there is none';
+        is change($nginx[0], 'DELETE', "limits/user/keys/$key/override")
+               ->{status}, 404, 'only once';
+
+        eventually 'this machine forgets' => sub {
+            forgotten($nginx[1], 'user', $key);
+        };
+    }
+};
+
+
 subtest 'lists and counters' => sub {
     my $list = answer($nginx[0], 'overrides?limit=user');
     is_deeply [sort map { $_->{key} } @{ $list->{overrides} }],
