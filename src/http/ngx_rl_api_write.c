@@ -1093,19 +1093,24 @@ ngx_rl_api_unwritten(ngx_rl_api_t *api, const char *state)
 }
 
 
+/* without the request line, which nginx would add: it has the key */
+
 static void
 ngx_rl_api_log(ngx_rl_api_t *api, const char *what, ngx_str_t *text)
 {
     ngx_rl_api_write_t  *write = api->data;
 
     size_t               len;
+    ngx_log_t           *log;
     u_char               key[NGX_RL_VERDICT_LOG_KEY];
     u_char               shown[ngx_rl_escape_size(NGX_RL_OVERRIDE_TEXT)];
     u_char               user[ngx_rl_escape_size(NGX_RL_OVERRIDE_REASON)];
     size_t               shown_len, user_len;
     ngx_http_request_t  *r;
+    ngx_log_handler_pt   handler;
 
     r = api->request;
+    log = r->connection->log;
 
     len = ngx_rl_verdict_log_key(key, write->use->limit, &write->hc.key);
     shown_len = text ? ngx_rl_escape(shown, text->data, text->len) : 0;
@@ -1113,9 +1118,16 @@ ngx_rl_api_log(ngx_rl_api_t *api, const char *what, ngx_str_t *text)
                              ngx_min(r->headers_in.user.len,
                                      NGX_RL_OVERRIDE_REASON));
 
-    ngx_log_error(NGX_LOG_NOTICE, r->connection->log, 0,
-                  "ratelimit: %s, limit: \"%V\"%*s%s%*s%s, user: \"%*s\"",
+    handler = log->handler;
+    log->handler = NULL;
+
+    ngx_log_error(NGX_LOG_NOTICE, log, 0,
+                  "ratelimit: %s, limit: \"%V\"%*s%s%*s%s, user: \"%*s\", "
+                  "client: %V",
                   what, &api->limit->name, len, key,
                   text ? ", override: \"" : "", shown_len, shown,
-                  text ? "\"" : "", user_len, user);
+                  text ? "\"" : "", user_len, user,
+                  &r->connection->addr_text);
+
+    log->handler = handler;
 }

@@ -220,6 +220,8 @@ subtest 'a ban and an exemption' => sub {
        'and why it was not limited';
     ok $nginx[0]->log_like(qr/\[notice\].*ratelimit: override set, limit: "user", key: "[^"]+", override: "ban until=\d+ reason=\\xC3\\xBCbel".*client: 127/),
        'who set it is in the log';
+    ok !$nginx[0]->log_like(qr/ratelimit: (?:override|key) .*request: /),
+       'without the request, whose path has the key';
 
     my $dry = override($nginx[0], 'dry', 'd', ban => JSON::PP::true);
     is $dry->{status}, 200, 'a ban of a limit in a dry run';
