@@ -161,6 +161,11 @@ subtest 'usage' => sub {
     }
 
     is scalar(() = $a->requests), 0, 'and nothing is asked';
+
+    like((ctl('ban', 'x'))[2], qr/"ban" needs 2 arguments: ban LIMIT KEY$/m, 'which');
+    like((ctl('unban'))[2], qr/: unban LIMIT KEY$/m, 'of another name');
+    like((ctl('show'))[2], qr/: show \[LIMIT\] KEY$/m, 'of show');
+    like((ctl('raise'))[2], qr/no command "raise": use "override"$/m, 'a word of ours');
 };
 
 
@@ -517,6 +522,7 @@ subtest 'writes go to the first machine that may' => sub {
     like $out, qr/^client al ice: capacity 500, rate 50r\/s, until \S+ \(1 h\)$/m,
          'it says so';
     like $out, qr/^  done by a; machines with the same Redis follow within a second$/m, 'and who';
+    unlike $out, qr/not applied/, 'all of them';
 
     my ($put) = grep { $_->{line} =~ /^PUT/ } $a->requests;
 
@@ -591,6 +597,18 @@ subtest 'writes go to the first machine that may' => sub {
     is $code, 3, 'one of them fails';
     like $out, qr/^  done on a$/m, 'the other is done';
     like $err, qr/^ratelimitctl: b: no such path/, 'and the failure is told';
+};
+
+
+subtest 'a machine that ignores overrides is named' => sub {
+    answer('DELETE limits/client/keys/x' => { reset => $true });
+    $b->answers({ %base, 'GET ' => { %index, write => $false, overrides => 'off' } });
+
+    my ($code, $out, $err) = ctl(@both, 'reset', 'client', 'x');
+
+    is $code, 0, 'done';
+    is $err, '', 'no complaint';
+    like $out, qr/^  not applied by b: write "ratelimit_overrides on;" there$/m, 'but not by b';
 };
 
 
