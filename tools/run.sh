@@ -575,6 +575,7 @@ cat << END
   console    ${bold}http://127.0.0.1:$metrics/console/${plain}
   metrics    http://127.0.0.1:$metrics/metrics  (?format=json)
   API        http://127.0.0.1:$metrics/ratelimit/limits  (keys/KEY, servers)
+  shell      tools/ratelimitctl -m 127.0.0.1:$metrics limits  (show KEY, top, servers)
   config     $dir/example.conf
   error log  $dir/logs/error.log
 
