@@ -19,8 +19,8 @@ ngx_rl_api_overrides(ngx_rl_api_t *api)
 {
     ngx_int_t             n;
     ngx_str_t             value;
-    ngx_uint_t            i, k, found, shown, all;
-    ngx_rl_limit_t       *only, *limit, **limits;
+    ngx_uint_t            i, k, found, all;
+    ngx_rl_limit_t       *only, *limit;
     ngx_rl_overrides_t   *overrides;
 
     static ngx_rl_override_copy_t  copies[NGX_RL_API_OVERRIDES_HEAD];
@@ -66,14 +66,14 @@ ngx_rl_api_overrides(ngx_rl_api_t *api)
     ngx_rl_json_open(&api->json, NULL, '{');
     ngx_rl_json_open(&api->json, "overrides", '[');
 
-    shown = 0;
+    all = 0;
 
-    for (i = 0; i <= overrides->sh->mask && shown < (ngx_uint_t) n; i++) {
+    for (i = 0; i <= overrides->sh->mask; i++) {
 
         found = ngx_rl_overrides_read(overrides, i, copies,
                                       NGX_RL_API_OVERRIDES_HEAD);
 
-        for (k = 0; k < found && shown < (ngx_uint_t) n; k++) {
+        for (k = 0; k < found; k++) {
 
             limit = ngx_rl_api_overrides_limit(api, copies[k].table);
 
@@ -81,22 +81,14 @@ ngx_rl_api_overrides(ngx_rl_api_t *api)
                 continue;
             }
 
-            ngx_rl_api_override(&api->json, NULL, &limit->name, &copies[k]);
-            shown++;
+            if (all++ < (ngx_uint_t) n) {
+                ngx_rl_api_override(&api->json, NULL, &limit->name,
+                                    &copies[k]);
+            }
         }
     }
 
     ngx_rl_json_close(&api->json, '[');
-
-    limits = api->rmcf->limits.elts;
-    all = 0;
-
-    for (i = 0; i < api->rmcf->limits.nelts; i++) {
-        if (limits[i]->table && (only == NULL || limits[i] == only)) {
-            all += limits[i]->table->table->live;
-        }
-    }
-
     ngx_rl_json_number(&api->json, "total", all);
     ngx_rl_json_close(&api->json, '{');
 

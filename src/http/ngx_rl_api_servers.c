@@ -47,9 +47,11 @@ ngx_rl_api_server(ngx_rl_api_t *api, ngx_rl_subject_t *subject)
     u_char            text[NGX_SOCKADDR_STRLEN];
     ngx_str_t         address;
     ngx_uint_t        i, role, failure;
+    ngx_time_t       *tp;
     ngx_rl_gauges_t   sum;
     ngx_rl_record_t  *record;
 
+    tp = ngx_timeofday();
     record = subject->figures;
     role = record->place.role;
     failure = record->failure;
@@ -85,8 +87,9 @@ ngx_rl_api_server(ngx_rl_api_t *api, ngx_rl_subject_t *subject)
     ngx_rl_json_number(&api->json, "since",
                        record->breaker.state == NGX_RL_DISTRIBUTED
                        ? NGX_RL_NEVER
-                       : (uint64_t) ngx_time() + record->changed
-                         - ngx_current_msec / 1000);
+                       : ((uint64_t) tp->sec * 1000 + tp->msec
+                          + record->changed * 1000 - ngx_current_msec)
+                         / 1000);
     ngx_rl_json_text(&api->json, "last_failure",
                      failure ? ngx_rl_failure_names[failure] : NULL);
     ngx_rl_json_number(&api->json, "connections", sum.connections);

@@ -333,10 +333,11 @@ ngx_rl_api_body_parse(ngx_rl_api_t *api, ngx_str_t *body)
 
         if (field->name == NULL) {
             return ngx_rl_api_refuse(api, NGX_HTTP_BAD_REQUEST, NULL,
-                                     "unknown field: an override has "
+                                     "unknown field \"%*s\": an override has "
                                      "\"capacity\", \"rate\", \"cost\", "
                                      "\"exempt\", \"ban\", \"until\" and "
-                                     "\"reason\"");
+                                     "\"reason\"",
+                                     ngx_min(member.name_len, 64), member.name);
         }
 
         if (seen >> (field - ngx_rl_api_fields) & 1) {
@@ -651,12 +652,14 @@ ngx_rl_api_override_stored(ngx_rl_api_t *api)
 
     ngx_rl_api_log(api, "override set", &write->text);
 
-    if (ngx_rl_overrides_get(api->rmcf->overrides, write->table->table,
-                             &write->hc.key, &write->copy)
-        != NGX_OK)
-    {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
+    /* what this request has set; another one may have changed it already */
+
+    write->copy.values = write->values;
+    write->copy.key_len = write->hc.key.len;
+    write->copy.text_len = write->text.len;
+
+    ngx_memcpy(write->copy.key, write->hc.key.data, write->hc.key.len);
+    ngx_memcpy(write->copy.text, write->text.data, write->text.len);
 
     ngx_rl_api_override(&api->json, NULL, &api->limit->name, &write->copy);
 

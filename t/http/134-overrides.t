@@ -358,7 +358,7 @@ subtest 'wrong requests change nothing and say why' => sub {
          ['PUT', $put, '{}', 400, qr/needs one of/],
          ['PUT', $put, '{"ban":false}', 400, qr/needs one of/],
          ['PUT', $put, '{"until":"1h"}', 400, qr/needs one of/],
-         ['PUT', $put, '{"bans":true}', 400, qr/unknown field/],
+         ['PUT', $put, '{"bans":true}', 400, qr/unknown field "bans"/],
          ['PUT', $put, '{"ban":1}', 400, qr/"ban": it must be true or false/],
          ['PUT', $put, '{"ban":true,"ban":true}', 400, qr/"ban" is repeated/],
          ['PUT', $put, '{"ban":true,"cost":1}', 400, qr/exclude each other/],
