@@ -11,14 +11,15 @@
 # its changes; the module is built for that release's nginx with that release's
 # compiler, and what was used is printed.
 #
-# Root only.  All mounts and processes are in name spaces of their own and end
-# with this script.  Remove the folder when it is no longer of use.
+# Root only.  All mounts and processes end with this script.  Remove the folder
+# when it is no longer of use.
 
 set -euo pipefail
 
 tools=$(cd "$(dirname "$0")" && pwd)
 
 . "$tools/apt-private.sh"
+. "$tools/chroot.sh"
 
 
 die()
@@ -50,42 +51,8 @@ if [ ${#tests[@]} -eq 0 ]; then
 fi
 
 
-# inside COMMAND...: runs it there, with a /proc and a /dev
-
-inside()
-{
-    unshare --mount --pid --fork --kill-child sh -euc '
-        root=$1
-        shift
-        mount -t proc proc "$root/proc"
-        mount --rbind /dev "$root/dev"
-        exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-             HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"
-    ' inside "$root" "$@" < /dev/null
-}
-
-
 if [ ! -d "$root" ]; then
-    command -v debootstrap > /dev/null || die "debootstrap is not installed"
-
-    echo "chroot-test: installing $release into $root"
-
-    archive=$(debian_archive)
-
-    rm -rf "$root.part"
-
-    if ! debootstrap --variant=minbase --include=ca-certificates \
-             "$release" "$root.part" "$archive" > "$root.log" 2>&1
-    then
-        tail -n 5 "$root.log" >&2
-        die "debootstrap failed, see $root.log"
-    fi
-
-    # as private_apt does: a mirror may lag behind
-    echo 'Acquire::Check-Valid-Until "false";' \
-        > "$root.part/etc/apt/apt.conf.d/99mirror"
-
-    mv "$root.part" "$root"
+    chroot_install "$release" "$root" || die "$release is not installed"
 fi
 
 mkdir -p "$root/ratelimit"
@@ -95,13 +62,14 @@ git ls-files -z --cached --others --exclude-standard \
 | xargs -0 sh -c 'for f; do [ ! -e "$f" ] || printf "%s\0" "$f"; done' sh \
 | tar -c --null -T - | tar -x -C "$root/ratelimit" --no-same-owner
 
-inside sh -euc 'cd /ratelimit
-                tools/setup.sh build run test valkey
-                make all
-                . /etc/os-release
-                echo "$PRETTY_NAME: $(gcc --version | head -n 1)"
-                ldd --version | head -n 1
-                nginx -v
-                redis-server --version
-                pkg-config --modversion hiredis
-                make prove TESTS="$*"' sh "${tests[@]}"
+chroot_run "$root" sh -euc '
+    cd /ratelimit
+    tools/setup.sh build run test valkey
+    make all
+    . /etc/os-release
+    echo "$PRETTY_NAME: $(gcc --version | head -n 1)"
+    ldd --version | head -n 1
+    nginx -v
+    redis-server --version
+    pkg-config --modversion hiredis
+    make prove TESTS="$*"' sh "${tests[@]}"
