@@ -35,6 +35,7 @@ DESTDIR     ?=
 MODULESDIR  ?=
 PREFIX      ?= /usr/local
 DOCSDIR     ?= build/docs
+REVISION    ?=
 
 # plain, what "make asan" and "make valgrind" set, or other: a second module
 FLAVOUR     ?= plain
@@ -42,7 +43,7 @@ FLAVOUR     ?= plain
 # variables reach a make of our own through the environment, and nginx's
 # Makefile, which has a CFLAGS too, not at all
 export NGINX_DEV NGINX_SRC NGINX_FLAGS CFLAGS LDFLAGS TESTS PROVEFLAGS REDIS QUICK \
-       PORT EXAMPLE TOPOLOGY FLAVOUR
+       PORT EXAMPLE TOPOLOGY FLAVOUR REVISION
 MAKEOVERRIDES :=
 
 # the folders of src/, each a layer
@@ -135,7 +136,7 @@ nginx_make = $(MAKE) $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc)
 
 
 .PHONY: all unit install uninstall clean lint test docs run bench asan valgrind \
-        fuzz model help force
+        fuzz model dist distcheck deb help force
 
 all: $(product) $(scripts) ## build the module for the installed nginx or for NGINX_SRC=DIR
 
@@ -194,10 +195,18 @@ bindir      := $(DESTDIR)$(PREFIX)/bin
 completions := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 mandir      := $(DESTDIR)$(PREFIX)/share/man
 
+# a module that a package has installed is left to that package
+check_owner = if test -z '$(DESTDIR)' && test -e "$$file" \
+	    && owner=$$(dpkg-query -S "$$file" 2>/dev/null); then \
+	     echo "$$file belongs to the package $${owner%%:*}:" \
+	          "run \"apt-get remove $${owner%%:*}\" first" >&2; \
+	     exit 1; \
+	 fi
+
 # by a rename: a running nginx has the old file mapped, and would crash if that
 # changed under it
 install: $(product) ## copy the module to nginx's modules folder, enable it on Debian, install ratelimitctl (DESTDIR=, PREFIX=)
-	@$(find_dirs); \
+	@$(find_dirs); $(check_owner); \
 	 install -d "$(DESTDIR)$$dir" && \
 	 install -m 644 $(so) "$$file.new" && mv -f "$$file.new" "$$file" && \
 	 echo "installed $$file" && \
@@ -207,6 +216,18 @@ install: $(product) ## copy the module to nginx's modules folder, enable it on D
 	     ln -sf "$$snippet" "$$link" && \
 	     echo "enabled by $$link"; \
 	 fi
+	@$(MAKE) --no-print-directory install-tools
+	@test -n '$(DESTDIR)' || { $(find_dirs); \
+	 echo; \
+	 echo "What to do next:"; \
+	 test -n "$$conf" && test -e "$$link" \
+	 || echo "  put \"load_module $$dir/$(MODULE).so;\" at the top of nginx.conf"; \
+	 echo "  add a limit to a server, see step 3 of README.md"; \
+	 echo "  run \"nginx -t\", and restart nginx"; }
+
+# what does not depend on nginx; packages use it
+.PHONY: install-tools
+install-tools:
 	@install -d "$(bindir)" "$(completions)"
 	@install -m 755 tools/ratelimitctl "$(bindir)/ratelimitctl"
 	@install -m 644 tools/ratelimitctl.bash "$(completions)/ratelimitctl"
@@ -219,7 +240,7 @@ install: $(product) ## copy the module to nginx's modules folder, enable it on D
 
 
 uninstall: ## remove what "make install" has installed (DESTDIR=)
-	@$(find_dirs); \
+	@$(find_dirs); $(check_owner); \
 	 if test -n "$$conf"; then \
 	     rm -f "$$link" "$(DESTDIR)$$snippet"; \
 	 fi; \
@@ -328,6 +349,22 @@ docs: ## write the man pages and one HTML page of all docs to build/docs/
 	@tools/setup.sh docs
 	@mkdir -p '$(DOCSDIR)'
 	@tools/docs.pl '$(DOCSDIR)'
+
+
+# --- packages ----------------------------------------------------------------
+
+dist: ## write a tarball of the last commit to build/dist/, the same bytes each time
+	@tools/package.sh dist
+
+
+distcheck: ## the same, and build the module from it
+	@tools/setup.sh build
+	@tools/package.sh check
+
+
+deb: ## build a package for this release of Debian in build/deb/ (REVISION=)
+	@tools/setup.sh build deb
+	@tools/package.sh deb
 
 
 # --- a try -------------------------------------------------------------------

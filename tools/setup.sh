@@ -2,7 +2,7 @@
 
 # Installs the packages of one or more groups, as far as they are missing:
 #
-#     tools/setup.sh build run test valkey browser lint docs source asan valgrind bench fuzz model
+#     tools/setup.sh build run test valkey browser lint docs source deb asan valgrind bench fuzz model
 #
 # Debian and its relatives only.  No service is started, and an nginx, a Redis
 # or a Prometheus that this machine has already is neither upgraded nor
@@ -77,6 +77,10 @@ packages_of()
         echo clang libclang-rt-dev libc6-dev make pkgconf libhiredis-dev
         ;;
 
+    deb)
+        echo build-essential debhelper lintian pandoc perl
+        ;;
+
     asan)
         packages_of source
         echo dpkg-dev
@@ -89,7 +93,7 @@ packages_of()
 
     *)
         die "unknown group \"$1\": use build, source, run, test, valkey, browser,
-       bench, lint, docs, asan, valgrind, fuzz, model"
+       bench, lint, docs, deb, asan, valgrind, fuzz, model"
         ;;
     esac
 }

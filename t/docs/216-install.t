@@ -94,6 +94,41 @@ subtest 'packages' => sub {
 };
 
 
+subtest 'a Debian package' => sub {
+    my $name = 'A Debian package';
+    my $setup = slurp('tools/setup.sh');
+    my @groups = map { $setup =~ /\n    $_\)\n\s+echo ([^\n]+)/ } qw(build deb);
+
+    # build-essential has the compiler
+    my @needed = grep { !/^(?:nginx|gcc|libc6-dev|make)$/ } map { split ' ' } @groups;
+    my ($shown, $file) = block_of($name, 'sh') =~ m{
+        install\ ([^\n.]+)\n make\ deb\n sudo\ apt-get\ install\ ./(\S+)}x;
+
+    is_deeply [sort split ' ', $shown], [sort @needed], 'the packages for a build';
+
+    my ($package, $version) = slurp('packaging/debian/changelog') =~ /(\S+) \((\S+)\)/;
+
+    is $file, "build/deb/${package}_${version}_*.deb", 'the file';
+    like $text{$name}, qr/`\Q$release\E-1~deb12`; metrics say `\Q$release\E\+deb1~deb12`/,
+         'the version with a revision';
+
+    # what the package puts elsewhere than "make install" is tested where it is
+    # built: t/project/193-packages.t
+
+    my @files = map { code_in($_->[0]) } grep { $_->[0] =~ m{^`/} } table_of($section{$name});
+
+    is_deeply [grep { m{modules/|modules-enabled} } @files],
+              [map { code_in($_->[0]) } grep { $_->[0] =~ m{modules/|modules-enabled} }
+               table_of($section{'Debian and its relatives'})],
+              'the module and its link are where make install puts them';
+
+    my $test = slurp('packaging/debian-test.sh');
+
+    like $test, qr/\Q$files[1]\E/, 'the snippet';
+    ok -e "tools/$_", $_ for $text{$name} =~ m{`tools/(\S+) RELEASE`};
+};
+
+
 subtest 'make install writes the files of the table' => sub {
     my ($conf) = `$program -V 2>&1` =~ m{--conf-path=(\S+)/};
 
