@@ -1,4 +1,4 @@
-# Sourced by setup.sh, nginx-source.sh and chroot-test.sh.
+# Sourced by setup.sh, nginx-source.sh, chroot-test.sh and package-test.sh.
 #
 # An apt of our own beside the system's: its sources list, its package lists
 # and its cache live in one temporary folder.  It reads packages of another
