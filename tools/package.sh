@@ -101,7 +101,8 @@ check()
 
     printf '%s\n' "load_module $top/$dir/root/modules/$name.so;" \
                   'error_log stderr;' 'pid nginx.pid;' 'events {}' \
-                  'http { server { listen unix:http; ratelimit_rate 1r/s; } }' \
+                  'http {' 'ratelimit_silence no_shards;' \
+                  'server { listen unix:http; ratelimit_rate 1r/s; } }' \
         > "$dir/nginx.conf"
 
     PATH=$PATH:/usr/sbin nginx -t -q -p "$top/$dir" -c nginx.conf \
