@@ -46,7 +46,7 @@ for i = 1, #KEYS do
     local full_at = state and tonumber(state)
     local failed
 
-    if state and not full_at and string.sub(state, 1, 7) ~= 'tokens ' then
+    if state and not full_at and not is_state(state) then
         failed = { err = WRONGTYPE }
     end
 

@@ -1,19 +1,20 @@
 -- Returns tokens that the other scripts took, or a part of them: because a
 -- limit on another server denied the request, or because nobody needed them.
 --
--- KEYS     one key a limit; a bucket or gcra may come several times
+-- KEYS     one key a limit; all but a window may come several times
 -- ARGV     four a limit:
---   1  "bucket", "window" or "gcra"
+--   1  "bucket", "window", "gcra" or "fixed"
 --   2  capacity of the bucket in tokens; ignored for the others
 --   3  how many tokens; for gcra, the ticks that they are worth
 --   4  window: the id of the call that took
+--      fixed: the period from which was taken, as the reply said
 --
 -- Reply: how many of the limits got something back.
 --
 -- A bucket never gets more than its capacity, and a missing bucket is full. An
 -- entry of a window is searched among the latest ones; if it is not found, its
--- cost stays taken until the entry leaves the window. Times to live stay as
--- they are.
+-- cost stays taken until the entry leaves the window. A fixed window that has
+-- ended gets nothing. Times to live stay as they are.
 
 local LATEST = 1000
 
@@ -24,6 +25,7 @@ local given = 0
 
 --@ include tokens
 --@ include entry
+--@ include fixed
 
 local function refund_bucket(key, capacity, cost)
     local bucket = pcall('HGET', key, 'tokens')
@@ -101,6 +103,16 @@ local function refund_gcra(key, ticks)
     end
 end
 
+local function refund_fixed(key, start, amount)
+    local state = pcall('GET', key)
+    local from, _, count = fixed_parse(state)
+
+    if from == tonumber(start) * 1000 then
+        call('SETRANGE', key, FIXED_COUNT, fixed_count(max(0, count - amount)))
+        given = given + 1
+    end
+end
+
 for i = 1, #KEYS do
     local a = 4 * i - 3
 
@@ -108,6 +120,8 @@ for i = 1, #KEYS do
         refund_window(KEYS[i], ARGV[a + 3], tonumber(ARGV[a + 2]))
     elseif ARGV[a] == 'gcra' then
         refund_gcra(KEYS[i], ARGV[a + 2])
+    elseif ARGV[a] == 'fixed' then
+        refund_fixed(KEYS[i], ARGV[a + 3], tonumber(ARGV[a + 2]))
     else
         refund_bucket(KEYS[i], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
     end

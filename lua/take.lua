@@ -11,18 +11,20 @@
 -- ARGV[5]  how many times the request comes; 1 if it has several limits
 --
 -- eight for each limit, beginning with ARGV[6]:
---   1  "bucket", "window" or "gcra"
+--   1  "bucket", "window", "gcra" or "fixed"
 --   2  "shadow": a limit in a dry run, which denies no request; or "enforced"
 --   3  capacity of the bucket in tokens, or the limit in a window
 --   4  cost in tokens; gcra has 3 and 4 in ticks, as gcra.lua does
 --   5  bucket: the refill in tokens a second is the fraction 5 / 6
 --      window: its length in microseconds
+--      fixed: the same, or 0 for months
 --   6  bucket: see 5
+--      fixed: seconds to add to the time, see "period" below
 --   7  bucket: refilled in steps of at least so many microseconds, or 0
 --      gcra: 1 if other requests may have another capacity, or 0
 --   8  time to live in milliseconds, in which the bucket becomes full, or the
 --      window empty, so that the key may expire; a bucket that needs longer
---      gets the time that it needs; ignored for gcra
+--      gets the time that it needs; ignored for gcra and fixed
 --
 -- and, if there are several requests, for each of them: how many times it
 -- comes, the number of its limits, and which limits these are, counted from 1.
@@ -43,6 +45,7 @@
 --     the window are removed by calls that pass, PORTION at a time: removing a
 --     million at once would block Redis.
 --   gcra: as gcra.lua keeps it
+--   fixed: see "fixed" below
 --
 -- Reply: integers, in the order of the requests and of the limits of each. A
 -- single integer is not an array.
@@ -50,6 +53,8 @@
 --   bucket: t, in microtokens; with a step also the microseconds gone of it
 --   window: t, how much is left; microseconds until the oldest entry leaves;
 --           microseconds until the cost fits, 0 if it does
+--   fixed: t, how much is left; microseconds until the window ends; when it
+--          began, which a refund has to say: milliseconds since the epoch
 --   t >= 0: this limit does not deny, and t is left after the request.
 --   t < 0: it denies, and -1 - t is there.
 --   Where an enforced limit denies, nothing was taken for the request.
@@ -89,6 +94,8 @@ local format = string.format
 --@ include tokens
 --@ include entry
 --@ include leftover
+--@ include period
+--@ include fixed
 
 -- keys expire by Redis's clock, whichever counts; "seen" is the other time
 local ms = floor(now / 1000)
@@ -99,6 +106,7 @@ if nginx then
 end
 
 --@ include ticks
+--@ include fixed_now
 
 -- Each limit is read, then its requests take from it, then it is written.
 -- look_at_*(i, a) gets the number of the limit and the index of its first
@@ -292,6 +300,46 @@ local function write_gcra(key, _, g)
          'PX', integer(math.ceil((goes_at - ticks) / 16000)))
 end
 
+local function look_at_fixed(i, a)
+    local limit, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+    local state = pcall('GET', KEYS[i])
+    local from, to, count = fixed_parse(state)
+
+    if state and not from then
+        local failed = clear_leftover(KEYS[i], 'string',
+                                      type(state) == 'table' and state,
+                                      not take)
+
+        if failed then
+            return failed
+        end
+    end
+
+    if from and nginx and from - now > BEHIND then
+        return { err = CLOCK }
+    end
+
+    local start, finish, used, kept
+        = fixed_now(tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]),
+                    from, to, count)
+
+    -- a count that was moved to another period must stay there
+    return { taken = 0, left = max(0, limit - used), cost = cost, used = used,
+             start = start, finish = finish, kept = kept, needed = 0,
+             set_back = used > 0 and not kept, kind = 'fixed', shadow = false }
+end
+
+local function write_fixed(key, _, f)
+    local count = fixed_count(f.used + f.taken)
+
+    if f.kept then
+        call('SETRANGE', key, FIXED_COUNT, count)
+    else
+        call('SET', key, fixed_text(f.start, f.finish) .. count,
+             'PX', fixed_ttl(key, f.start, f.finish))
+    end
+end
+
 -- The entry of that rank, -1 for the last: its total, cost, score, and time by
 -- the other clock; nil if there is none, or the error of Redis.
 local function entry_at(key, rank)
@@ -408,9 +456,9 @@ local function write_window(key, a, w)
 end
 
 local look_at = { bucket = look_at_bucket, window = look_at_window,
-                  gcra = look_at_gcra }
+                  gcra = look_at_gcra, fixed = look_at_fixed }
 local write = { bucket = write_bucket, window = write_window,
-                gcra = write_gcra }
+                gcra = write_gcra, fixed = write_fixed }
 
 local limits = {}
 local reply = {}
@@ -422,6 +470,7 @@ for i = 1, #KEYS do
     if limit.err then
         limit = { err = limit.err, taken = 0, left = 0, cost = 1, oldest = 0,
                   wait = 0, needed = 0, last = now, kind = ARGV[a],
+                  start = 0, finish = now,
                   step = tonumber(ARGV[a + 6]) }
     end
 
@@ -486,6 +535,10 @@ local function serve(times, n, first)
 
             reply[size + 1] = limit.oldest
             reply[size + 2] = fits and 0 or limit.wait
+            size = size + 2
+        elseif kind == 'fixed' then
+            reply[size + 1] = limit.finish - now
+            reply[size + 2] = limit.start / 1000
             size = size + 2
         elseif kind == 'bucket' and limit.step > 0 then
             size = size + 1

@@ -1,6 +1,7 @@
 -- leftover: a key that holds something other than the state of its algorithm.
 --
 -- Gives    WRONGTYPE  the message for a key that holds no state of a limit
+--          is_state(text)  whether a string is the state of a limit
 --          clear_leftover(key, own, failed, keep)
 --                     nil if the key is free now, or else an error
 -- Needs    call
@@ -13,6 +14,13 @@
 
 local WRONGTYPE = 'WRONGTYPE key does not hold the state of a limit'
 
+-- of gcra, of a window that counts by periods, or a bucket of version 0.4
+local function is_state(text)
+    return tonumber(text)
+           or #text >= 38 and string.find(text, '^%d+:%d+:[%d:]+$')
+           or string.sub(text, 1, 7) == 'tokens '
+end
+
 local function clear_leftover(key, own, failed, keep)
     local kind = call('TYPE', key).ok
 
@@ -21,10 +29,7 @@ local function clear_leftover(key, own, failed, keep)
     end
 
     if kind == 'string' then
-        local state = call('GET', key)
-
-        -- of gcra, or a bucket of version 0.4
-        if not tonumber(state) and string.sub(state, 1, 7) ~= 'tokens ' then
+        if not is_state(call('GET', key)) then
             return { err = WRONGTYPE }
         end
 

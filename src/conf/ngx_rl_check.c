@@ -209,12 +209,12 @@ ngx_rl_check_values(ngx_rl_check_t *check, ngx_rl_limit_t *limit)
     ngx_rl_param_t      *param;
     ngx_rl_statement_t  *s;
 
-    window = (limit->params.algorithm == NGX_RL_SLIDING_WINDOW_LOG);
+    window = ngx_rl_algorithm_window(limit->params.algorithm);
 
     for (i = 0; i < NGX_RL_PARAMS; i++) {
 
         if (window ? (i == NGX_RL_RATE || i == NGX_RL_INTERVAL)
-            : i == NGX_RL_WINDOW)
+            : (i >= NGX_RL_WINDOW && i <= NGX_RL_ANCHOR))
         {
             continue;
         }
@@ -473,8 +473,10 @@ ngx_rl_check_lease(ngx_rl_loc_conf_t *conf)
         return "requests with several limits are not served from leases";
     }
 
-    if (params->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
-        return "a sliding window log has no tokens to take in advance";
+    if (ngx_rl_algorithm_window(params->algorithm)) {
+        return (params->algorithm == NGX_RL_SLIDING_WINDOW_LOG)
+               ? "a sliding window log has no tokens to take in advance"
+               : "a fixed window has no tokens to take in advance";
     }
 
     if (conf->lease.percent == 0 || params->capacity.dynamic

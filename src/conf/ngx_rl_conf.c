@@ -307,11 +307,26 @@ static char *
 ngx_rl_merge_limit(ngx_conf_t *cf,
     ngx_rl_loc_conf_t *prev, ngx_rl_loc_conf_t *conf)
 {
-    ngx_uint_t           i, own;
+    ngx_uint_t           i, own, either;
     ngx_rl_param_t      *param;
     ngx_rl_main_conf_t  *rmcf;
 
     own = (conf->params.algorithm != NGX_CONF_UNSET_UINT);
+
+    /*
+     * A window and a period are two words for one thing: a block that sets one
+     * of them does not inherit the other.
+     */
+
+    either = conf->params.window.value != NULL
+             || conf->params.period.value != NULL;
+
+    if (conf->params.window.value && conf->params.period.value) {
+        return ngx_rl_statement_error(cf, &conf->block, "ratelimit_period",
+                                      "\"ratelimit_window\" and "
+                                      "\"ratelimit_period\" in one block: "
+                                      "remove one of them");
+    }
 
     /* a cost alone makes no limit, and also applies to named limits */
 
@@ -320,6 +335,9 @@ ngx_rl_merge_limit(ngx_conf_t *cf,
 
         if (param->value) {
             own |= (i != NGX_RL_COST);
+
+        } else if (either && (i == NGX_RL_WINDOW || i == NGX_RL_PERIOD)) {
+            continue;
 
         } else if (!conf->off || i == NGX_RL_COST) {
             *param = *ngx_rl_param(&prev->params, i);
@@ -383,8 +401,8 @@ ngx_rl_merge_incomplete(ngx_conf_t *cf,
     ngx_http_core_loc_conf_t  *clcf;
 
     static const ngx_rl_param_e  blamed[] = {
-        NGX_RL_CAPACITY, NGX_RL_KEY, NGX_RL_WINDOW, NGX_RL_INTERVAL,
-        NGX_RL_PARAMS
+        NGX_RL_CAPACITY, NGX_RL_KEY, NGX_RL_WINDOW, NGX_RL_PERIOD,
+        NGX_RL_TIMEZONE, NGX_RL_ANCHOR, NGX_RL_INTERVAL, NGX_RL_PARAMS
     };
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
@@ -404,7 +422,7 @@ ngx_rl_merge_incomplete(ngx_conf_t *cf,
         }
     }
 
-    needed = conf->params.algorithm == NGX_RL_SLIDING_WINDOW_LOG
+    needed = ngx_rl_algorithm_window(conf->params.algorithm)
              ? "ratelimit_capacity" : "ratelimit_rate";
 
     return ngx_rl_statement_error(cf, &conf->block, given, "\"%s\" without "
@@ -575,13 +593,13 @@ ngx_rl_location_limit_advise(ngx_conf_t *cf, ngx_rl_loc_conf_t *conf,
                                       &limit->name);
     }
 
-    if (limit->params.algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+    if (ngx_rl_algorithm_window(limit->params.algorithm)) {
         return ngx_rl_statement_error(cf, &conf->block, "ratelimit_advise",
-                                      "\"ratelimit_advise\" applies to limit "
-                                      "\"%V\", which is a sliding window log: "
-                                      "only \"token_bucket\" and \"gcra\" can "
-                                      "give advice; write \"ratelimit_advise "
-                                      "off\"", &limit->name);
+                             "\"ratelimit_advise\" applies to limit \"%V\", "
+                             "which is a %s: only \"token_bucket\" and "
+                             "\"gcra\" can give advice; write "
+                             "\"ratelimit_advise off\"", &limit->name,
+                             ngx_rl_algorithm_words[limit->params.algorithm]);
     }
 
     ll->advise = 1;

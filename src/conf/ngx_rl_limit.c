@@ -17,7 +17,11 @@ static ngx_int_t ngx_rl_limit_name(ngx_conf_t *cf, ngx_array_t *limits,
     ngx_str_t *name);
 static char *ngx_rl_limit_param(ngx_conf_t *cf,
     ngx_rl_limit_t *limit, ngx_str_t *word);
+static char *ngx_rl_limit_period_check(ngx_conf_t *cf,
+    ngx_rl_block_t *block, ngx_rl_limit_t *limit);
 static char *ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit);
+static char *ngx_rl_limit_window_check(ngx_conf_t *cf,
+    ngx_rl_limit_params_t *params);
 
 
 /* in the order of ngx_rl_param_e */
@@ -32,6 +36,15 @@ ngx_rl_param_def_t  ngx_rl_param_defs[] = {
 
     { ngx_string("window"), ngx_string("ratelimit_window"),
       offsetof(ngx_rl_limit_params_t, window) },
+
+    { ngx_string("period"), ngx_string("ratelimit_period"),
+      offsetof(ngx_rl_limit_params_t, period) },
+
+    { ngx_string("timezone"), ngx_string("ratelimit_timezone"),
+      offsetof(ngx_rl_limit_params_t, timezone) },
+
+    { ngx_string("anchor"), ngx_string("ratelimit_anchor"),
+      offsetof(ngx_rl_limit_params_t, anchor) },
 
     { ngx_string("rate"), ngx_string("ratelimit_rate"),
       offsetof(ngx_rl_limit_params_t, rate) },
@@ -48,7 +61,16 @@ ngx_conf_enum_t  ngx_rl_algorithms[] = {
     { ngx_string("token_bucket"), NGX_RL_TOKEN_BUCKET },
     { ngx_string("sliding_window_log"), NGX_RL_SLIDING_WINDOW_LOG },
     { ngx_string("gcra"), NGX_RL_GCRA },
+    { ngx_string("fixed_window"), NGX_RL_FIXED_WINDOW },
     { ngx_null_string, 0 }
+};
+
+
+const char  *const ngx_rl_algorithm_words[] = {
+    "token bucket",
+    "sliding window log",
+    "token bucket",
+    "fixed window"
 };
 
 
@@ -79,6 +101,15 @@ ngx_rl_param_parse(ngx_rl_param_e what, ngx_str_t *text, void *value)
 
     case NGX_RL_COST:
         return ngx_rl_cost_parse(text->data, text->len, value);
+
+    case NGX_RL_PERIOD:
+        return ngx_rl_period_parse(text->data, text->len, value);
+
+    case NGX_RL_TIMEZONE:
+        return ngx_rl_timezone_parse(text->data, text->len, value);
+
+    case NGX_RL_ANCHOR:
+        return ngx_rl_anchor_parse(text->data, text->len, value);
 
     case NGX_RL_WINDOW:
     case NGX_RL_INTERVAL:
@@ -146,7 +177,11 @@ ngx_rl_param_compile(ngx_conf_t *cf, ngx_rl_param_t *param, ngx_rl_param_e what,
     }
 
     param->dynamic = (param->value->lengths != NULL);
-    err = param->dynamic ? NULL : ngx_rl_param_parse(what, text, &param->u);
+
+    /* a period is the same for all requests, so a variable is no value of it */
+
+    err = (param->dynamic && (what < NGX_RL_PERIOD || what > NGX_RL_ANCHOR))
+          ? NULL : ngx_rl_param_parse(what, text, &param->u);
 
     return err ? ngx_rl_conf_error(cf, "invalid value \"%V\" in \"%V\": %s",
                                    text, directive, err)
@@ -154,10 +189,28 @@ ngx_rl_param_compile(ngx_conf_t *cf, ngx_rl_param_t *param, ngx_rl_param_e what,
 }
 
 
+void
+ngx_rl_limit_period(const ngx_rl_limit_params_t *params,
+    ngx_rl_period_t *period)
+{
+    if (params->period.value == NULL) {
+        ngx_rl_period_window(period, params->window.value
+                                     ? params->window.u.number
+                                     : NGX_RL_WINDOW_DEFAULT);
+        return;
+    }
+
+    ngx_rl_period_calendar(period, params->period.u.number,
+                           params->timezone.value
+                           ? (int64_t) params->timezone.u.number : 0,
+                           params->anchor.value ? params->anchor.u.number : 1);
+}
+
+
 ngx_uint_t
 ngx_rl_limit_params_complete(ngx_rl_limit_params_t *params)
 {
-    return params->algorithm == NGX_RL_SLIDING_WINDOW_LOG
+    return ngx_rl_algorithm_window(params->algorithm)
            ? params->capacity.value != NULL : params->rate.value != NULL;
 }
 
@@ -171,6 +224,12 @@ ngx_rl_limit_check(ngx_conf_t *cf, ngx_rl_block_t *block,
     ngx_rl_limit_params_t  *params;
 
     params = &limit->params;
+
+    if (ngx_rl_algorithm_period(params->algorithm)
+        && ngx_rl_limit_period_check(cf, block, limit) != NGX_CONF_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
 
     if (params->capacity.value ? params->capacity.dynamic
         : params->rate.dynamic)
@@ -191,8 +250,7 @@ ngx_rl_limit_check(ngx_conf_t *cf, ngx_rl_block_t *block,
 
     err = NULL;
 
-    if (params->algorithm != NGX_RL_SLIDING_WINDOW_LOG && !params->rate.dynamic)
-    {
+    if (!ngx_rl_algorithm_window(params->algorithm) && !params->rate.dynamic) {
         err = ngx_rl_bucket_check(params->algorithm, &params->rate.u.rate,
                                   capacity);
     }
@@ -213,6 +271,46 @@ ngx_rl_limit_check(ngx_conf_t *cf, ngx_rl_block_t *block,
                                       "request could ever pass; raise the "
                                       "capacity or lower the cost",
                                       &cost->value->value, capacity,
+                                      &limit->name);
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/*
+ * Requests with different windows would start the window of one key anew all
+ * the time, so its length cannot be a variable.
+ */
+
+static char *
+ngx_rl_limit_period_check(ngx_conf_t *cf, ngx_rl_block_t *block,
+    ngx_rl_limit_t *limit)
+{
+    ngx_rl_limit_params_t  *params;
+
+    params = &limit->params;
+
+    if (params->window.dynamic && params->period.value == NULL) {
+        return ngx_rl_statement_error(cf, block, "ratelimit_window",
+                                      "\"ratelimit_window\" \"%V\" of limit "
+                                      "\"%V\" has a variable: a %s has the "
+                                      "same length for all requests",
+                                      &params->window.value->value,
+                                      &limit->name,
+                                      ngx_rl_algorithm_words[
+                                                          params->algorithm]);
+    }
+
+    if (params->period.value && params->anchor.value
+        && params->period.u.number == NGX_RL_WEEK
+        && params->anchor.u.number > 7)
+    {
+        return ngx_rl_statement_error(cf, block, "ratelimit_anchor",
+                                      "\"ratelimit_anchor\" \"%V\" of limit "
+                                      "\"%V\" is no day of a week: it must be "
+                                      "from 1 (Monday) to 7",
+                                      &params->anchor.value->value,
                                       &limit->name);
     }
 
@@ -435,8 +533,8 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
         }
 
         return ngx_rl_conf_error(cf, "invalid value \"%V\" in \"%V\": it must "
-                                 "be \"token_bucket\", \"sliding_window_log\" "
-                                 "or \"gcra\"", word, &value[0]);
+                                 "be \"token_bucket\", \"sliding_window_log\", "
+                                 "\"gcra\" or \"fixed_window\"", word, &value[0]);
     }
 
     i = ngx_rl_word_find(word, ngx_rl_param_defs, sizeof(ngx_rl_param_def_t),
@@ -445,8 +543,9 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
     if (i == NGX_RL_PARAMS) {
         return ngx_rl_conf_error(cf, "invalid parameter \"%V\" in \"%V\": it "
                                  "must be key=, capacity=, rate=, cost=, "
-                                 "algorithm=, window=, refill_interval=, "
-                                 "dry_run or advise",
+                                 "algorithm=, window=, period=, timezone=, "
+                                 "anchor=, refill_interval=, dry_run or "
+                                 "advise",
                                  word, &value[0]);
     }
 
@@ -513,30 +612,25 @@ ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit)
 
     value = cf->args->elts;
     params = &limit->params;
-    window = (params->algorithm == NGX_RL_SLIDING_WINDOW_LOG);
+    window = ngx_rl_algorithm_window(params->algorithm);
 
-    if (window ? (params->rate.value || params->interval.value)
-        : params->window.value != NULL)
-    {
-        return ngx_rl_conf_error(cf, window
-                           ? "\"rate=\" and \"refill_interval=\" have no "
-                             "meaning in \"%V\" \"%V\", which is a sliding "
-                             "window log: use \"capacity=\" and \"window=\""
-                           : "\"window=\" has no meaning in \"%V\" \"%V\", "
-                             "which is a token bucket: add "
-                             "\"algorithm=sliding_window_log\"",
-                                 &value[0], &value[1]);
+    if (ngx_rl_limit_window_check(cf, params) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
     }
 
-    if (limit->advise && (window || !limit->dry_run)) {
-        return ngx_rl_conf_error(cf, window
-                           ? "\"advise\" has no meaning in \"%V\" \"%V\", "
-                             "which is a sliding window log: use "
-                             "\"algorithm=token_bucket\" or "
-                             "\"algorithm=gcra\", or remove it"
-                           : "\"advise\" in \"%V\" \"%V\", which is "
-                             "enforced: only a dry run can give advice; add "
-                             "\"dry_run\", or remove it",
+    if (limit->advise && window) {
+        return ngx_rl_conf_error(cf, "\"advise\" has no meaning in \"%V\" "
+                                 "\"%V\", which is a %s: use "
+                                 "\"algorithm=token_bucket\" or "
+                                 "\"algorithm=gcra\", or remove it",
+                                 &value[0], &value[1],
+                                 ngx_rl_algorithm_words[params->algorithm]);
+    }
+
+    if (limit->advise && !limit->dry_run) {
+        return ngx_rl_conf_error(cf, "\"advise\" in \"%V\" \"%V\", which is "
+                                 "enforced: only a dry run can give advice; "
+                                 "add \"dry_run\", or remove it",
                                  &value[0], &value[1]);
     }
 
@@ -554,4 +648,69 @@ ngx_rl_limit_words_check(ngx_conf_t *cf, ngx_rl_limit_t *limit)
     }
 
     return ngx_rl_limit_check(cf, NULL, limit, &params->cost);
+}
+
+
+/* whether the window, or the period, of a "ratelimit_limit" has a meaning */
+
+static char *
+ngx_rl_limit_window_check(ngx_conf_t *cf, ngx_rl_limit_params_t *params)
+{
+    ngx_str_t   *value, *word;
+    ngx_uint_t   i;
+
+    value = cf->args->elts;
+
+    if (!ngx_rl_algorithm_window(params->algorithm)) {
+
+        if (params->window.value) {
+            return ngx_rl_conf_error(cf, "\"window=\" has no meaning in \"%V\" "
+                                     "\"%V\", which is a token bucket: add "
+                                     "\"algorithm=sliding_window_log\"",
+                                     &value[0], &value[1]);
+        }
+
+    } else if (params->rate.value || params->interval.value) {
+        return ngx_rl_conf_error(cf, "\"rate=\" and \"refill_interval=\" have "
+                                 "no meaning in \"%V\" \"%V\", which is a %s: "
+                                 "use \"capacity=\" and \"window=\"",
+                                 &value[0], &value[1],
+                                 ngx_rl_algorithm_words[params->algorithm]);
+    }
+
+    for (i = NGX_RL_PERIOD; i <= NGX_RL_ANCHOR; i++) {
+        word = &ngx_rl_param_defs[i].name;
+
+        if (ngx_rl_param(params, i)->value == NULL) {
+            continue;
+        }
+
+        if (params->algorithm != NGX_RL_FIXED_WINDOW) {
+            return ngx_rl_conf_error(cf, "\"%V=\" has no meaning in \"%V\" "
+                                     "\"%V\": add "
+                                     "\"algorithm=fixed_window\"",
+                                     word, &value[0], &value[1]);
+        }
+
+        if (params->period.value == NULL) {
+            return ngx_rl_conf_error(cf, "\"%V=\" without \"period=\" in "
+                                     "\"%V\" \"%V\": a window of any length "
+                                     "begins at a multiple of it since 1970, "
+                                     "in UTC", word, &value[0], &value[1]);
+        }
+    }
+
+    if (params->anchor.value && params->period.u.number < NGX_RL_WEEK) {
+        return ngx_rl_conf_error(cf, "\"anchor=\" has no meaning in \"%V\" "
+                                 "\"%V\": only a week or a month has a first "
+                                 "day", &value[0], &value[1]);
+    }
+
+    if (params->period.value && params->window.value) {
+        return ngx_rl_conf_error(cf, "\"window=\" and \"period=\" in \"%V\" "
+                                 "\"%V\": remove one of them",
+                                 &value[0], &value[1]);
+    }
+
+    return NGX_CONF_OK;
 }

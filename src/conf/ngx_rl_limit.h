@@ -29,7 +29,8 @@ typedef struct {
     ngx_http_complex_value_t  *value;  /* NULL: not set */
     unsigned                   dynamic:1;
     union {
-        uint64_t       number;         /* capacity, cost, us */
+        uint64_t       number;         /* capacity, cost, us; of a period
+                                          as ngx_rl_period.h has it */
         ngx_rl_rate_t  rate;
     } u;
 } ngx_rl_param_t;
@@ -41,6 +42,9 @@ typedef enum {
     NGX_RL_KEY = 0,
     NGX_RL_CAPACITY,
     NGX_RL_WINDOW,
+    NGX_RL_PERIOD,
+    NGX_RL_TIMEZONE,
+    NGX_RL_ANCHOR,
     NGX_RL_RATE,
     NGX_RL_INTERVAL,
     NGX_RL_COST,
@@ -55,6 +59,9 @@ typedef struct {
     ngx_rl_param_t  capacity;  /* not set: the rate's count */
     ngx_rl_param_t  rate;
     ngx_rl_param_t  window;
+    ngx_rl_param_t  period;    /* instead of a window */
+    ngx_rl_param_t  timezone;
+    ngx_rl_param_t  anchor;
     ngx_rl_param_t  interval;
     ngx_rl_param_t  cost;      /* not set: the location's */
     ngx_uint_t      algorithm;
@@ -105,6 +112,9 @@ typedef struct {
 extern ngx_rl_param_def_t  ngx_rl_param_defs[];
 extern ngx_conf_enum_t     ngx_rl_algorithms[];
 
+/* what messages call an algorithm, by its number */
+extern const char  *const  ngx_rl_algorithm_words[];
+
 
 #define ngx_rl_param(params, i)                                               \
     ((ngx_rl_param_t *) ((u_char *) (params) + ngx_rl_param_defs[i].offset))
@@ -129,6 +139,10 @@ const char *ngx_rl_bounds_parse(const ngx_rl_bounds_t *bounds,
  */
 ngx_uint_t ngx_rl_word_find(ngx_str_t *word, const void *table, size_t size,
     ngx_uint_t n, ngx_str_t *text);
+
+/* for an algorithm that counts by periods: which periods these are */
+void ngx_rl_limit_period(const ngx_rl_limit_params_t *params,
+    ngx_rl_period_t *period);
 
 /* whether these parameters suffice for a limit */
 ngx_uint_t ngx_rl_limit_params_complete(ngx_rl_limit_params_t *params);

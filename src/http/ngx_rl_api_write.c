@@ -541,7 +541,7 @@ ngx_rl_api_override_check(ngx_rl_api_t *api)
     }
 
     if (set & NGX_RL_OVERRIDE_RATE
-        && params->algorithm == NGX_RL_SLIDING_WINDOW_LOG)
+        && ngx_rl_algorithm_window(params->algorithm))
     {
         return ngx_rl_api_refuse(api, NGX_HTTP_BAD_REQUEST, "rate", "limit "
                                  "\"%V\" has a window and no rate: change "

@@ -76,7 +76,7 @@ ngx_rl_evaluate(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     /* nobody was asked, so the whole capacity counts as available */
 
     claim->state[0] = -1 - (int64_t) ngx_rl_bucket_size(bucket)
-                      * (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG
+                      * (ngx_rl_algorithm_window(bucket->algorithm)
                          ? 1 : NGX_RL_MICRO);
 
     ngx_rl_decide(&claim->decision, bucket, claim->state);
@@ -328,6 +328,10 @@ ngx_rl_evaluate_bucket(ngx_http_request_t *r, ngx_rl_loc_conf_t *conf,
     if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
         rc = ngx_rl_evaluate_param(r, hc, NGX_RL_WINDOW, &bucket->window);
 
+    } else if (ngx_rl_algorithm_period(bucket->algorithm)) {
+        ngx_rl_limit_period(&hc->limit->params, &bucket->period);
+        rc = NGX_OK;
+
     } else {
         rc = NGX_OK;
 
@@ -387,7 +391,7 @@ ngx_rl_evaluate_check(ngx_http_request_t *r, ngx_rl_http_claim_t *hc)
     if (bucket->capacity == 0) {
         err = "a bucket that never refills needs a capacity";
 
-    } else if (bucket->algorithm != NGX_RL_SLIDING_WINDOW_LOG) {
+    } else if (!ngx_rl_algorithm_window(bucket->algorithm)) {
         err = ngx_rl_bucket_check(bucket->algorithm, &bucket->rate,
                                   bucket->capacity);
     }

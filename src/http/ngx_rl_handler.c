@@ -314,7 +314,7 @@ ngx_rl_handler_known(ngx_rl_ctx_t *ctx, ngx_rl_claim_t *claim)
     }
 
     if (conf->n == 1 && conf->lease.ttl
-        && claim->bucket.algorithm != NGX_RL_SLIDING_WINDOW_LOG)
+        && !ngx_rl_algorithm_window(claim->bucket.algorithm))
     {
         take->lease = conf->lease.percent
                       ? claim->bucket.capacity * conf->lease.percent / 100

@@ -124,6 +124,10 @@ ngx_rl_lookup_bucket(ngx_rl_lookup_t *lookup, ngx_http_request_t *r)
         err = ngx_rl_lookup_param(lookup, r, &params->window, NGX_RL_WINDOW,
                                   &bucket->window);
 
+    } else if (ngx_rl_algorithm_period(bucket->algorithm)) {
+        ngx_rl_limit_period(params, &bucket->period);
+        err = NULL;
+
     } else {
         err = ngx_rl_lookup_param(lookup, r, &params->rate, NGX_RL_RATE,
                                   &bucket->rate);
@@ -150,7 +154,7 @@ ngx_rl_lookup_bucket(ngx_rl_lookup_t *lookup, ngx_http_request_t *r)
         return "it never refills and needs a capacity";
     }
 
-    if (bucket->algorithm != NGX_RL_SLIDING_WINDOW_LOG) {
+    if (!ngx_rl_algorithm_window(bucket->algorithm)) {
         err = ngx_rl_bucket_check(bucket->algorithm, &bucket->rate,
                                   bucket->capacity);
         if (err) {

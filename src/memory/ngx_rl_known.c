@@ -37,7 +37,7 @@
     (ngx_rl_known_age(cell, now) >= ngx_rl_known_lasts(cell))
 
 #define ngx_rl_known_is_window(claim)                                         \
-    ((claim)->bucket.algorithm == NGX_RL_SLIDING_WINDOW_LOG)
+    ngx_rl_algorithm_window((claim)->bucket.algorithm)
 
 
 static void ngx_rl_known_preview_key(ngx_rl_claim_t *claim,
@@ -576,6 +576,8 @@ ngx_rl_known_key(ngx_rl_claim_t *claim, ngx_rl_cell_key_t *key)
     h = h * NGX_RL_KNOWN_SPREAD + bucket->rate.den;
     h = h * NGX_RL_KNOWN_SPREAD + bucket->step;
     h = h * NGX_RL_KNOWN_SPREAD + bucket->window;
+    h = h * NGX_RL_KNOWN_SPREAD + bucket->period.length;
+    h = h * NGX_RL_KNOWN_SPREAD + bucket->period.shift;
     h *= NGX_RL_KNOWN_SPREAD;
 
     key->hash[0] = claim->hash[0];

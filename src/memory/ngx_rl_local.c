@@ -1,5 +1,6 @@
 
 #include "memory/ngx_rl_local.h"
+#include "core/ngx_rl_clock.h"
 #include "pure/ngx_rl_hash.h"
 
 
@@ -11,17 +12,28 @@ typedef struct {
     ngx_rl_cell_t      *cell;    /* NULL: nothing is known */
     ngx_rl_bucket_t     bucket;  /* this machine's share */
     ngx_rl_level_t      level;   /* where there is no cell */
+    ngx_rl_count_t      count;   /* the same */
     ngx_rl_log_t        log;     /* of a window */
+    unsigned            share:1; /* not the whole limit */
     unsigned            fits:1;
 } ngx_rl_look_t;
 
 
+/* both clocks: nothing here may be counted by the wrong one */
+
+typedef struct {
+    uint64_t            now;     /* us, never steps back */
+    uint64_t            wall;    /* us since 1970 */
+} ngx_rl_local_time_t;
+
+
+static ngx_rl_cell_kind_e ngx_rl_local_kind(ngx_rl_claim_t *claim);
 static void ngx_rl_local_look(ngx_rl_zone_t *zone,
-    ngx_rl_look_t *look, int64_t *state, uint64_t now);
+    ngx_rl_look_t *look, int64_t *state, const ngx_rl_local_time_t *time);
 static ngx_int_t ngx_rl_local_make(ngx_rl_zone_t *zone, ngx_rl_look_t *look,
     uint64_t limit, uint64_t now);
 static void ngx_rl_local_taken(ngx_rl_zone_t *zone,
-    ngx_rl_look_t *look, int64_t *state, uint64_t now);
+    ngx_rl_look_t *look, int64_t *state, const ngx_rl_local_time_t *time);
 
 
 /* too large for the stack, and only one request is examined at a time */
@@ -32,18 +44,23 @@ ngx_int_t
 ngx_rl_local_take(ngx_rl_zone_t *zone, ngx_rl_claim_t **claims, ngx_uint_t n,
     const ngx_rl_share_t *share, ngx_uint_t preview, uint64_t now)
 {
-    ngx_int_t       rc;
-    ngx_uint_t      i, denied;
-    ngx_rl_look_t  *look;
+    ngx_int_t             rc;
+    ngx_uint_t            i, denied;
+    ngx_rl_look_t        *look;
+    ngx_rl_local_time_t   time;
 
     look = ngx_rl_looks;
 
+    time.now = now;
+    time.wall = 0;
+
     for (i = 0; i < n; i++) {
 
-        look[i].kind = (claims[i]->bucket.algorithm
-                        == NGX_RL_SLIDING_WINDOW_LOG)
-                       ? NGX_RL_CELL_LOG
-                       : NGX_RL_CELL_LEVEL;
+        look[i].kind = ngx_rl_local_kind(claims[i]);
+
+        if (look[i].kind == NGX_RL_CELL_COUNT && time.wall == 0) {
+            time.wall = ngx_rl_clock_wall_us();
+        }
 
         ngx_rl_siphash(zone->sh->secret, claims[i]->key, claims[i]->len,
                        look[i].key.hash);
@@ -53,6 +70,7 @@ ngx_rl_local_take(ngx_rl_zone_t *zone, ngx_rl_claim_t **claims, ngx_uint_t n,
 
         look[i].key.hash[1] ^= look[i].kind;
         look[i].bucket = claims[i]->bucket;
+        look[i].share = (share != NULL);
 
         if (share) {
             ngx_rl_bucket_share(&look[i].bucket, share);
@@ -68,7 +86,7 @@ ngx_rl_local_take(ngx_rl_zone_t *zone, ngx_rl_claim_t **claims, ngx_uint_t n,
 
         look[i].cell = ngx_rl_cells_find(zone->cells, &look[i].key);
 
-        ngx_rl_local_look(zone, &look[i], claims[i]->state, now);
+        ngx_rl_local_look(zone, &look[i], claims[i]->state, &time);
 
         if (!look[i].fits && !claims[i]->shadow) {
             denied = 1;
@@ -96,7 +114,7 @@ ngx_rl_local_take(ngx_rl_zone_t *zone, ngx_rl_claim_t **claims, ngx_uint_t n,
 
     for (i = 0; i < n; i++) {
         if (look[i].fits) {
-            ngx_rl_local_taken(zone, &look[i], claims[i]->state, now);
+            ngx_rl_local_taken(zone, &look[i], claims[i]->state, &time);
         }
     }
 
@@ -124,10 +142,23 @@ done:
 }
 
 
-static void
-ngx_rl_local_look(ngx_rl_zone_t *zone,
-    ngx_rl_look_t *look, int64_t *state, uint64_t now)
+static ngx_rl_cell_kind_e
+ngx_rl_local_kind(ngx_rl_claim_t *claim)
 {
+    if (ngx_rl_algorithm_period(claim->bucket.algorithm)) {
+        return NGX_RL_CELL_COUNT;
+    }
+
+    return ngx_rl_algorithm_window(claim->bucket.algorithm)
+           ? NGX_RL_CELL_LOG : NGX_RL_CELL_LEVEL;
+}
+
+
+static void
+ngx_rl_local_look(ngx_rl_zone_t *zone, ngx_rl_look_t *look, int64_t *state,
+    const ngx_rl_local_time_t *time)
+{
+    ngx_rl_count_t  *count;
     ngx_rl_level_t  *level;
 
     if (look->kind == NGX_RL_CELL_LOG) {
@@ -137,14 +168,24 @@ ngx_rl_local_look(ngx_rl_zone_t *zone,
             ngx_rl_cells_load(zone->cells, look->cell, &look->log);
         }
 
-        look->fits = ngx_rl_log_look(&look->log, &look->bucket, now, state);
+        look->fits = ngx_rl_log_look(&look->log, &look->bucket, time->now,
+                                     state);
+        return;
+    }
+
+    if (look->kind == NGX_RL_CELL_COUNT) {
+        ngx_memzero(&look->count, sizeof(ngx_rl_count_t));
+        count = look->cell ? &look->cell->u.local.state.count : &look->count;
+
+        look->fits = ngx_rl_count_look(count, &look->bucket, look->share,
+                                       time->wall, state);
         return;
     }
 
     ngx_memzero(&look->level, sizeof(ngx_rl_level_t));
-    level = look->cell ? &look->cell->u.local.level : &look->level;
+    level = look->cell ? &look->cell->u.local.state.level : &look->level;
 
-    look->fits = ngx_rl_level_look(level, &look->bucket, now, state);
+    look->fits = ngx_rl_level_look(level, &look->bucket, time->now, state);
 }
 
 
@@ -164,7 +205,10 @@ ngx_rl_local_make(ngx_rl_zone_t *zone,
     }
 
     if (look->kind == NGX_RL_CELL_LEVEL) {
-        look->cell->u.local.level = look->level;
+        look->cell->u.local.state.level = look->level;
+
+    } else if (look->kind == NGX_RL_CELL_COUNT) {
+        look->cell->u.local.state.count = look->count;
     }
 
     return NGX_OK;
@@ -172,19 +216,26 @@ ngx_rl_local_make(ngx_rl_zone_t *zone,
 
 
 static void
-ngx_rl_local_taken(ngx_rl_zone_t *zone,
-    ngx_rl_look_t *look, int64_t *state, uint64_t now)
+ngx_rl_local_taken(ngx_rl_zone_t *zone, ngx_rl_look_t *look, int64_t *state,
+    const ngx_rl_local_time_t *time)
 {
     uint64_t         until;
+    ngx_rl_count_t  *count;
     ngx_rl_level_t  *level;
 
     if (look->kind == NGX_RL_CELL_LOG) {
-        ngx_rl_log_take(&look->log, &look->bucket, now, state);
-        ngx_rl_cells_save(zone->cells, look->cell, &look->log, now);
+        ngx_rl_log_take(&look->log, &look->bucket, time->now, state);
+        ngx_rl_cells_save(zone->cells, look->cell, &look->log, time->now);
         until = ngx_rl_log_until(&look->log, &look->bucket);
 
+    } else if (look->kind == NGX_RL_CELL_COUNT) {
+        count = &look->cell->u.local.state.count;
+        ngx_rl_count_take(count, &look->bucket, time->wall, state);
+        until = time->now + ngx_rl_count_lasts(count, &look->bucket,
+                                               time->wall);
+
     } else {
-        level = &look->cell->u.local.level;
+        level = &look->cell->u.local.state.level;
         ngx_rl_level_take(level, &look->bucket, state);
         until = ngx_rl_level_until(level, &look->bucket);
     }
@@ -201,14 +252,14 @@ ngx_rl_local_reset(ngx_rl_zone_t *zone, const char *key, size_t len)
     ngx_rl_look_t  *look;
 
     static const ngx_rl_cell_kind_e  kinds[] = {
-        NGX_RL_CELL_LEVEL, NGX_RL_CELL_LOG
+        NGX_RL_CELL_LEVEL, NGX_RL_CELL_LOG, NGX_RL_CELL_COUNT
     };
 
     look = ngx_rl_looks;
 
     ngx_rl_cells_lock(zone);
 
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < 3; i++) {
 
         ngx_rl_siphash(zone->sh->secret, key, len, look->key.hash);
         look->key.hash[1] ^= kinds[i];
@@ -224,7 +275,8 @@ ngx_rl_local_reset(ngx_rl_zone_t *zone, const char *key, size_t len)
             ngx_rl_cells_save(zone->cells, look->cell, &look->log, 0);
 
         } else {
-            ngx_memzero(&look->cell->u.local.level, sizeof(ngx_rl_level_t));
+            ngx_memzero(&look->cell->u.local.state,
+                        sizeof(look->cell->u.local.state));
         }
 
         ngx_rl_cells_taken(zone->cells, look->cell, 0, 0);

@@ -90,6 +90,11 @@ static const uint32_t  ngx_rl_zone_layout[] = {
     ngx_rl_zone_field(level, tokens),
     ngx_rl_zone_field(level, last),
 
+    sizeof(ngx_rl_count_t),
+    ngx_rl_zone_field(count, start),
+    ngx_rl_zone_field(count, current),
+    ngx_rl_zone_field(count, previous),
+
     sizeof(ngx_rl_cell_key_t),
     ngx_rl_zone_field(cell_key, hash),
 
@@ -99,7 +104,7 @@ static const uint32_t  ngx_rl_zone_layout[] = {
     ngx_rl_zone_field(cell, newer),
     ngx_rl_zone_field(cell, older),
     ngx_rl_zone_field(cell, queue),
-    ngx_rl_zone_field(cell, u.local.level),
+    ngx_rl_zone_field(cell, u.local.state),
     ngx_rl_zone_field(cell, u.local.until),
     ngx_rl_zone_field(cell, u.local.chunks),
     ngx_rl_zone_field(cell, u.local.n),

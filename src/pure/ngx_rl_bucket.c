@@ -13,7 +13,7 @@
 size_t
 ngx_rl_bucket_states(const ngx_rl_bucket_t *bucket)
 {
-    if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+    if (ngx_rl_algorithm_window(bucket->algorithm)) {
         return 3;
     }
 
@@ -51,6 +51,11 @@ ngx_rl_bucket_span(const ngx_rl_bucket_t *bucket)
         return ngx_rl_seconds(bucket->window);
     }
 
+    if (ngx_rl_algorithm_period(bucket->algorithm)) {
+        return bucket->period.length ? ngx_rl_seconds(bucket->period.length)
+                                     : NGX_RL_NEVER;
+    }
+
     return ngx_rl_bucket_wait(bucket, bucket->capacity * NGX_RL_MICRO, 0);
 }
 
@@ -77,7 +82,7 @@ ngx_rl_bucket_wait(const ngx_rl_bucket_t *bucket,
  * A missing bucket counts as full and a missing window as empty.  So a key may
  * expire when its bucket is full again, plus a second for rounding.  A bucket
  * that never refills cannot be kept for ever: it expires when it is not used
- * any more.
+ * any more.  The scripts know when a period ends.
  */
 
 uint64_t
@@ -87,6 +92,9 @@ ngx_rl_bucket_ttl(const ngx_rl_bucket_t *bucket)
 
     if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
         us = bucket->window;
+
+    } else if (ngx_rl_algorithm_period(bucket->algorithm)) {
+        return 0;
 
     } else if (bucket->rate.num == 0) {
         return NGX_RL_TTL_NEVER;

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "pure/ngx_rl_period.h"
 #include "pure/ngx_rl_rate.h"
 
 
@@ -29,8 +30,19 @@
 typedef enum {
     NGX_RL_TOKEN_BUCKET = 0,
     NGX_RL_SLIDING_WINDOW_LOG,
-    NGX_RL_GCRA                /* a bucket, otherwise kept */
+    NGX_RL_GCRA,               /* a bucket, otherwise kept */
+    NGX_RL_FIXED_WINDOW
 } ngx_rl_algorithm_e;
+
+
+/* these have a window and count requests; all others have tokens and a rate */
+#define ngx_rl_algorithm_window(algorithm)                                    \
+    ((algorithm) == NGX_RL_SLIDING_WINDOW_LOG                                 \
+     || ngx_rl_algorithm_period(algorithm))
+
+/* these count by periods of the wall clock, which follow each other */
+#define ngx_rl_algorithm_period(algorithm)                                    \
+    ((algorithm) == NGX_RL_FIXED_WINDOW)
 
 
 /* buckets are compared as bytes: every byte of the struct must be set */
@@ -43,7 +55,8 @@ typedef struct {
     uint64_t            cost;
     ngx_rl_rate_t       rate;      /* of a bucket */
     uint64_t            step;      /* of its refill, us, or 0 */
-    uint64_t            window;    /* us */
+    uint64_t            window;    /* of a log, us */
+    ngx_rl_period_t     period;    /* of the other windows */
     uint64_t            varies;    /* 1: other requests for it
                                       may have other numbers */
 } ngx_rl_bucket_t;
@@ -57,13 +70,17 @@ typedef struct {
  *           In microtokens for a bucket, in whole requests for a window.  A
  *           bucket that may go into debt counts from the deepest debt on.
  * state[1]: bucket with a step: microseconds of the current step gone;
- *           window: microseconds until the oldest entry leaves
+ *           window log: microseconds until the oldest entry leaves;
+ *           fixed window: microseconds until it ends
  * state[2]: window: microseconds until the cost fits;
  *           bucket: microtokens owed, which are repaid first
  */
 #define NGX_RL_STATES     3
 
-/* how many of these numbers a script replies */
+/*
+ * How many of these numbers a script replies.  The last one of a window that
+ * counts by periods is not a state: it says from which period was taken.
+ */
 size_t ngx_rl_bucket_states(const ngx_rl_bucket_t *bucket);
 
 /*
@@ -78,7 +95,8 @@ int ngx_rl_bucket_same(const ngx_rl_bucket_t *a, const ngx_rl_bucket_t *b);
 
 /*
  * Seconds in which the whole limit comes back: the time to refill a bucket, or
- * the length of a window; NGX_RL_NEVER for a rate of zero.
+ * the length of a window; NGX_RL_NEVER for a rate of zero, and for months,
+ * which differ in length.
  */
 uint64_t ngx_rl_bucket_span(const ngx_rl_bucket_t *bucket);
 

@@ -421,7 +421,8 @@ ngx_rl_cells_queue(ngx_rl_cells_t *c, uint64_t limit,
     queue = &c->lines[q].cell;
     queue->u.queue.pair = much;
     queue->u.queue.weight = (kind == NGX_RL_CELL_LEVEL
-                             || kind == NGX_RL_CELL_LOG)
+                             || kind == NGX_RL_CELL_LOG
+                             || kind == NGX_RL_CELL_COUNT)
                             ? NGX_RL_WEIGHT_LITTLE
                             : NGX_RL_WEIGHT_KNOWN;
 

@@ -32,7 +32,8 @@ typedef enum {
     NGX_RL_CELL_LEVEL = 1,  /* a bucket of this machine's own limit */
     NGX_RL_CELL_LOG,        /* a window of it */
     NGX_RL_CELL_PREVIEW,    /* what Redis told a preview */
-    NGX_RL_CELL_KNOWN       /* what it said about a bucket or window */
+    NGX_RL_CELL_KNOWN,      /* what it said about a bucket or window */
+    NGX_RL_CELL_COUNT       /* a window that counts by periods */
 } ngx_rl_cell_kind_e;
 
 
@@ -66,10 +67,16 @@ typedef struct {
 
     union {
 
-        /* a limit of this machine: a bucket, or the entries of a window */
+        /*
+         * A limit of this machine: a bucket, a count, or the entries of a
+         * window.
+         */
 
         struct {
-            ngx_rl_level_t  level;
+            union {
+                ngx_rl_level_t  level;
+                ngx_rl_count_t  count;
+            } state;
             uint64_t        until;     /* us: holds nothing then */
             uint32_t        chunks;    /* the first one */
             uint32_t        n;         /* of chunks */

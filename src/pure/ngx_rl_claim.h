@@ -30,6 +30,8 @@ typedef struct {
     unsigned           shadow:1;  /* denies nobody but itself */
 
     int64_t            state[NGX_RL_STATES];
+    uint64_t           period;    /* that was taken from, as the script
+                                     calls it; not for all algorithms */
     ngx_rl_decision_t  decision;
 } ngx_rl_claim_t;
 

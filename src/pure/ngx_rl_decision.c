@@ -41,7 +41,7 @@ ngx_rl_decide(ngx_rl_decision_t *d,
     d->needed = 0;
     d->retry_after = 0;
 
-    if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+    if (ngx_rl_algorithm_window(bucket->algorithm)) {
         d->remaining = (left < bucket->capacity) ? left : bucket->capacity;
         d->reset = ngx_rl_seconds(state[1] > 0 ? state[1] : 0);
 

@@ -54,8 +54,9 @@ typedef struct {
     uint64_t          needed;
 
     /* seconds, rounded up; NGX_RL_NEVER if no token will come */
-    uint64_t          reset;        /* until the bucket is full,
-                                       or the oldest leaves */
+    uint64_t          reset;        /* until the bucket is full, the
+                                       oldest entry leaves a log, or
+                                       a fixed window ends */
     uint64_t          retry_after;  /* at least 1; 0 if passed */
 } ngx_rl_decision_t;
 

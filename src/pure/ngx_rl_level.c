@@ -4,6 +4,8 @@
 #include "pure/ngx_rl_level.h"
 
 
+static void ngx_rl_count_turn(ngx_rl_count_t *count,
+    const ngx_rl_bucket_t *bucket, int share, uint64_t start, uint64_t end);
 static void ngx_rl_level_state(
     const ngx_rl_level_t *level, int fits, int64_t *state);
 
@@ -218,6 +220,99 @@ ngx_rl_log_squeeze(ngx_rl_log_t *log)
 }
 
 
+/*
+ * A clock that is a little behind the period that has begun waits for it: if
+ * the earlier period came back, its requests would not be known any more.  A
+ * clock that is set back by more takes what was counted along, so nobody is
+ * locked out for longer than a period.
+ */
+
+int
+ngx_rl_count_look(ngx_rl_count_t *count, const ngx_rl_bucket_t *bucket,
+    int share, uint64_t now, int64_t *state)
+{
+    int       fits;
+    uint64_t  start, end, used, left;
+
+    ngx_rl_period_at(&bucket->period,
+                     (count->start > now
+                      && count->start - now <= NGX_RL_COUNT_BEHIND)
+                     ? count->start : now,
+                     &start, &end);
+
+    if (count->start < start) {
+        ngx_rl_count_turn(count, bucket, share, start, end);
+    }
+
+    count->start = start;
+
+    used = count->current;
+    left = (used < bucket->capacity) ? bucket->capacity - used : 0;
+
+    fits = used == 0 || used + bucket->cost <= bucket->capacity;
+
+    state[0] = fits ? (int64_t) left : -1 - (int64_t) left;
+    state[1] = (int64_t) (end - now);
+    state[2] = state[1];
+
+    return fits;
+}
+
+
+/* another period has begun */
+
+static void
+ngx_rl_count_turn(ngx_rl_count_t *count, const ngx_rl_bucket_t *bucket,
+    int share, uint64_t start, uint64_t end)
+{
+    uint64_t  periods, repaid;
+
+    /* months differ in length, but not by so much that it matters */
+
+    periods = (start - count->start) / (end - start);
+    periods = periods ? periods : 1;
+
+    repaid = (periods < UINT32_MAX / bucket->capacity)
+             ? periods * bucket->capacity : UINT32_MAX;
+
+    count->current = (share && count->current > repaid)
+                     ? count->current - (uint32_t) repaid : 0;
+}
+
+
+void
+ngx_rl_count_take(ngx_rl_count_t *count,
+    const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state)
+{
+    (void) now;
+
+    count->current += (uint32_t) bucket->cost;
+
+    state[0] -= (state[0] < (int64_t) bucket->cost) ? state[0]
+                                                    : (int64_t) bucket->cost;
+}
+
+
+uint64_t
+ngx_rl_count_lasts(const ngx_rl_count_t *count,
+    const ngx_rl_bucket_t *bucket, uint64_t now)
+{
+    uint64_t  start, end, lasts;
+
+    ngx_rl_period_at(&bucket->period, count->start, &start, &end);
+
+    lasts = (end > now) ? end - now : 0;
+
+    /* the rest is owed */
+
+    if (count->current > bucket->capacity) {
+        lasts += (count->current - 1) / bucket->capacity * (end - start);
+    }
+
+    return lasts;
+}
+
+
 uint64_t
 ngx_rl_level_until(const ngx_rl_level_t *level, const ngx_rl_bucket_t *bucket)
 {
@@ -259,7 +354,7 @@ ngx_rl_level_much(const ngx_rl_bucket_t *bucket, const int64_t *state)
     full = bucket->capacity;
     left = state[0];
 
-    if (bucket->algorithm != NGX_RL_SLIDING_WINDOW_LOG) {
+    if (!ngx_rl_algorithm_window(bucket->algorithm)) {
         full *= NGX_RL_MICRO;
         left -= (int64_t) (bucket->debt * NGX_RL_MICRO);
     }

@@ -1,7 +1,8 @@
 
 /*
  * The level of a bucket or a window in the memory of one machine.  Pure.  The
- * arithmetic is that of the scripts, by a clock that never steps back.
+ * arithmetic is that of the scripts, by a clock that never steps back; only
+ * windows that count by periods go by the wall clock, which may be set.
  *
  * First look, which brings the state up to date and says whether the cost
  * fits.  Then take, or do not: a request takes from all its limits or from
@@ -21,7 +22,13 @@
 
 
 /* requests that a window keeps apart */
-#define NGX_RL_ENTRIES  64
+#define NGX_RL_ENTRIES       64
+
+/*
+ * us: a clock that is set back by so much at most, or is behind another one,
+ * waits for the period that has begun already.
+ */
+#define NGX_RL_COUNT_BEHIND  60000000
 
 
 /* a bucket; all zeroes: a new bucket, which is full */
@@ -45,6 +52,15 @@ typedef struct {
 } ngx_rl_log_t;
 
 
+/* a window that counts by periods; all zeroes: a new one, which is empty */
+
+typedef struct {
+    uint64_t  start;     /* us since 1970: the beginning of its period */
+    uint32_t  current;   /* taken in that period */
+    uint32_t  previous;
+} ngx_rl_count_t;
+
+
 /*
  * These return whether the cost fits, and fill in the state, which
  * ngx_rl_bucket.h explains.
@@ -54,10 +70,19 @@ int ngx_rl_level_look(ngx_rl_level_t *level,
 int ngx_rl_log_look(ngx_rl_log_t *log,
     const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state);
 
+/*
+ * The same, by the wall clock.  With "share", what was taken beyond the
+ * capacity is owed in the next periods.
+ */
+int ngx_rl_count_look(ngx_rl_count_t *count, const ngx_rl_bucket_t *bucket,
+    int share, uint64_t now, int64_t *state);
+
 /* takes a cost that fits; the state becomes what is left */
 void ngx_rl_level_take(ngx_rl_level_t *level,
     const ngx_rl_bucket_t *bucket, int64_t *state);
 void ngx_rl_log_take(ngx_rl_log_t *log,
+    const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state);
+void ngx_rl_count_take(ngx_rl_count_t *count,
     const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state);
 
 /*
@@ -77,6 +102,10 @@ uint64_t ngx_rl_level_until(const ngx_rl_level_t *level,
     const ngx_rl_bucket_t *bucket);
 uint64_t ngx_rl_log_until(const ngx_rl_log_t *log,
     const ngx_rl_bucket_t *bucket);
+
+/* the same from now on, in us, because the wall clock may be set */
+uint64_t ngx_rl_count_lasts(const ngx_rl_count_t *count,
+    const ngx_rl_bucket_t *bucket, uint64_t now);
 
 /* whether at least half of the limit is taken, by the state after a take */
 int ngx_rl_level_much(const ngx_rl_bucket_t *bucket, const int64_t *state);

@@ -308,7 +308,7 @@ ngx_rl_override_apply(const ngx_rl_override_t *o, ngx_rl_bucket_t *bucket,
 
     if (o->set & NGX_RL_OVERRIDE_RATE) {
 
-        if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+        if (ngx_rl_algorithm_window(bucket->algorithm)) {
             return "this limit has a window and no rate";
         }
 
@@ -331,7 +331,7 @@ ngx_rl_override_apply(const ngx_rl_override_t *o, ngx_rl_bucket_t *bucket,
         return "a bucket that never refills needs a capacity";
     }
 
-    if (bucket->algorithm != NGX_RL_SLIDING_WINDOW_LOG) {
+    if (!ngx_rl_algorithm_window(bucket->algorithm)) {
 
         err = ngx_rl_rate_check(&changed.rate, changed.capacity);
 

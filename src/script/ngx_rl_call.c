@@ -20,7 +20,7 @@ ngx_rl_call_short(const ngx_rl_call_t *call)
            && bucket->step == 0
            && bucket->algorithm != NGX_RL_SLIDING_WINDOW_LOG
            && (!call->part
-               || bucket->algorithm == NGX_RL_GCRA
+               || bucket->algorithm != NGX_RL_TOKEN_BUCKET
                || !ngx_rl_bucket_slow(bucket));
 }
 

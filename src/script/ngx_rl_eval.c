@@ -8,12 +8,16 @@ static int ngx_rl_eval_fits(const ngx_rl_eval_t *eval,
 static int ngx_rl_eval_number(ngx_rl_eval_t *eval, ngx_rl_call_t *call);
 static void ngx_rl_eval_short(ngx_rl_eval_t *eval,
     ngx_rl_resp_t *resp, unsigned with_text);
+static void ngx_rl_eval_short_limit(ngx_rl_resp_t *resp,
+    const ngx_rl_bucket_t *bucket);
 static void ngx_rl_eval_take(ngx_rl_eval_t *eval,
     ngx_rl_resp_t *resp, unsigned with_text);
 static void ngx_rl_eval_claim(ngx_rl_resp_t *resp, const ngx_rl_claim_t *claim);
 static size_t ngx_rl_eval_states(const ngx_rl_call_t *call);
 static int ngx_rl_eval_answer(ngx_rl_call_t *call,
     ngx_rl_reply_t *const *element, size_t n);
+static void ngx_rl_eval_claim_states(ngx_rl_claim_t *claim,
+    ngx_rl_reply_t *const *element);
 static int64_t ngx_rl_eval_state(const ngx_rl_bucket_t *bucket, int64_t n);
 
 
@@ -22,7 +26,18 @@ static int64_t ngx_rl_eval_state(const ngx_rl_bucket_t *bucket, int64_t n);
 static const char  *ngx_rl_algorithm_names[] = {
     "bucket",
     "window",
-    "gcra"
+    "gcra",
+    "fixed"
+};
+
+
+/* the short script of each; a window log has none */
+
+static const ngx_rl_script_e  ngx_rl_algorithm_scripts[] = {
+    NGX_RL_SCRIPT_TOKEN_BUCKET,
+    NGX_RL_SCRIPT_TAKE,
+    NGX_RL_SCRIPT_GCRA,
+    NGX_RL_SCRIPT_FIXED_WINDOW
 };
 
 
@@ -71,6 +86,8 @@ ngx_rl_eval_fits(const ngx_rl_eval_t *eval, const ngx_rl_call_t *call)
         || x->algorithm != y->algorithm || x->capacity != y->capacity
         || x->debt != y->debt || x->cost != y->cost
         || x->rate.num != y->rate.num || x->rate.den != y->rate.den
+        || x->period.length != y->period.length
+        || x->period.shift != y->period.shift
         || x->varies != y->varies)
     {
         return 0;
@@ -170,16 +187,13 @@ static void
 ngx_rl_eval_short(ngx_rl_eval_t *eval, ngx_rl_resp_t *resp, unsigned with_text)
 {
     size_t                  i;
-    uint64_t                tick, several, now;
-    ngx_rl_script_e         script;
+    uint64_t                several, now;
     const ngx_rl_bucket_t  *bucket;
 
     bucket = &eval->calls[0]->claims[0]->bucket;
 
-    script = (bucket->algorithm == NGX_RL_GCRA) ? NGX_RL_SCRIPT_GCRA
-                                                : NGX_RL_SCRIPT_TOKEN_BUCKET;
-
-    ngx_rl_scripts_begin(resp, script, eval->n, with_text);
+    ngx_rl_scripts_begin(resp, ngx_rl_algorithm_scripts[bucket->algorithm],
+                         eval->n, with_text);
 
     several = 0;
 
@@ -189,7 +203,37 @@ ngx_rl_eval_short(ngx_rl_eval_t *eval, ngx_rl_resp_t *resp, unsigned with_text)
         several |= (eval->calls[i]->times > 1);
     }
 
-    if (bucket->algorithm == NGX_RL_GCRA) {
+    ngx_rl_eval_short_limit(resp, bucket);
+
+    if (bucket->algorithm == NGX_RL_TOKEN_BUCKET) {
+        now = ngx_rl_bucket_slow(bucket) ? eval->calls[0]->now : 0;
+
+        if (now || several) {
+            ngx_rl_resp_number(resp, now);
+        }
+    }
+
+    for (i = 0; several && i < eval->n; i++) {
+        ngx_rl_resp_number(resp, eval->calls[i]->times);
+
+        /* if one reply has the number that pass, all have it */
+        eval->elements[i] = 1 + ngx_rl_bucket_states(bucket);
+    }
+}
+
+
+static void
+ngx_rl_eval_short_limit(ngx_rl_resp_t *resp, const ngx_rl_bucket_t *bucket)
+{
+    uint64_t  tick;
+
+    if (ngx_rl_algorithm_period(bucket->algorithm)) {
+        ngx_rl_resp_number(resp, bucket->capacity);
+        ngx_rl_resp_number(resp, bucket->cost);
+        ngx_rl_resp_number(resp, bucket->period.length);
+        ngx_rl_resp_number(resp, bucket->period.shift);
+
+    } else if (bucket->algorithm == NGX_RL_GCRA) {
         tick = ngx_rl_gcra_tick(&bucket->rate);
 
         ngx_rl_resp_number(resp, ngx_rl_bucket_size(bucket) * tick);
@@ -202,19 +246,6 @@ ngx_rl_eval_short(ngx_rl_eval_t *eval, ngx_rl_resp_t *resp, unsigned with_text)
         ngx_rl_resp_number(resp, bucket->rate.den);
         ngx_rl_resp_number(resp, bucket->cost);
         ngx_rl_resp_number(resp, ngx_rl_bucket_ttl(bucket));
-
-        now = ngx_rl_bucket_slow(bucket) ? eval->calls[0]->now : 0;
-
-        if (now || several) {
-            ngx_rl_resp_number(resp, now);
-        }
-    }
-
-    for (i = 0; several && i < eval->n; i++) {
-        ngx_rl_resp_number(resp, eval->calls[i]->times);
-
-        /* if one reply has the number that pass, all have it */
-        eval->elements[i] = 2;
     }
 }
 
@@ -281,6 +312,11 @@ ngx_rl_eval_claim(ngx_rl_resp_t *resp, const ngx_rl_claim_t *claim)
         ngx_rl_resp_number(resp, 0);
         ngx_rl_resp_number(resp, 0);
 
+    } else if (ngx_rl_algorithm_period(bucket->algorithm)) {
+        ngx_rl_resp_number(resp, bucket->period.length);
+        ngx_rl_resp_number(resp, bucket->period.shift);
+        ngx_rl_resp_number(resp, 0);
+
     } else {
         ngx_rl_resp_number(resp, bucket->rate.num);
         ngx_rl_resp_number(resp, bucket->rate.den);
@@ -288,7 +324,7 @@ ngx_rl_eval_claim(ngx_rl_resp_t *resp, const ngx_rl_claim_t *claim)
                            ? bucket->varies : bucket->step);
     }
 
-    /* the script itself computes the time to live for gcra */
+    /* the script itself computes the time to live of some */
 
     ngx_rl_resp_number(resp, bucket->algorithm == NGX_RL_GCRA
                        ? 0 : ngx_rl_bucket_ttl(bucket));
@@ -320,7 +356,13 @@ ngx_rl_eval_refund(ngx_rl_refund_t *const *refunds, size_t n,
         ngx_rl_resp_text(resp, ngx_rl_algorithm_names[bucket->algorithm]);
         ngx_rl_resp_number(resp, ngx_rl_bucket_size(bucket));
         ngx_rl_resp_number(resp, amount);
-        ngx_rl_resp_word(resp, refunds[i]->id, refunds[i]->id_len);
+
+        if (ngx_rl_algorithm_period(bucket->algorithm)) {
+            ngx_rl_resp_number(resp, refunds[i]->period);
+
+        } else {
+            ngx_rl_resp_word(resp, refunds[i]->id, refunds[i]->id_len);
+        }
     }
 }
 
@@ -394,8 +436,7 @@ static int
 ngx_rl_eval_answer(ngx_rl_call_t *call,
     ngx_rl_reply_t *const *element, size_t n)
 {
-    size_t           i, k, counted;
-    ngx_rl_claim_t  *claim;
+    size_t           i, counted;
     ngx_rl_reply_t  *error;
 
     call->failure = NGX_RL_OK;
@@ -436,12 +477,8 @@ ngx_rl_eval_answer(ngx_rl_call_t *call,
     }
 
     for (i = 0; i < call->n; i++) {
-        claim = call->claims[i];
-
-        for (k = 0; k < ngx_rl_bucket_states(&claim->bucket); k++) {
-            claim->state[k] = ngx_rl_eval_state(&claim->bucket,
-                                                (*element++)->integer);
-        }
+        ngx_rl_eval_claim_states(call->claims[i], element);
+        element += ngx_rl_bucket_states(&call->claims[i]->bucket);
     }
 
     if (!counted) {
@@ -449,6 +486,30 @@ ngx_rl_eval_answer(ngx_rl_call_t *call,
     }
 
     return 1;
+}
+
+
+static void
+ngx_rl_eval_claim_states(ngx_rl_claim_t *claim, ngx_rl_reply_t *const *element)
+{
+    size_t  i, n;
+
+    n = ngx_rl_bucket_states(&claim->bucket);
+
+    if (ngx_rl_algorithm_period(claim->bucket.algorithm)) {
+        claim->period = (uint64_t) element[--n]->integer;
+    }
+
+    for (i = 0; i < n; i++) {
+        claim->state[i] = ngx_rl_eval_state(&claim->bucket,
+                                            element[i]->integer);
+    }
+
+    /* what does not fit into a fixed window fits when it ends */
+
+    if (claim->bucket.algorithm == NGX_RL_FIXED_WINDOW) {
+        claim->state[2] = claim->state[1];
+    }
 }
 
 

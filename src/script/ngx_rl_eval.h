@@ -50,6 +50,7 @@ typedef struct {
     size_t           len;
     ngx_rl_bucket_t  bucket;
     uint64_t         tokens;
+    uint64_t         period;  /* of the claim that took */
     const char      *id;   /* of the command that took */
     size_t           id_len;
 } ngx_rl_refund_t;

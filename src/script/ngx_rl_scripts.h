@@ -4,8 +4,8 @@
  * that load or run them.
  *
  * token_bucket.lua serves the most frequent call: one bucket without steps, by
- * the clock of Redis. gcra.lua does the same for its algorithm.  These are the
- * short scripts.  All other calls use take.lua, which stores limits in the
+ * the clock of Redis.  gcra.lua and fixed_window.lua do the same for their
+ * algorithms.  These are the short scripts.  All other calls use take.lua, which stores limits in the
  * same form.
  */
 
@@ -20,6 +20,7 @@
 typedef enum {
     NGX_RL_SCRIPT_TOKEN_BUCKET = 0,
     NGX_RL_SCRIPT_GCRA,
+    NGX_RL_SCRIPT_FIXED_WINDOW,
     NGX_RL_SCRIPT_TAKE,
     NGX_RL_SCRIPT_REFUND,
 

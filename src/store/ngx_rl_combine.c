@@ -474,7 +474,7 @@ ngx_rl_combined_serve(ngx_rl_combined_call_t *combined)
 
     unit = combined->claim.bucket.cost;
 
-    if (combined->claim.bucket.algorithm != NGX_RL_SLIDING_WINDOW_LOG) {
+    if (!ngx_rl_algorithm_window(combined->claim.bucket.algorithm)) {
         unit *= NGX_RL_MICRO;
 
     } else if (left < unit && state[2] == 0) {

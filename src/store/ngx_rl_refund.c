@@ -152,6 +152,7 @@ ngx_rl_refund(ngx_rl_server_t *server, const ngx_rl_claim_t *claim,
     kept->refund.len = claim->len;
     kept->refund.bucket = claim->bucket;
     kept->refund.tokens = tokens;
+    kept->refund.period = claim->period;
     kept->refund.id = p + claim->len;
     kept->refund.id_len = id_len;
 

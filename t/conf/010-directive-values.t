@@ -34,6 +34,9 @@ my %GOOD = (
     ratelimit_cost                  => '1',
     ratelimit_algorithm             => 'sliding_window_log',
     ratelimit_window                => '60s',
+    ratelimit_period                => 'month',
+    ratelimit_timezone              => '+01:00',
+    ratelimit_anchor                => '15',
     ratelimit_refill_interval       => '100ms',
     ratelimit_preview               => 'on',
     ratelimit_preview_cache         => '50ms',
@@ -96,6 +99,10 @@ my $TIME     = 'it must be a time from 1ms to 60s';
 my $PREFIX   = 'it must be printable ASCII without spaces or braces';
 my $DATABASE = 'it must be a number from 0 to 65535';
 my $WINDOW   = 'it must be a time from 1ms to 365d, for example "60s"';
+my $PERIOD   = 'it must be "minute", "hour", "day", "week" or "month"';
+my $ZONE     = 'it must be "UTC" or from "-12:00" to "+14:00"';
+my $ANCHOR   = 'it must be a day of the month from 1 to 28, or of the week '
+               . 'from 1 (Monday) to 7';
 my $STEP     = 'it must be a time from 0 to 1d, for example "100ms"';
 my $CACHE    = 'or a time up to 60s, for example "50ms"';
 my $LEASE    = 'it must be a number of tokens from 1 to 1000000000, '
@@ -147,8 +154,12 @@ my @WRONG = (
      qw(preaccess content), ''],
     [ratelimit_clock => 'it must be "redis" or "nginx"', qw(local), ''],
     [ratelimit_algorithm =>
-         'it must be "token_bucket", "sliding_window_log" or "gcra"',
+         'it must be "token_bucket", "sliding_window_log", "gcra" or "fixed_window"',
      qw(bucket sliding_window gcra2), ''],
+    [ratelimit_period => $PERIOD, qw(year 60s Month days $arg_p), ''],
+    [ratelimit_timezone => $ZONE,
+     qw(utc Z +1 +01 1:00 +24:00 +14:01 -12:01 Europe/Berlin $arg_z), ''],
+    [ratelimit_anchor => $ANCHOR, qw(0 29 -1 1.5 monday $arg_a), ''],
     [ratelimit_window => $WINDOW,
      qw(0 0s -1s abc 1x 1.5s 366d 31536000001ms), ''],
     [ratelimit_refill_interval => $STEP, qw(-1 abc 2d 86400001ms), ''],
@@ -672,6 +683,9 @@ my @RIGHT = (
     [ratelimit_phase         => qw(access precontent)],
     [ratelimit_clock         => qw(redis nginx)],
     [ratelimit_algorithm     => qw(token_bucket sliding_window_log gcra)],
+    [ratelimit_period        => qw(minute hour day week month)],
+    [ratelimit_timezone      => qw(UTC +00:00 -12:00 +14:00 +05:45)],
+    [ratelimit_anchor        => qw(1 7 28)],
     [ratelimit_window        => qw(1ms 1s 60 1m 30d 365d $arg_w)],
     [ratelimit_refill_interval => qw(0 10ms 1m 1d $arg_i)],
     [ratelimit_preview       => qw(on off)],

@@ -60,7 +60,8 @@ accepted('names that differ in case only', "$SHARDS ratelimit_limit a "
 # ---- parameters
 
 my $ALLOWED = 'it must be key=, capacity=, rate=, cost=, algorithm=, window=, '
-              . 'refill_interval=, dry_run or advise';
+              . 'period=, timezone=, anchor=, refill_interval=, dry_run or '
+              . 'advise';
 
 refused("the parameter \"$_\"", "$SHARDS ratelimit_limit a rate=1r/s '$_';",
         '', 'ratelimit_limit', "invalid parameter \"$_\"", $ALLOWED)
@@ -97,7 +98,7 @@ for my $case (@WRONG) {
 
 refused("algorithm=$_", "$SHARDS ratelimit_limit a rate=1r/s algorithm=$_;",
         '', 'ratelimit_limit', "\"algorithm=$_\"",
-        'it must be "token_bucket", "sliding_window_log" or "gcra"')
+        'it must be "token_bucket", "sliding_window_log", "gcra" or "fixed_window"')
     for qw(foo sliding_window sliding_window_logs), '';
 
 refused('an empty key', "$SHARDS ratelimit_limit a key= rate=1r/s;", '',

@@ -38,6 +38,8 @@ subtest 'each directive is described as it is' => sub {
         ratelimit_capacity => 'the number in the rate',
         ratelimit_redis_password_file => 'none',
         ratelimit_limit => 'none', ratelimit => 'none',
+        ratelimit_period => 'none', ratelimit_timezone => 'UTC',
+        ratelimit_anchor => '1',
         ratelimit_window => '60s', ratelimit_refill_interval => '0',
         ratelimit_local_share => '1', ratelimit_metrics => 'none',
         ratelimit_api => 'none', ratelimit_console => 'none',
@@ -204,11 +206,23 @@ ratelimit_cost
     ratelimit_limit a rate=5r/s cost=6;
 ratelimit_algorithm
     leaky_bucket
-    fixed_window
+    tumbling_window
 ratelimit_window
     0
     366d
     soon
+ratelimit_period
+    year
+    60s
+ratelimit_timezone
+    Europe/Berlin
+    +1
+    -12:01
+    +14:01
+ratelimit_anchor
+    0
+    29
+    monday
 ratelimit_refill_interval
     -1s
     2d

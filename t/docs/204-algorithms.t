@@ -95,10 +95,13 @@ subtest 'rejected requests take nothing' => sub {
                                     ratelimit_algorithm gcra; }
                    location /sliding_window_log {
                        ratelimit_algorithm sliding_window_log;
-                       ratelimit_capacity 1; ratelimit_window 1h; }');
+                       ratelimit_capacity 1; ratelimit_window 1h; }
+                   location /fixed_window {
+                       ratelimit_algorithm fixed_window;
+                       ratelimit_capacity 1; ratelimit_window 365d; }');
 
     my @algorithms = $directive{ratelimit_algorithm}{words} =~ /\w+/g;
-    my ($columns) = grep { $_->[0] eq '' && @$_ == 4 }
+    my ($columns) = grep { $_->[0] eq '' && @$_ >= 4 }
                     table_of($section{'Which one to choose'});
 
     is_deeply [sort map { code_in($_) } @$columns], [sort @algorithms],
@@ -238,14 +241,15 @@ add_header         X-Source $ratelimit_source always;
 location /token_bucket { ratelimit_rate 1r/s; }
 location /gcra { ratelimit_rate 1r/s; ratelimit_algorithm gcra; }
 location /sliding_window_log { ratelimit_algorithm sliding_window_log; }
+location /fixed_window { ratelimit_algorithm fixed_window; }
 location /zero { ratelimit_lease off; ratelimit_rate 0r/s; ratelimit_capacity 1; }
 EOC
 
-    my ($columns) = grep { $_->[0] eq '' && @$_ == 4 }
+    my ($columns) = grep { $_->[0] eq '' && @$_ >= 4 }
                     table_of($section{'Which one to choose'});
     my ($row) = grep { $_->[0] =~ /leases/ } table_of($section{'Which one to choose'});
 
-    for my $i (1 .. 3) {
+    for my $i (1 .. $#$columns) {
         my ($algorithm) = code_in($columns->[$i]);
         my %source = map { $nginx->get("/$algorithm")->{headers}{'x-source'} => 1 }
                      1 .. 40;
@@ -344,6 +348,8 @@ server {
     location /gcra { ratelimit_rate 100r/s; ratelimit_algorithm gcra; }
     location /n/   { ratelimit_key $uri; ratelimit_window 1h;
                      ratelimit_algorithm sliding_window_log; }
+    location /fixed { ratelimit_period month;
+                      ratelimit_algorithm fixed_window; }
 }
 EOC
 
@@ -365,8 +371,8 @@ EOC
                 or diag $real;
             cmp_ok abs($bytes / $n - $each), '<=', 1, "$each each";
 
-        } elsif ($what =~ /bucket|gcra/) {
-            my $path = $what =~ /gcra/ ? 'gcra'
+        } elsif ($what =~ /bucket|gcra|fixed/) {
+            my $path = $what =~ /gcra|fixed/ ? $&
                       : $what =~ /slower/ ? 'slow' : 'fast';
 
             # as it is in use, not as it was made

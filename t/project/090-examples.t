@@ -11,6 +11,7 @@ use Test::More;
 use Digest::SHA qw(sha1_hex);
 use JSON::PP ();
 
+use RateLimit::Calendar;
 use RateLimit::Load;
 use RateLimit::Nginx;
 use RateLimit::Redis;
@@ -361,6 +362,25 @@ $behaviour{'hierarchy.conf'} = sub {
         ok wait_until(sub { tokens_of("ratelimit:$key") == $left{$key} }),
            "$key: $left{$key} are left";
     }
+};
+
+
+$behaviour{'monthly-quota.conf'} = sub {
+    is_deeply [keys_in_redis()],
+              [map { "ratelimit:$_:{bob}" } qw(day month pace)],
+              'two counts and a bucket';
+
+    my ($start, $end) = RateLimit::Calendar->new('month', zone => -18000,
+                            anchor => 15)->at(time * 1e6);
+    my $r = get('/quota?key=bob');
+
+    is $r->{headers}{'x-ratelimit-remaining'}, 9999, 'of the month';
+    cmp_ok abs($r->{headers}{'x-ratelimit-reset'} - $end / 1e6), '<=', 5,
+           'which ends on the 15th';
+
+    is get('/?key=bob')->{status}, 200, 'one more';
+    is get('/quota?key=bob')->{headers}{'x-ratelimit-remaining'}, 9998,
+       'is counted';
 };
 
 

@@ -69,4 +69,25 @@ window_of(uint64_t limit, uint64_t length, uint64_t cost)
 }
 
 
+/* the same; a length of 0: months in UTC */
+
+static inline ngx_rl_bucket_t
+fixed_of(uint64_t limit, uint64_t length, uint64_t cost)
+{
+    ngx_rl_bucket_t  window;
+
+    window = window_of(limit, length, cost);
+    window.algorithm = NGX_RL_FIXED_WINDOW;
+
+    if (length) {
+        ngx_rl_period_window(&window.period, length);
+
+    } else {
+        ngx_rl_period_calendar(&window.period, NGX_RL_MONTH, 0, 1);
+    }
+
+    return window;
+}
+
+
 #endif /* _BUCKETS_H_INCLUDED_ */

@@ -8,12 +8,13 @@ package RateLimit::Script;
 #   my $ip   = $script->bucket(capacity => 10, rate => [1, 60]);
 #   my $user = $script->window(capacity => 5, length => 60_000_000);
 #   my $all  = $script->gcra(capacity => 5, rate => [7, 1]);
+#   my $plan = $script->fixed(capacity => 5, length => 60_000_000);
 #
 # A limit is a hash that take and refund read; change it, or copy it with
 # changes: { %$ip, cost => 3 }.  Its parts: key (a new one unless given),
 # capacity, cost (1), rate ([numerator, denominator] of tokens a second), step
-# (us, 0), length (us), shadow (0), varies (of gcra, 0), ttl (ms; as the module
-# computes it).
+# (us, 0), length (us; of fixed, 0: months), shift (of fixed: s, 0), shadow (0),
+# varies (of gcra, 0), ttl (ms; as the module computes it).
 #
 #   my $reply = $script->take([$ip, $user],
 #       at    => $us,           # Redis's TIME; its real one if missing
@@ -105,7 +106,7 @@ sub new {
 
     my $self = bless { redis => $redis, keys => 0, ids => 0 }, $class;
 
-    for my $name (qw(take refund token_bucket gcra)) {
+    for my $name (qw(take refund token_bucket gcra fixed_window)) {
         my $file = "build/lua/$name.lua";
         my $text = slurp($file) || die "no $file here\n";
 
@@ -149,6 +150,14 @@ sub window {
 }
 
 
+sub fixed {
+    my ($self, %limit) = @_;
+
+    return { kind => 'fixed', key => $self->new_key, capacity => 10,
+             length => 60_000_000, shift => 0, %limit };
+}
+
+
 # As the module computes it: the time to be full, or empty, and a second.
 
 sub ttl_of {
@@ -161,7 +170,7 @@ sub ttl_of {
     if ($limit->{kind} eq 'window') {
         $us = $limit->{length};
 
-    } elsif ($limit->{kind} eq 'gcra') {
+    } elsif ($limit->{kind} eq 'gcra' || $limit->{kind} eq 'fixed') {
         return 0;
 
     } else {
@@ -224,6 +233,7 @@ sub _limit {
     return ($limit->{kind}, $limit->{shadow} ? 'shadow' : 'enforced',
             $limit->{capacity} * $tick, ($limit->{cost} // 1) * $tick,
             $limit->{kind} eq 'window' ? ($limit->{length}, 0, 0)
+            : $limit->{kind} eq 'fixed' ? (@$limit{qw(length shift)}, 0)
             : (@{ $limit->{rate} }, $limit->{kind} eq 'gcra'
                                     ? $limit->{varies} // 0
                                     : $limit->{step} // 0),
@@ -241,7 +251,7 @@ sub take_many {
     for my $i (0 .. $#$requests) {
         my $n = ($opt{times} ? $opt{times}[$i] // 1 : 1) > 1 ? 1 : 0;
 
-        $n += $_->{kind} eq 'window' ? 3
+        $n += $_->{kind} =~ /^(?:window|fixed)\z/ ? 3
               : $_->{kind} eq 'bucket' && $_->{step} ? 2 : 1
             for @{ $requests->[$i] };
 
@@ -302,8 +312,9 @@ sub short {
     my @args = ($limit->{capacity} * $tick, ($limit->{cost} // 1) * $tick);
 
     splice @args, 1, 0, @{ $limit->{rate} } if $limit->{kind} eq 'bucket';
-    push @args, $limit->{kind} eq 'gcra' ? $limit->{varies} // 0
-                                         : $self->ttl_of($limit);
+    push @args, $limit->{kind} eq 'gcra'  ? $limit->{varies} // 0
+                : $limit->{kind} eq 'fixed' ? @$limit{qw(length shift)}
+                                            : $self->ttl_of($limit);
 
     if ($limit->{kind} eq 'bucket' && ($opt{times} || $opt{nginx})) {
         push @args, $opt{nginx} // 0;
@@ -314,8 +325,10 @@ sub short {
                                     : ($opt{times}) x @$limits;
     }
 
-    return $self->_call($limit->{kind} eq 'gcra' ? 'gcra' : 'token_bucket',
-                        $opt{at}, $limits, @args);
+    my %script = (bucket => 'token_bucket', gcra => 'gcra',
+                  fixed => 'fixed_window');
+
+    return $self->_call($script{ $limit->{kind} }, $opt{at}, $limits, @args);
 }
 
 

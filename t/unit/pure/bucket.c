@@ -45,7 +45,7 @@ test_same(void)
     b = a;
     ok(ngx_rl_bucket_same(&a, &b), "a copy is the same bucket");
 
-    for (i = 0; i < 7; i++) {
+    for (i = 0; i < 9; i++) {
         b = a;
 
         switch (i) {
@@ -56,6 +56,8 @@ test_same(void)
         case 4: b.step++; break;
         case 5: b.window++; break;
         case 6: b.varies++; break;
+        case 7: b.period.length++; break;
+        case 8: b.period.shift++; break;
         }
 
         ok(!ngx_rl_bucket_same(&a, &b), "one that differs in field %zu is not",
@@ -93,6 +95,14 @@ test_span(void)
 
     bucket = window_of(10, 60 * SECOND, 1);
     is_number(ngx_rl_bucket_span(&bucket), 60, "a window's length");
+
+    bucket = fixed_of(10, 90 * SECOND, 1);
+    is_number(ngx_rl_bucket_span(&bucket), 90, "a fixed window's length");
+    is_number(ngx_rl_bucket_states(&bucket), 3, "it has three numbers");
+    ok(!ngx_rl_bucket_slow(&bucket), "and the script knows how long it lives");
+
+    bucket = fixed_of(10, 0, 1);
+    ok(ngx_rl_bucket_span(&bucket) == NGX_RL_NEVER, "months have no length");
 
     bucket = window_of(10, 1000, 1);
     is_number(ngx_rl_bucket_span(&bucket), 1, "rounded up");

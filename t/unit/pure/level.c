@@ -825,6 +825,163 @@ test_window_model(void)
 }
 
 
+/* 2024-02-29 12:00:00 */
+#define LEAP_DAY   1709208000000000ULL
+#define COUNT_END  (LEAP_DAY + 43200 * SECOND)
+
+
+static int
+count_take(ngx_rl_count_t *count, bucket_t *window, uint64_t now,
+    int64_t *state)
+{
+    if (!ngx_rl_count_look(count, window, 0, now, state)) {
+        return 0;
+    }
+
+    ngx_rl_count_take(count, window, now, state);
+
+    return 1;
+}
+
+
+static void
+test_count(void)
+{
+    int64_t         state[NGX_RL_STATES];
+    bucket_t        month;
+    ngx_rl_count_t  count;
+
+    memset(&count, 0, sizeof(count));
+    month = fixed_of(3, 0, 1);
+
+    ok(count_take(&count, &month, LEAP_DAY, state) && state[0] == 2,
+       "the first of a month");
+    ok(state[1] == 43200 * (int64_t) SECOND && state[2] == state[1],
+       "which ends tomorrow, after the leap day");
+    is_number(ngx_rl_count_lasts(&count, &month, LEAP_DAY) / SECOND, 43200,
+              "the count is kept for as long");
+    ok(!ngx_rl_level_much(&month, state), "this is not much");
+
+    month.cost = 2;
+    ok(count_take(&count, &month, COUNT_END - 1, state) && state[0] == 0,
+       "the last");
+    ok(ngx_rl_level_much(&month, state), "this is");
+    ok(!count_take(&count, &month, COUNT_END - 1, state) && state[0] == -1
+       && state[1] == 1, "one too many, a microsecond before the end");
+    ok(count_take(&count, &month, COUNT_END, state) && state[0] == 1
+       && state[1] == 31 * 86400 * (int64_t) SECOND, "the next month");
+    ok(!count_take(&count, &month, COUNT_END - 60 * SECOND, state)
+       && state[0] == -2, "a clock set back by a minute stays in it");
+    ok(state[1] == (31 * 86400 + 60) * (int64_t) SECOND, "to its end");
+
+    ok(!count_take(&count, &month, COUNT_END - 61 * SECOND, state)
+       && state[1] == 61 * (int64_t) SECOND,
+       "one that is set back further takes the count along");
+    ok(count_take(&count, &month, COUNT_END, state) && state[0] == 1,
+       "and nobody is locked out");
+
+    month.capacity = 1;
+    ok(!ngx_rl_count_look(&count, &month, 0, COUNT_END, state)
+       && state[0] == -1, "the capacity was reduced");
+    ok(ngx_rl_count_look(&count, &month, 0, COUNT_END + 32 * 86400 * SECOND,
+                         state) && state[0] == 1, "nothing is owed for it");
+}
+
+
+static void
+test_count_owed(void)
+{
+    int64_t         state[NGX_RL_STATES];
+    bucket_t        window;
+    ngx_rl_count_t  count;
+
+    memset(&count, 0, sizeof(count));
+    window = fixed_of(10, SECOND, 25);
+
+    ok(ngx_rl_count_look(&count, &window, 1, LEAP_DAY, state),
+       "a share that is smaller than the cost");
+    ngx_rl_count_take(&count, &window, LEAP_DAY, state);
+    ok(state[0] == 0, "is all taken");
+    is_number(ngx_rl_count_lasts(&count, &window, LEAP_DAY), 3 * SECOND,
+              "and owes for two more periods");
+
+    window.cost = 1;
+    ok(!ngx_rl_count_look(&count, &window, 1, LEAP_DAY + SECOND, state),
+       "nothing in the next");
+    ok(ngx_rl_count_look(&count, &window, 1, LEAP_DAY + 2 * SECOND, state)
+       && state[0] == 5, "a half in the one after");
+    ok(ngx_rl_count_look(&count, &window, 1, LEAP_DAY + 3 * SECOND, state)
+       && state[0] == 10, "and then all");
+
+    window.cost = 95;
+    memset(&count, 0, sizeof(count));
+    ok(ngx_rl_count_look(&count, &window, 1, LEAP_DAY, state), "a large one");
+    ngx_rl_count_take(&count, &window, LEAP_DAY, state);
+
+    window.cost = 1;
+    ok(ngx_rl_count_look(&count, &window, 1, LEAP_DAY + 9 * SECOND, state)
+       && state[0] == 5, "is repaid while nobody looks");
+}
+
+
+/* against a plain count, over months and windows of all lengths */
+
+static void
+test_count_model(void)
+{
+    int             fits;
+    size_t          i, run;
+    int64_t         state[NGX_RL_STATES];
+    bucket_t        window;
+    uint64_t        seed, now, start, end, since, used, wrong, passed, span;
+    ngx_rl_count_t  count;
+
+    seed = 7;
+    wrong = passed = 0;
+
+    for (run = 0; run < 200; run++) {
+        memset(&count, 0, sizeof(count));
+        window = fixed_of(1 + tap_random(&seed) % 50,
+                          run % 4 ? 1000 * (1 + tap_random(&seed) % 100000) : 0,
+                          1);
+
+        if (run % 8 == 0) {
+            ngx_rl_period_calendar(&window.period, tap_random(&seed) % 5,
+                                   (int64_t) (tap_random(&seed) % 100) * 900
+                                   - 43200,
+                                   1 + tap_random(&seed) % 7);
+        }
+
+        now = LEAP_DAY + tap_random(&seed) % (1000 * 86400 * SECOND);
+        since = used = 0;
+
+        for (i = 0; i < 500; i++) {
+            ngx_rl_period_at(&window.period, now, &start, &end);
+            span = (end - start) / window.capacity;
+            window.cost = 1 + tap_random(&seed) % 3 % window.capacity;
+
+            used = (start == since) ? used : 0;
+            since = start;
+            fits = used + window.cost <= window.capacity;
+            used += fits ? window.cost : 0;
+
+            wrong += count_take(&count, &window, now, state) != fits
+                     || (uint64_t) (fits ? state[0] : -1 - state[0])
+                        != window.capacity - used
+                     || state[1] != (int64_t) (end - now);
+            passed += fits;
+
+            now = tap_random(&seed) % 10
+                  ? now + tap_random(&seed) % (2 * span + 2)
+                  : end - tap_random(&seed) % 2;
+        }
+    }
+
+    is_number(wrong, 0, "a count for each period says the same");
+    ok(passed > 10000, "%" PRIu64 " passed", passed);
+}
+
+
 int
 main(void)
 {
@@ -840,6 +997,9 @@ main(void)
     test_window_owed();
     test_squeeze();
     test_window_model();
+    test_count();
+    test_count_owed();
+    test_count_model();
 
     return tap_done();
 }

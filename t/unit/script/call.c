@@ -7,7 +7,7 @@
 
 
 /*
- * The short scripts know no preview, no step, no window, no clock but that of
+ * The short scripts know no preview, no step, no log, no clock but that of
  * Redis, and one key
  */
 
@@ -31,7 +31,10 @@ test_short(void)
     is_short(bucket_of(10, "1r/s", 1), call.times = 9, 1, "several requests");
     is_short(bucket_of(10, "1r/s", 1), call.n = 2; call.claims[1] = &claims[1],
              0, "not two of them");
-    is_short(window_of(10, SECOND, 1), (void) 0, 0, "not a window");
+    is_short(window_of(10, SECOND, 1), (void) 0, 0, "not a window log");
+    is_short(fixed_of(10, SECOND, 1), (void) 0, 1, "a fixed window");
+    is_short(fixed_of(10, 0, 1), call.part = 1, 1, "a part of a request");
+    is_short(fixed_of(10, 0, 1), call.preview = 1, 0, "not its preview");
     is_short(bucket_of(10, "1r/s", 1), claims[0].bucket.step = 1, 0,
              "not a step");
     is_short(bucket_of(10, "1r/s", 1), call.preview = 1, 0, "not a preview");

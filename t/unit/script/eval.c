@@ -1123,6 +1123,51 @@ test_take_edges(void)
 
 
 static void
+test_fixed(void)
+{
+    args_t           args;
+    ngx_rl_eval_t    eval;
+    ngx_rl_call_t    calls[3];
+    ngx_rl_claim_t   claims[3];
+    ngx_rl_refund_t  refund;
+
+    claims_of(claims, 3, fixed_of(10, 60 * SECOND, 3));
+    calls_of(calls, claims, 3);
+
+    ok(eval_args(&args, calls, 2, 0), "two fixed windows are a command");
+    args_are(&args, 0, "of the short script", "EVALSHA", FIXED_SHA1, "2",
+             "k0", "k1", "10", "3", "60000000", "0", NULL);
+
+    calls[1].times = 5;
+
+    ok(eval_args(&args, calls, 2, 1), "so are several requests");
+    args_are(&args, 0, "with their numbers", "EVAL", FIXED_TEXT, "2", "k0",
+             "k1", "10", "3", "60000000", "0", "1", "5", NULL);
+
+    claims[2].bucket.period.shift = 1;
+    eval_of(&eval, calls, 2);
+    ok(eval_refuses(&eval, &calls[2]), "other periods have their own command");
+
+    claims[2] = claim_of("m", fixed_of(10, 0, 3));
+    ok(eval_refuses(&eval, &calls[2]), "and so have other lengths");
+
+    calls[2].preview = 1;
+
+    ok(eval_args(&args, &calls[2], 1, 0), "a preview of a month is a command");
+    args_are(&args, 3, "of take.lua", "m", "peek", "redis", "1800000000123456",
+             "7f-1", "1", "fixed", "enforced", "10", "3", "0", "62162035200",
+             "0", "0", NULL);
+
+    refund = refund_of("a", fixed_of(10, SECOND, 3), 6, "7f-1");
+    refund.period = 1800000000000ULL;
+
+    ok(refund_args(&args, &refund, 1, 0), "a refund is a command");
+    args_are(&args, 3, "that says which period", "a", "fixed", "10", "6",
+             "1800000000000", NULL);
+}
+
+
+static void
 test_refund_args(void)
 {
     args_t           args;
@@ -1431,6 +1476,7 @@ main(void)
     test_take_refusals();
     test_take_hashes();
     test_take_edges();
+    test_fixed();
     test_refund_args();
     test_eval();
     test_many();

@@ -198,6 +198,44 @@ test_arrays(void)
 }
 
 
+/* the last of its numbers is what a refund has to say */
+
+static void
+test_fixed_replies(void)
+{
+    ngx_rl_call_t     call;
+    ngx_rl_claim_t    claim;
+    ngx_rl_reader_t  *reader;
+
+    claim = claim_of("k", fixed_of(10, 60 * SECOND, 3));
+    call = call_of(&claim, 1);
+    reader = ngx_rl_reader_create();
+
+    is_number(answer(reader, "*3\r\n:7\r\n:59000001\r\n:1800000000000\r\n",
+                     &call), NGX_RL_OK, "three integers are a decision");
+    ok(decision_is(&claim, 1, 10, 7, 60, 0), "passed, and when it ends");
+    ok(claim.period == 1800000000000ULL, "and which period it was");
+
+    is_number(answer(reader, "*3\r\n:-3\r\n:1000000\r\n:1800000060000\r\n",
+                     &call), NGX_RL_OK, "a denial");
+    ok(decision_is(&claim, 0, 10, 2, 1, 1), "lasts until the end");
+
+    is_number(answer(reader, ":7\r\n", &call), NGX_RL_PROTOCOL,
+              "one is not enough");
+    is_number(answer(reader, "*2\r\n:7\r\n:1\r\n", &call), NGX_RL_PROTOCOL,
+              "nor are two");
+
+    call.times = 4;
+
+    is_number(answer(reader, "*4\r\n:2\r\n:1\r\n:5\r\n:18\r\n", &call),
+              NGX_RL_OK, "four for several requests");
+    ok(call.passed == 2 && claim.state[0] == 1 && claim.state[1] == 5
+       && claim.state[2] == 5 && claim.period == 18, "in their order");
+
+    ngx_rl_reader_free(reader);
+}
+
+
 static void
 test_many_replies(void)
 {
@@ -1323,6 +1361,7 @@ main(void)
 {
     test_replies();
     test_arrays();
+    test_fixed_replies();
     test_many_replies();
     test_times_replies();
     test_gcra_replies();

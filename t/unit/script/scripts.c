@@ -25,6 +25,7 @@ test_begin(void)
     } scripts[NGX_RL_SCRIPTS] = {
         { SHA1, TEXT },
         { GCRA_SHA1, GCRA_TEXT },
+        { FIXED_SHA1, FIXED_TEXT },
         { TAKE_SHA1, TAKE_TEXT },
         { REFUND_SHA1, REFUND_TEXT }
     };
@@ -74,7 +75,9 @@ test_load(void)
     size_t     i;
     long long  len;
 
-    static const char  *texts[] = { TEXT, GCRA_TEXT, TAKE_TEXT, REFUND_TEXT };
+    static const char  *texts[] = {
+        TEXT, GCRA_TEXT, FIXED_TEXT, TAKE_TEXT, REFUND_TEXT
+    };
 
     for (i = 0; i < nelts_of(texts); i++) {
         len = ngx_rl_scripts_load(&command, i);
@@ -85,7 +88,7 @@ test_load(void)
         ngx_rl_resp_free(command);
     }
 
-    ok(ngx_rl_scripts_load(&command, i) == -2, "there are four");
+    ok(ngx_rl_scripts_load(&command, i) == -2, "there are five");
     ok(ngx_rl_scripts_load(&command, (size_t) -1) == -2,
        "and no more, however far");
 }
