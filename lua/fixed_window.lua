@@ -34,6 +34,7 @@ local times = ARGV[5]
 --@ include period
 --@ include fixed
 --@ include fixed_now
+--@ include lives
 
 local states = call('MGET', unpack(KEYS))
 local reply = {}
@@ -84,12 +85,12 @@ for i = 1, #KEYS do
             call('SETRANGE', key, FIXED_COUNT, count)
         elseif state then
             call('SET', key, text .. count,
-                 'PX', fixed_ttl(key, start, finish))
+                 'PX', lives(key, finish - start, finish - now))
         else
             -- MGET has seen no key, or one that is not a string
             while not failed
                   and not call('SET', key, text .. count,
-                               'PX', fixed_ttl(key, start, finish), 'NX')
+                               'PX', lives(key, finish - start, finish - now), 'NX')
             do
                 failed = clear_leftover(key, 'string', { err = WRONGTYPE })
             end

@@ -3,18 +3,19 @@
 --
 -- KEYS     one key a limit; all but a window may come several times
 -- ARGV     four a limit:
---   1  "bucket", "window", "gcra" or "fixed"
+--   1  "bucket", "window", "gcra", "fixed" or "counter"
 --   2  capacity of the bucket in tokens; ignored for the others
 --   3  how many tokens; for gcra, the ticks that they are worth
 --   4  window: the id of the call that took
---      fixed: the period from which was taken, as the reply said
+--      fixed, counter: the period from which was taken, as the reply said
 --
 -- Reply: how many of the limits got something back.
 --
 -- A bucket never gets more than its capacity, and a missing bucket is full. An
 -- entry of a window is searched among the latest ones; if it is not found, its
 -- cost stays taken until the entry leaves the window. A fixed window that has
--- ended gets nothing. Times to live stay as they are.
+-- ended gets nothing; of a counter, the period before gets it as well. Times to
+-- live stay as they are.
 
 local LATEST = 1000
 
@@ -26,6 +27,7 @@ local given = 0
 --@ include tokens
 --@ include entry
 --@ include fixed
+--@ include counter
 
 local function refund_bucket(key, capacity, cost)
     local bucket = pcall('HGET', key, 'tokens')
@@ -113,6 +115,28 @@ local function refund_fixed(key, start, amount)
     end
 end
 
+local function refund_counter(key, start, amount)
+    local state = pcall('GET', key)
+    local from, to, previous, count = counter_parse(state)
+
+    if not from then
+        return
+    end
+
+    if from == tonumber(start) * 1000 then
+        call('SETRANGE', key, #state - 10, fixed_count(max(0, count - amount)))
+        given = given + 1
+    elseif from - (to - from) == tonumber(start) * 1000 then
+        local ttl = call('PTTL', key)
+
+        if ttl > 0 then
+            call('SET', key, counter_text(from, to, max(0, previous - amount))
+                             .. fixed_count(count), 'PX', ttl)
+            given = given + 1
+        end
+    end
+end
+
 for i = 1, #KEYS do
     local a = 4 * i - 3
 
@@ -122,6 +146,8 @@ for i = 1, #KEYS do
         refund_gcra(KEYS[i], ARGV[a + 2])
     elseif ARGV[a] == 'fixed' then
         refund_fixed(KEYS[i], ARGV[a + 3], tonumber(ARGV[a + 2]))
+    elseif ARGV[a] == 'counter' then
+        refund_counter(KEYS[i], ARGV[a + 3], tonumber(ARGV[a + 2]))
     else
         refund_bucket(KEYS[i], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
     end

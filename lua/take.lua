@@ -11,12 +11,12 @@
 -- ARGV[5]  how many times the request comes; 1 if it has several limits
 --
 -- eight for each limit, beginning with ARGV[6]:
---   1  "bucket", "window", "gcra" or "fixed"
+--   1  "bucket", "window", "gcra", "fixed" or "counter"
 --   2  "shadow": a limit in a dry run, which denies no request; or "enforced"
 --   3  capacity of the bucket in tokens, or the limit in a window
 --   4  cost in tokens; gcra has 3 and 4 in ticks, as gcra.lua does
 --   5  bucket: the refill in tokens a second is the fraction 5 / 6
---      window: its length in microseconds
+--      window, counter: its length in microseconds
 --      fixed: the same, or 0 for months
 --   6  bucket: see 5
 --      fixed: seconds to add to the time, see "period" below
@@ -24,7 +24,7 @@
 --      gcra: 1 if other requests may have another capacity, or 0
 --   8  time to live in milliseconds, in which the bucket becomes full, or the
 --      window empty, so that the key may expire; a bucket that needs longer
---      gets the time that it needs; ignored for gcra and fixed
+--      gets the time that it needs; ignored for gcra, fixed and counter
 --
 -- and, if there are several requests, for each of them: how many times it
 -- comes, the number of its limits, and which limits these are, counted from 1.
@@ -45,7 +45,7 @@
 --     the window are removed by calls that pass, PORTION at a time: removing a
 --     million at once would block Redis.
 --   gcra: as gcra.lua keeps it
---   fixed: see "fixed" below
+--   fixed, counter: see "fixed" and "counter" below
 --
 -- Reply: integers, in the order of the requests and of the limits of each. A
 -- single integer is not an array.
@@ -55,6 +55,9 @@
 --           microseconds until the cost fits, 0 if it does
 --   fixed: t, how much is left; microseconds until the window ends; when it
 --          began, which a refund has to say: milliseconds since the epoch
+--   counter: t, how much is left; microseconds until nothing of it counts;
+--            microseconds until the cost fits, 0 if it does after the request;
+--            when the current period began, as for fixed
 --   t >= 0: this limit does not deny, and t is left after the request.
 --   t < 0: it denies, and -1 - t is there.
 --   Where an enforced limit denies, nothing was taken for the request.
@@ -96,6 +99,7 @@ local format = string.format
 --@ include leftover
 --@ include period
 --@ include fixed
+--@ include counter
 
 -- keys expire by Redis's clock, whichever counts; "seen" is the other time
 local ms = floor(now / 1000)
@@ -107,6 +111,8 @@ end
 
 --@ include ticks
 --@ include fixed_now
+--@ include counter_now
+--@ include lives
 
 -- Each limit is read, then its requests take from it, then it is written.
 -- look_at_*(i, a) gets the number of the limit and the index of its first
@@ -336,7 +342,50 @@ local function write_fixed(key, _, f)
         call('SETRANGE', key, FIXED_COUNT, count)
     else
         call('SET', key, fixed_text(f.start, f.finish) .. count,
-             'PX', fixed_ttl(key, f.start, f.finish))
+             'PX', lives(key, f.finish - f.start, f.finish - now))
+    end
+end
+
+local function look_at_counter(i, a)
+    local limit, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+    local length = tonumber(ARGV[a + 4])
+    local state = pcall('GET', KEYS[i])
+    local from, to, before, count = counter_parse(state)
+
+    if state and not from then
+        local failed = clear_leftover(KEYS[i], 'string',
+                                      type(state) == 'table' and state,
+                                      not take)
+
+        if failed then
+            return failed
+        end
+    end
+
+    if from and nginx and from - now > BEHIND then
+        return { err = CLOCK }
+    end
+
+    local start, previous, used, kept
+        = counter_now(length, from, to, before, count)
+    local rest = min(length, start + length - now)
+
+    return { taken = 0, cost = cost, limit = limit, length = length,
+             left = max(0, limit - used - counter_part(length, previous, rest)),
+             previous = previous, used = used, start = start, rest = rest,
+             finish = start + length, kept = kept and #state - 10,
+             needed = 0, set_back = used > 0 and not kept,
+             kind = 'counter', shadow = false }
+end
+
+local function write_counter(key, _, c)
+    local count = fixed_count(c.used + c.taken)
+
+    if c.kept then
+        call('SETRANGE', key, c.kept, count)
+    else
+        call('SET', key, counter_text(c.start, c.finish, c.previous) .. count,
+             'PX', lives(key, c.length, c.finish + c.length - now))
     end
 end
 
@@ -456,9 +505,11 @@ local function write_window(key, a, w)
 end
 
 local look_at = { bucket = look_at_bucket, window = look_at_window,
-                  gcra = look_at_gcra, fixed = look_at_fixed }
+                  gcra = look_at_gcra, fixed = look_at_fixed,
+                  counter = look_at_counter }
 local write = { bucket = write_bucket, window = write_window,
-                gcra = write_gcra, fixed = write_fixed }
+                gcra = write_gcra, fixed = write_fixed,
+                counter = write_counter }
 
 local limits = {}
 local reply = {}
@@ -470,7 +521,8 @@ for i = 1, #KEYS do
     if limit.err then
         limit = { err = limit.err, taken = 0, left = 0, cost = 1, oldest = 0,
                   wait = 0, needed = 0, last = now, kind = ARGV[a],
-                  start = 0, finish = now,
+                  start = 0, finish = now, length = 0, rest = 0, limit = 0,
+                  previous = 0, used = 0,
                   step = tonumber(ARGV[a + 6]) }
     end
 
@@ -540,6 +592,13 @@ local function serve(times, n, first)
             reply[size + 1] = limit.finish - now
             reply[size + 2] = limit.start / 1000
             size = size + 2
+        elseif kind == 'counter' then
+            reply[size + 1], reply[size + 2]
+                = counter_times(limit.length, limit.limit - limit.cost,
+                                limit.previous, limit.used + limit.taken,
+                                limit.finish)
+            reply[size + 3] = limit.start / 1000
+            size = size + 3
         elseif kind == 'bucket' and limit.step > 0 then
             size = size + 1
             reply[size] = now - limit.last

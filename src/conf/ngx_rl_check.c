@@ -476,7 +476,9 @@ ngx_rl_check_lease(ngx_rl_loc_conf_t *conf)
     if (ngx_rl_algorithm_window(params->algorithm)) {
         return (params->algorithm == NGX_RL_SLIDING_WINDOW_LOG)
                ? "a sliding window log has no tokens to take in advance"
-               : "a fixed window has no tokens to take in advance";
+               : (params->algorithm == NGX_RL_FIXED_WINDOW)
+               ? "a fixed window has no tokens to take in advance"
+               : "a sliding window counter has no tokens to take in advance";
     }
 
     if (conf->lease.percent == 0 || params->capacity.dynamic

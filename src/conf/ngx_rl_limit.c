@@ -62,6 +62,7 @@ ngx_conf_enum_t  ngx_rl_algorithms[] = {
     { ngx_string("sliding_window_log"), NGX_RL_SLIDING_WINDOW_LOG },
     { ngx_string("gcra"), NGX_RL_GCRA },
     { ngx_string("fixed_window"), NGX_RL_FIXED_WINDOW },
+    { ngx_string("sliding_window_counter"), NGX_RL_SLIDING_WINDOW_COUNTER },
     { ngx_null_string, 0 }
 };
 
@@ -70,7 +71,8 @@ const char  *const ngx_rl_algorithm_words[] = {
     "token bucket",
     "sliding window log",
     "token bucket",
-    "fixed window"
+    "fixed window",
+    "sliding window counter"
 };
 
 
@@ -193,7 +195,11 @@ void
 ngx_rl_limit_period(const ngx_rl_limit_params_t *params,
     ngx_rl_period_t *period)
 {
-    if (params->period.value == NULL) {
+    /* other windows may inherit a period, which they ignore */
+
+    if (params->period.value == NULL
+        || params->algorithm != NGX_RL_FIXED_WINDOW)
+    {
         ngx_rl_period_window(period, params->window.value
                                      ? params->window.u.number
                                      : NGX_RL_WINDOW_DEFAULT);
@@ -291,7 +297,10 @@ ngx_rl_limit_period_check(ngx_conf_t *cf, ngx_rl_block_t *block,
 
     params = &limit->params;
 
-    if (params->window.dynamic && params->period.value == NULL) {
+    if (params->window.dynamic
+        && (params->period.value == NULL
+            || params->algorithm != NGX_RL_FIXED_WINDOW))
+    {
         return ngx_rl_statement_error(cf, block, "ratelimit_window",
                                       "\"ratelimit_window\" \"%V\" of limit "
                                       "\"%V\" has a variable: a %s has the "
@@ -302,7 +311,8 @@ ngx_rl_limit_period_check(ngx_conf_t *cf, ngx_rl_block_t *block,
                                                           params->algorithm]);
     }
 
-    if (params->period.value && params->anchor.value
+    if (params->algorithm == NGX_RL_FIXED_WINDOW
+        && params->period.value && params->anchor.value
         && params->period.u.number == NGX_RL_WEEK
         && params->anchor.u.number > 7)
     {
@@ -534,7 +544,8 @@ ngx_rl_limit_param(ngx_conf_t *cf, ngx_rl_limit_t *limit, ngx_str_t *word)
 
         return ngx_rl_conf_error(cf, "invalid value \"%V\" in \"%V\": it must "
                                  "be \"token_bucket\", \"sliding_window_log\", "
-                                 "\"gcra\" or \"fixed_window\"", word, &value[0]);
+                                 "\"gcra\", \"fixed_window\" or "
+                                 "\"sliding_window_counter\"", word, &value[0]);
     }
 
     i = ngx_rl_word_find(word, ngx_rl_param_defs, sizeof(ngx_rl_param_def_t),

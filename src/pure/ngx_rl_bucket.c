@@ -14,7 +14,7 @@ size_t
 ngx_rl_bucket_states(const ngx_rl_bucket_t *bucket)
 {
     if (ngx_rl_algorithm_window(bucket->algorithm)) {
-        return 3;
+        return (bucket->algorithm == NGX_RL_SLIDING_WINDOW_COUNTER) ? 4 : 3;
     }
 
     return bucket->step ? 2 : 1;

@@ -31,7 +31,8 @@ typedef enum {
     NGX_RL_TOKEN_BUCKET = 0,
     NGX_RL_SLIDING_WINDOW_LOG,
     NGX_RL_GCRA,               /* a bucket, otherwise kept */
-    NGX_RL_FIXED_WINDOW
+    NGX_RL_FIXED_WINDOW,
+    NGX_RL_SLIDING_WINDOW_COUNTER
 } ngx_rl_algorithm_e;
 
 
@@ -42,7 +43,8 @@ typedef enum {
 
 /* these count by periods of the wall clock, which follow each other */
 #define ngx_rl_algorithm_period(algorithm)                                    \
-    ((algorithm) == NGX_RL_FIXED_WINDOW)
+    ((algorithm) == NGX_RL_FIXED_WINDOW                                       \
+     || (algorithm) == NGX_RL_SLIDING_WINDOW_COUNTER)
 
 
 /* buckets are compared as bytes: every byte of the struct must be set */
@@ -71,7 +73,8 @@ typedef struct {
  *           bucket that may go into debt counts from the deepest debt on.
  * state[1]: bucket with a step: microseconds of the current step gone;
  *           window log: microseconds until the oldest entry leaves;
- *           fixed window: microseconds until it ends
+ *           fixed window: microseconds until it ends;
+ *           window counter: microseconds until nothing of it counts
  * state[2]: window: microseconds until the cost fits;
  *           bucket: microtokens owed, which are repaid first
  */

@@ -55,8 +55,9 @@ typedef struct {
 
     /* seconds, rounded up; NGX_RL_NEVER if no token will come */
     uint64_t          reset;        /* until the bucket is full, the
-                                       oldest entry leaves a log, or
-                                       a fixed window ends */
+                                       oldest entry leaves a log, a
+                                       fixed window ends, or nothing
+                                       of a counter counts */
     uint64_t          retry_after;  /* at least 1; 0 if passed */
 } ngx_rl_decision_t;
 

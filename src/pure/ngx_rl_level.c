@@ -4,6 +4,10 @@
 #include "pure/ngx_rl_level.h"
 
 
+static uint64_t ngx_rl_count_state(const ngx_rl_count_t *count,
+    const ngx_rl_bucket_t *bucket, uint64_t now, uint64_t end, int64_t *state);
+static uint64_t ngx_rl_count_wait(const ngx_rl_count_t *count,
+    const ngx_rl_bucket_t *bucket, uint64_t rest);
 static void ngx_rl_count_turn(ngx_rl_count_t *count,
     const ngx_rl_bucket_t *bucket, int share, uint64_t start, uint64_t end);
 static void ngx_rl_level_state(
@@ -246,16 +250,86 @@ ngx_rl_count_look(ngx_rl_count_t *count, const ngx_rl_bucket_t *bucket,
 
     count->start = start;
 
-    used = count->current;
+    used = ngx_rl_count_state(count, bucket, now, end, state);
     left = (used < bucket->capacity) ? bucket->capacity - used : 0;
 
     fits = used == 0 || used + bucket->cost <= bucket->capacity;
 
     state[0] = fits ? (int64_t) left : -1 - (int64_t) left;
-    state[1] = (int64_t) (end - now);
-    state[2] = state[1];
 
     return fits;
+}
+
+
+/* returns what counts now, and fills in the times */
+
+static uint64_t
+ngx_rl_count_state(const ngx_rl_count_t *count, const ngx_rl_bucket_t *bucket,
+    uint64_t now, uint64_t end, int64_t *state)
+{
+    uint64_t       length, rest;
+    ngx_rl_rate_t  rate;
+
+    if (bucket->algorithm == NGX_RL_FIXED_WINDOW) {
+        state[1] = (int64_t) (end - now);
+        state[2] = state[1];
+
+        return count->current;
+    }
+
+    length = bucket->period.length;
+    rest = (end - now < length) ? end - now : length;
+
+    state[1] = (count->current || count->previous) ? (int64_t) (end - now) : 0;
+    state[1] += count->current ? (int64_t) length : 0;
+    state[2] = (int64_t) (ngx_rl_count_wait(count, bucket, rest)
+                          + (end - now - rest));
+
+    /* the part of the previous period that the window still covers */
+
+    rate.num = count->previous;
+    rate.den = length;
+
+    return count->current + count->previous
+           - ngx_rl_rate_refill(&rate, length - rest);
+}
+
+
+/*
+ * Microseconds until the cost fits, if nothing is taken meanwhile; 0 if it
+ * does.  "rest" is the part of the current period that is left.
+ */
+
+static uint64_t
+ngx_rl_count_wait(const ngx_rl_count_t *count, const ngx_rl_bucket_t *bucket,
+    uint64_t rest)
+{
+    uint64_t       room, fits;
+    ngx_rl_rate_t  rate;
+
+    room = (bucket->cost < bucket->capacity) ? bucket->capacity - bucket->cost
+                                             : 0;
+    rate.num = bucket->period.length;
+
+    if (count->current <= room) {
+
+        if (count->previous == 0) {
+            return 0;
+        }
+
+        /* it fits as soon as so little of the period is left */
+
+        rate.den = count->previous;
+        fits = ngx_rl_rate_refill(&rate, room - count->current);
+
+        return (fits < rest) ? rest - fits : 0;
+    }
+
+    /* not before the next one, when the current period is the previous one */
+
+    rate.den = count->current;
+
+    return rest + bucket->period.length - ngx_rl_rate_refill(&rate, room);
 }
 
 
@@ -265,12 +339,31 @@ static void
 ngx_rl_count_turn(ngx_rl_count_t *count, const ngx_rl_bucket_t *bucket,
     int share, uint64_t start, uint64_t end)
 {
+    uint32_t  owed;
     uint64_t  periods, repaid;
 
     /* months differ in length, but not by so much that it matters */
 
     periods = (start - count->start) / (end - start);
     periods = periods ? periods : 1;
+
+    if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_COUNTER) {
+
+        /* what is owed counts as taken again in each period until then */
+
+        repaid = (periods - 1 < UINT32_MAX / bucket->capacity)
+                 ? (periods - 1) * bucket->capacity : UINT32_MAX;
+
+        owed = (count->current > repaid) ? count->current - (uint32_t) repaid
+                                         : 0;
+        owed = (share || periods == 1) ? owed : 0;
+
+        count->previous = (share && owed > bucket->capacity)
+                          ? (uint32_t) bucket->capacity : owed;
+        count->current = owed - count->previous;
+
+        return;
+    }
 
     repaid = (periods < UINT32_MAX / bucket->capacity)
              ? periods * bucket->capacity : UINT32_MAX;
@@ -284,12 +377,15 @@ void
 ngx_rl_count_take(ngx_rl_count_t *count,
     const ngx_rl_bucket_t *bucket, uint64_t now, int64_t *state)
 {
-    (void) now;
+    uint64_t  start, end;
 
     count->current += (uint32_t) bucket->cost;
 
     state[0] -= (state[0] < (int64_t) bucket->cost) ? state[0]
                                                     : (int64_t) bucket->cost;
+
+    ngx_rl_period_at(&bucket->period, count->start, &start, &end);
+    (void) ngx_rl_count_state(count, bucket, now, end, state);
 }
 
 
@@ -302,6 +398,10 @@ ngx_rl_count_lasts(const ngx_rl_count_t *count,
     ngx_rl_period_at(&bucket->period, count->start, &start, &end);
 
     lasts = (end > now) ? end - now : 0;
+
+    if (bucket->algorithm == NGX_RL_SLIDING_WINDOW_COUNTER) {
+        lasts += end - start;
+    }
 
     /* the rest is owed */
 

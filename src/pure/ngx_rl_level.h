@@ -57,7 +57,7 @@ typedef struct {
 typedef struct {
     uint64_t  start;     /* us since 1970: the beginning of its period */
     uint32_t  current;   /* taken in that period */
-    uint32_t  previous;
+    uint32_t  previous;  /* in the one before; of a counter */
 } ngx_rl_count_t;
 
 

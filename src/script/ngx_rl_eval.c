@@ -27,7 +27,8 @@ static const char  *ngx_rl_algorithm_names[] = {
     "bucket",
     "window",
     "gcra",
-    "fixed"
+    "fixed",
+    "counter"
 };
 
 
@@ -37,7 +38,8 @@ static const ngx_rl_script_e  ngx_rl_algorithm_scripts[] = {
     NGX_RL_SCRIPT_TOKEN_BUCKET,
     NGX_RL_SCRIPT_TAKE,
     NGX_RL_SCRIPT_GCRA,
-    NGX_RL_SCRIPT_FIXED_WINDOW
+    NGX_RL_SCRIPT_FIXED_WINDOW,
+    NGX_RL_SCRIPT_SLIDING_WINDOW_COUNTER
 };
 
 

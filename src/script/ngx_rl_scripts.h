@@ -4,9 +4,10 @@
  * that load or run them.
  *
  * token_bucket.lua serves the most frequent call: one bucket without steps, by
- * the clock of Redis.  gcra.lua and fixed_window.lua do the same for their
- * algorithms.  These are the short scripts.  All other calls use take.lua, which stores limits in the
- * same form.
+ * the clock of Redis.  gcra.lua, fixed_window.lua and
+ * sliding_window_counter.lua do the same for their algorithms.  These are the
+ * short scripts.  All other calls use take.lua, which stores limits in the same
+ * form.
  */
 
 
@@ -21,6 +22,7 @@ typedef enum {
     NGX_RL_SCRIPT_TOKEN_BUCKET = 0,
     NGX_RL_SCRIPT_GCRA,
     NGX_RL_SCRIPT_FIXED_WINDOW,
+    NGX_RL_SCRIPT_SLIDING_WINDOW_COUNTER,
     NGX_RL_SCRIPT_TAKE,
     NGX_RL_SCRIPT_REFUND,
 

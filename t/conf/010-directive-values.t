@@ -154,7 +154,7 @@ my @WRONG = (
      qw(preaccess content), ''],
     [ratelimit_clock => 'it must be "redis" or "nginx"', qw(local), ''],
     [ratelimit_algorithm =>
-         'it must be "token_bucket", "sliding_window_log", "gcra" or "fixed_window"',
+         'it must be "token_bucket", "sliding_window_log", "gcra", "fixed_window" or "sliding_window_counter"',
      qw(bucket sliding_window gcra2), ''],
     [ratelimit_period => $PERIOD, qw(year 60s Month days $arg_p), ''],
     [ratelimit_timezone => $ZONE,

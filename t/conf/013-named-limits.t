@@ -98,7 +98,7 @@ for my $case (@WRONG) {
 
 refused("algorithm=$_", "$SHARDS ratelimit_limit a rate=1r/s algorithm=$_;",
         '', 'ratelimit_limit', "\"algorithm=$_\"",
-        'it must be "token_bucket", "sliding_window_log", "gcra" or "fixed_window"')
+        'it must be "token_bucket", "sliding_window_log", "gcra", "fixed_window" or "sliding_window_counter"')
     for qw(foo sliding_window sliding_window_logs), '';
 
 refused('an empty key', "$SHARDS ratelimit_limit a key= rate=1r/s;", '',

@@ -43,6 +43,18 @@ refused('the eighth day of a week', "$FIXED capacity=5 period=week anchor=8;",
 refused("$_ of a token bucket", "ratelimit_limit a rate=1r/s $_;", '',
         'has no meaning', 'algorithm=fixed_window')
     for qw(period=day timezone=UTC anchor=2);
+accepted('a counter', 'ratelimit_limit a algorithm=sliding_window_counter '
+         . 'capacity=5 window=10s;', 'ratelimit a;');
+refused("$_ of a counter", 'ratelimit_limit a capacity=5 '
+        . "algorithm=sliding_window_counter $_;", '', 'no meaning')
+    for qw(period=day rate=1r/s refill_interval=1s);
+refused('a counter without a capacity', 'ratelimit_limit a window=1h '
+        . 'algorithm=sliding_window_counter;', '', 'no "capacity="');
+refused('the window of a counter from a variable', 'ratelimit_limit a '
+        . 'algorithm=sliding_window_counter capacity=5 window=$arg_w;',
+        'ratelimit a;', 'has a variable', 'sliding window counter');
+refused('advice of a counter', 'ratelimit_limit a dry_run advise capacity=5 '
+        . 'algorithm=sliding_window_counter;', '', 'sliding window counter');
 refused('a period of a log', 'ratelimit_limit a algorithm=sliding_window_log '
         . 'capacity=5 period=day;', '', '"period=" has no meaning');
 refused("$_ twice", "$FIXED capacity=5 period=week timezone=UTC anchor=2 $_;",

@@ -98,7 +98,10 @@ subtest 'rejected requests take nothing' => sub {
                        ratelimit_capacity 1; ratelimit_window 1h; }
                    location /fixed_window {
                        ratelimit_algorithm fixed_window;
-                       ratelimit_capacity 1; ratelimit_window 365d; }');
+                       ratelimit_capacity 1; ratelimit_window 365d; }
+                   location /sliding_window_counter {
+                       ratelimit_algorithm sliding_window_counter;
+                       ratelimit_capacity 1; ratelimit_window 1h; }');
 
     my @algorithms = $directive{ratelimit_algorithm}{words} =~ /\w+/g;
     my ($columns) = grep { $_->[0] eq '' && @$_ >= 4 }
@@ -242,6 +245,7 @@ location /token_bucket { ratelimit_rate 1r/s; }
 location /gcra { ratelimit_rate 1r/s; ratelimit_algorithm gcra; }
 location /sliding_window_log { ratelimit_algorithm sliding_window_log; }
 location /fixed_window { ratelimit_algorithm fixed_window; }
+location /sliding_window_counter { ratelimit_algorithm sliding_window_counter; }
 location /zero { ratelimit_lease off; ratelimit_rate 0r/s; ratelimit_capacity 1; }
 EOC
 
@@ -350,6 +354,7 @@ server {
                      ratelimit_algorithm sliding_window_log; }
     location /fixed { ratelimit_period month;
                       ratelimit_algorithm fixed_window; }
+    location /counter { ratelimit_algorithm sliding_window_counter; }
 }
 EOC
 
@@ -371,8 +376,8 @@ EOC
                 or diag $real;
             cmp_ok abs($bytes / $n - $each), '<=', 1, "$each each";
 
-        } elsif ($what =~ /bucket|gcra|fixed/) {
-            my $path = $what =~ /gcra|fixed/ ? $&
+        } elsif ($what =~ /bucket|gcra|fixed|counter/) {
+            my $path = $what =~ /gcra|fixed|counter/ ? $&
                       : $what =~ /slower/ ? 'slow' : 'fast';
 
             # as it is in use, not as it was made

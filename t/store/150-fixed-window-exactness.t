@@ -12,9 +12,9 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
-use List::Util qw(max min sum0);
+use List::Util qw(max sum0);
 use POSIX qw(strftime);
-use Time::HiRes qw(time sleep);
+use Time::HiRes qw(time);
 
 use RateLimit::Calendar;
 use RateLimit::Limiter;

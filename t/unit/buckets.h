@@ -90,4 +90,16 @@ fixed_of(uint64_t limit, uint64_t length, uint64_t cost)
 }
 
 
+static inline ngx_rl_bucket_t
+counter_of(uint64_t limit, uint64_t length, uint64_t cost)
+{
+    ngx_rl_bucket_t  window;
+
+    window = fixed_of(limit, length, cost);
+    window.algorithm = NGX_RL_SLIDING_WINDOW_COUNTER;
+
+    return window;
+}
+
+
 #endif /* _BUCKETS_H_INCLUDED_ */

@@ -9,6 +9,7 @@ package RateLimit::Script;
 #   my $user = $script->window(capacity => 5, length => 60_000_000);
 #   my $all  = $script->gcra(capacity => 5, rate => [7, 1]);
 #   my $plan = $script->fixed(capacity => 5, length => 60_000_000);
+#   my $rough = $script->counter(capacity => 5, length => 60_000_000);
 #
 # A limit is a hash that take and refund read; change it, or copy it with
 # changes: { %$ip, cost => 3 }.  Its parts: key (a new one unless given),
@@ -106,7 +107,8 @@ sub new {
 
     my $self = bless { redis => $redis, keys => 0, ids => 0 }, $class;
 
-    for my $name (qw(take refund token_bucket gcra fixed_window)) {
+    for my $name (qw(take refund token_bucket gcra fixed_window
+                     sliding_window_counter)) {
         my $file = "build/lua/$name.lua";
         my $text = slurp($file) || die "no $file here\n";
 
@@ -158,6 +160,13 @@ sub fixed {
 }
 
 
+sub counter {
+    my ($self, %limit) = @_;
+
+    return { %{ $self->fixed(%limit) }, kind => 'counter' };
+}
+
+
 # As the module computes it: the time to be full, or empty, and a second.
 
 sub ttl_of {
@@ -170,7 +179,7 @@ sub ttl_of {
     if ($limit->{kind} eq 'window') {
         $us = $limit->{length};
 
-    } elsif ($limit->{kind} eq 'gcra' || $limit->{kind} eq 'fixed') {
+    } elsif ($limit->{kind} =~ /^(?:gcra|fixed|counter)\z/) {
         return 0;
 
     } else {
@@ -233,7 +242,7 @@ sub _limit {
     return ($limit->{kind}, $limit->{shadow} ? 'shadow' : 'enforced',
             $limit->{capacity} * $tick, ($limit->{cost} // 1) * $tick,
             $limit->{kind} eq 'window' ? ($limit->{length}, 0, 0)
-            : $limit->{kind} eq 'fixed' ? (@$limit{qw(length shift)}, 0)
+            : $limit->{kind} =~ /fixed|counter/ ? (@$limit{qw(length shift)}, 0)
             : (@{ $limit->{rate} }, $limit->{kind} eq 'gcra'
                                     ? $limit->{varies} // 0
                                     : $limit->{step} // 0),
@@ -252,6 +261,7 @@ sub take_many {
         my $n = ($opt{times} ? $opt{times}[$i] // 1 : 1) > 1 ? 1 : 0;
 
         $n += $_->{kind} =~ /^(?:window|fixed)\z/ ? 3
+              : $_->{kind} eq 'counter' ? 4
               : $_->{kind} eq 'bucket' && $_->{step} ? 2 : 1
             for @{ $requests->[$i] };
 
@@ -313,8 +323,9 @@ sub short {
 
     splice @args, 1, 0, @{ $limit->{rate} } if $limit->{kind} eq 'bucket';
     push @args, $limit->{kind} eq 'gcra'  ? $limit->{varies} // 0
-                : $limit->{kind} eq 'fixed' ? @$limit{qw(length shift)}
-                                            : $self->ttl_of($limit);
+                : $limit->{kind} =~ /fixed|counter/
+                                          ? @$limit{qw(length shift)}
+                                          : $self->ttl_of($limit);
 
     if ($limit->{kind} eq 'bucket' && ($opt{times} || $opt{nginx})) {
         push @args, $opt{nginx} // 0;
@@ -326,7 +337,8 @@ sub short {
     }
 
     my %script = (bucket => 'token_bucket', gcra => 'gcra',
-                  fixed => 'fixed_window');
+                  fixed => 'fixed_window',
+                  counter => 'sliding_window_counter');
 
     return $self->_call($script{ $limit->{kind} }, $opt{at}, $limits, @args);
 }

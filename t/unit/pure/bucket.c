@@ -101,6 +101,10 @@ test_span(void)
     is_number(ngx_rl_bucket_states(&bucket), 3, "it has three numbers");
     ok(!ngx_rl_bucket_slow(&bucket), "and the script knows how long it lives");
 
+    bucket = counter_of(10, 90 * SECOND, 1);
+    is_number(ngx_rl_bucket_span(&bucket), 90, "the same for a counter");
+    is_number(ngx_rl_bucket_states(&bucket), 4, "which has four numbers");
+
     bucket = fixed_of(10, 0, 1);
     ok(ngx_rl_bucket_span(&bucket) == NGX_RL_NEVER, "months have no length");
 

@@ -982,6 +982,121 @@ test_count_model(void)
 }
 
 
+/*
+ * A counter against the log: it never admits twice the capacity, and in no
+ * window more than by the part of the current period that has passed.
+ */
+
+static void
+test_counter(void)
+{
+    int64_t         state[NGX_RL_STATES];
+    bucket_t        window;
+    uint64_t        start;
+    ngx_rl_count_t  count;
+
+    memset(&count, 0, sizeof(count));
+    window = counter_of(10, 60 * SECOND, 10);
+    start = LEAP_DAY;
+
+    ok(count_take(&count, &window, start, state) && state[0] == 0,
+       "all of a window");
+    ok(state[1] == 120 * (int64_t) SECOND, "counts to the end of the next");
+
+    window.cost = 1;
+    ok(!count_take(&count, &window, start + 59 * SECOND, state)
+       && state[0] == -1, "denied in the same period");
+    ok(state[2] == 7 * (int64_t) SECOND,
+       "until a tenth of the next one has passed");
+    ok(!count_take(&count, &window, start + 66 * SECOND - 1, state),
+       "denied to the last microsecond");
+    ok(count_take(&count, &window, start + 66 * SECOND, state)
+       && state[0] == 0, "then it fits");
+    ok(state[2] == 6 * (int64_t) SECOND, "and the next one a tenth later");
+    ok(count_take(&count, &window, start + 90 * SECOND, state)
+       && state[0] == 3, "half of the period before counts");
+    ok(count_take(&count, &window, start + 240 * SECOND, state)
+       && state[0] == 9, "and nothing after two");
+
+    memset(&count, 0, sizeof(count));
+    window.cost = 25;
+    ok(ngx_rl_count_look(&count, &window, 1, start, state),
+       "a share that is smaller than the cost");
+    ngx_rl_count_take(&count, &window, start, state);
+    window.cost = 1;
+    ok(!ngx_rl_count_look(&count, &window, 1, start + 119 * SECOND, state),
+       "is repaid over several periods");
+    ok(ngx_rl_count_look(&count, &window, 1, start + 179 * SECOND, state)
+       && state[0] == 4, "by and by");
+    ok(ngx_rl_count_look(&count, &window, 1, start + 240 * SECOND, state)
+       && state[0] == 10, "and then all is there");
+}
+
+
+static void
+test_counter_model(void)
+{
+    int             fits;
+    size_t          i, k, run;
+    int64_t         state[NGX_RL_STATES], then[NGX_RL_STATES];
+    bucket_t        window;
+    uint64_t        seed, now, used, gone, most, lenient, early, passed;
+    ngx_rl_count_t  count, later;
+
+    seed = 11;
+    lenient = early = passed = most = 0;
+
+    for (run = 0; run < 200; run++) {
+        memset(&count, 0, sizeof(count));
+        window = counter_of(2 + tap_random(&seed) % 100,
+                            1000 * (10 + tap_random(&seed) % 60000), 1);
+        model_n = 0;
+        now = LEAP_DAY + tap_random(&seed) % (1000 * SECOND);
+
+        for (i = 0; i < 1000; i++) {
+            window.cost = 1 + tap_random(&seed) % 3 % window.capacity;
+            fits = count_take(&count, &window, now, state);
+            used = model_used(now - window.period.length);
+            passed += fits;
+
+            if (fits) {
+                gone = now - count.start;
+                model_times[model_n] = now;
+                model_costs[model_n++] = window.cost;
+
+                /* used + cost <= capacity * (1 + gone / length) */
+
+                lenient += (used + window.cost - (used + window.cost
+                                                  < window.capacity
+                                                  ? used + window.cost
+                                                  : window.capacity))
+                           * window.period.length > window.capacity * gone;
+                used = 100 * (used + window.cost) / window.capacity;
+                most = (used > most) ? used : most;
+
+            } else {
+                later = count;
+                early += !ngx_rl_count_look(&later, &window, 0,
+                                            now + state[2], then);
+                later = count;
+                early += ngx_rl_count_look(&later, &window, 0,
+                                           now + state[2] - 1, then);
+            }
+
+            k = tap_random(&seed) % 20;
+            now += k ? tap_random(&seed) % (2 * window.period.length
+                                            / window.capacity)
+                     : tap_random(&seed) % window.period.length;
+        }
+    }
+
+    is_number(lenient, 0, "never more than the bound");
+    is_number(early, 0, "the wait is neither too short nor too long");
+    ok(most > 100 && most < 200, "at most %" PRIu64 " %% of the capacity", most);
+    ok(passed > 10000, "%" PRIu64 " passed", passed);
+}
+
+
 int
 main(void)
 {
@@ -1000,6 +1115,8 @@ main(void)
     test_count();
     test_count_owed();
     test_count_model();
+    test_counter();
+    test_counter_model();
 
     return tap_done();
 }

@@ -225,6 +225,16 @@ test_fixed_replies(void)
     is_number(answer(reader, "*2\r\n:7\r\n:1\r\n", &call), NGX_RL_PROTOCOL,
               "nor are two");
 
+    claim.bucket = counter_of(10, 60 * SECOND, 3);
+
+    is_number(answer(reader, "*4\r\n:-3\r\n:7000000\r\n:2000000\r\n:9\r\n",
+                     &call), NGX_RL_OK, "four are that of a counter");
+    ok(decision_is(&claim, 0, 10, 2, 7, 2), "when it is empty, when it fits");
+    ok(claim.period == 9, "and the period");
+    is_number(answer(reader, "*3\r\n:7\r\n:1\r\n:1\r\n", &call),
+              NGX_RL_PROTOCOL, "three are not enough");
+
+    claim.bucket = fixed_of(10, 60 * SECOND, 3);
     call.times = 4;
 
     is_number(answer(reader, "*4\r\n:2\r\n:1\r\n:5\r\n:18\r\n", &call),

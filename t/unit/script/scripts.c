@@ -26,6 +26,7 @@ test_begin(void)
         { SHA1, TEXT },
         { GCRA_SHA1, GCRA_TEXT },
         { FIXED_SHA1, FIXED_TEXT },
+        { COUNTER_SHA1, COUNTER_TEXT },
         { TAKE_SHA1, TAKE_TEXT },
         { REFUND_SHA1, REFUND_TEXT }
     };
@@ -76,7 +77,7 @@ test_load(void)
     long long  len;
 
     static const char  *texts[] = {
-        TEXT, GCRA_TEXT, FIXED_TEXT, TAKE_TEXT, REFUND_TEXT
+        TEXT, GCRA_TEXT, FIXED_TEXT, COUNTER_TEXT, TAKE_TEXT, REFUND_TEXT
     };
 
     for (i = 0; i < nelts_of(texts); i++) {
@@ -88,7 +89,7 @@ test_load(void)
         ngx_rl_resp_free(command);
     }
 
-    ok(ngx_rl_scripts_load(&command, i) == -2, "there are five");
+    ok(ngx_rl_scripts_load(&command, i) == -2, "there are six");
     ok(ngx_rl_scripts_load(&command, (size_t) -1) == -2,
        "and no more, however far");
 }
