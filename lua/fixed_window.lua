@@ -26,12 +26,13 @@ local format, sub = string.format, string.sub
 
 local limit = tonumber(ARGV[1])
 local cost = tonumber(ARGV[2])
-local length, shift = tonumber(ARGV[3]), tonumber(ARGV[4])
+local window, offset = tonumber(ARGV[3]), tonumber(ARGV[4])
 local times = ARGV[5]
 
 --@ include clock
 --@ include leftover
 --@ include period
+--@ include digits
 --@ include fixed
 --@ include fixed_now
 --@ include lives
@@ -41,7 +42,7 @@ local reply = {}
 local size = 0
 
 -- the period of nearly all states
-local this_start, this_finish = period(length, shift, now)
+local this_start, this_finish = period(window, offset, now)
 local this_text = fixed_text(this_start, this_finish)
 
 for i = 1, #KEYS do
@@ -58,7 +59,7 @@ for i = 1, #KEYS do
             local from, to, count = fixed_parse(state)
 
             start, finish, used, kept
-                = fixed_now(length, shift, from, to, count)
+                = fixed_now(window, offset, from, to, count)
             text = fixed_text(start, finish)
         end
 
@@ -79,7 +80,7 @@ for i = 1, #KEYS do
     -- A denied call changes nothing, but a count that was moved to another
     -- period must stay there.
     if passed > 0 or (used > 0 and not kept) then
-        local count = fixed_count(used + passed * cost)
+        local count = digits(used + passed * cost)
 
         if kept then
             call('SETRANGE', key, FIXED_COUNT, count)
@@ -87,10 +88,12 @@ for i = 1, #KEYS do
             call('SET', key, text .. count,
                  'PX', lives(key, finish - start, finish - now))
         else
+            local ttl = lives(key, finish - start, finish - now)
+
             -- MGET has seen no key, or one that is not a string
             while not failed
                   and not call('SET', key, text .. count,
-                               'PX', lives(key, finish - start, finish - now), 'NX')
+                               'PX', ttl, 'NX')
             do
                 failed = clear_leftover(key, 'string', { err = WRONGTYPE })
             end

@@ -26,6 +26,7 @@ local given = 0
 
 --@ include tokens
 --@ include entry
+--@ include digits
 --@ include fixed
 --@ include counter
 
@@ -110,7 +111,7 @@ local function refund_fixed(key, start, amount)
     local from, _, count = fixed_parse(state)
 
     if from == tonumber(start) * 1000 then
-        call('SETRANGE', key, FIXED_COUNT, fixed_count(max(0, count - amount)))
+        call('SETRANGE', key, FIXED_COUNT, digits(max(0, count - amount)))
         given = given + 1
     end
 end
@@ -124,14 +125,14 @@ local function refund_counter(key, start, amount)
     end
 
     if from == tonumber(start) * 1000 then
-        call('SETRANGE', key, #state - 10, fixed_count(max(0, count - amount)))
+        call('SETRANGE', key, #state - 10, digits(max(0, count - amount)))
         given = given + 1
     elseif from - (to - from) == tonumber(start) * 1000 then
         local ttl = call('PTTL', key)
 
         if ttl > 0 then
             call('SET', key, counter_text(from, to, max(0, previous - amount))
-                             .. fixed_count(count), 'PX', ttl)
+                             .. digits(count), 'PX', ttl)
             given = given + 1
         end
     end

@@ -29,12 +29,12 @@ local format = string.format
 
 local limit = tonumber(ARGV[1])
 local cost = tonumber(ARGV[2])
-local length = tonumber(ARGV[3])
+local window = tonumber(ARGV[3])
 local times = ARGV[5]
 
 --@ include clock
 --@ include leftover
---@ include fixed
+--@ include digits
 --@ include counter
 --@ include counter_now
 --@ include lives
@@ -54,12 +54,12 @@ for i = 1, #KEYS do
     end
 
     local start, previous, used, kept
-        = counter_now(length, from, to, before, count)
-    local finish = start + length
+        = counter_now(window, from, to, before, count)
+    local finish = start + window
     local left = limit - used
 
     if previous > 0 then
-        left = left - counter_part(length, previous, min(length, finish - now))
+        left = left - counter_part(window, previous, min(window, finish - now))
     end
 
     local passed = 0
@@ -77,11 +77,11 @@ for i = 1, #KEYS do
         used = used + passed * cost
 
         if kept then
-            call('SETRANGE', key, #state - 10, fixed_count(used))
+            call('SETRANGE', key, #state - 10, digits(used))
         else
             local text = counter_text(start, finish, previous)
-                         .. fixed_count(used)
-            local ttl = lives(key, length, finish + length - now)
+                         .. digits(used)
+            local ttl = lives(key, window, finish + window - now)
 
             if state then
                 call('SET', key, text, 'PX', ttl)
@@ -107,7 +107,7 @@ for i = 1, #KEYS do
 
     reply[size + 1] = failed or (passed > 0 and left or -1 - left)
     reply[size + 2], reply[size + 3]
-        = counter_times(length, limit - cost, previous, used, finish)
+        = counter_times(window, limit - cost, previous, used, finish)
     reply[size + 4] = start / 1000
     size = size + 4
 end

@@ -98,6 +98,7 @@ local format = string.format
 --@ include entry
 --@ include leftover
 --@ include period
+--@ include digits
 --@ include fixed
 --@ include counter
 
@@ -336,7 +337,7 @@ local function look_at_fixed(i, a)
 end
 
 local function write_fixed(key, _, f)
-    local count = fixed_count(f.used + f.taken)
+    local count = digits(f.used + f.taken)
 
     if f.kept then
         call('SETRANGE', key, FIXED_COUNT, count)
@@ -379,7 +380,7 @@ local function look_at_counter(i, a)
 end
 
 local function write_counter(key, _, c)
-    local count = fixed_count(c.used + c.taken)
+    local count = digits(c.used + c.taken)
 
     if c.kept then
         call('SETRANGE', key, c.kept, count)

@@ -3,8 +3,7 @@
 -- Gives    FIXED_COUNT               where COUNT is in the string
 --          fixed_parse(state)        START and END in microseconds, and COUNT;
 --                                    nil if that is not the state of a window
---          fixed_count(count)        COUNT
--- Needs    format
+-- Needs    nothing
 --
 -- START and END are milliseconds since the epoch. All parts have as many
 -- digits as they can ever have, so a new COUNT can replace an old one without
@@ -22,8 +21,4 @@ local function fixed_parse(state)
     if from then
         return from * 1000, to * 1000, tonumber(count)
     end
-end
-
-local function fixed_count(count)
-    return format('%010d', count)
 end

@@ -379,8 +379,9 @@ $behaviour{'monthly-quota.conf'} = sub {
            'which ends on the 15th';
 
     is get('/?key=bob')->{status}, 200, 'one more';
-    is get('/quota?key=bob')->{headers}{'x-ratelimit-remaining'}, 9998,
-       'is counted';
+    ok wait_until(sub {
+        get('/quota?key=bob')->{headers}{'x-ratelimit-remaining'} == 9998
+    }), 'is counted';
 };
 
 

@@ -1092,7 +1092,8 @@ test_counter_model(void)
 
     is_number(lenient, 0, "never more than the bound");
     is_number(early, 0, "the wait is neither too short nor too long");
-    ok(most > 100 && most < 200, "at most %" PRIu64 " %% of the capacity", most);
+    ok(most > 100 && most < 200, "at most %" PRIu64 " %% of the capacity",
+       most);
     ok(passed > 10000, "%" PRIu64 " passed", passed);
 }
 
