@@ -74,6 +74,7 @@ static ngx_conf_enum_t  ngx_rl_bodies[] = {
     { ngx_string("default"), NGX_RL_BODY_DEFAULT },
     { ngx_string("json"), NGX_RL_BODY_JSON },
     { ngx_string("problem"), NGX_RL_BODY_PROBLEM },
+    { ngx_string("grpc"), NGX_RL_BODY_GRPC },
     { ngx_null_string, 0 }
 };
 

@@ -46,7 +46,8 @@ packages_of()
 
     test)
         echo perl libtest-nginx-perl redis-server redis-tools curl \
-             nghttp2-client openssl procps psmisc prometheus jq python3
+             nghttp2-client openssl procps psmisc prometheus jq python3 \
+             python3-grpcio python3-protobuf
         ;;
 
     bench)

@@ -39,6 +39,7 @@
 #define NGX_RL_BODY_DEFAULT      0
 #define NGX_RL_BODY_JSON         1
 #define NGX_RL_BODY_PROBLEM      2
+#define NGX_RL_BODY_GRPC         3
 
 #define NGX_RL_PHASE_ACCESS      0
 #define NGX_RL_PHASE_PRECONTENT  1

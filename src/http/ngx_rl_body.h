@@ -1,6 +1,7 @@
 
 /*
- * Bodies of rejections, for "ratelimit_body json" and "problem".
+ * The response to a request that is rejected: a status alone, a body for
+ * "ratelimit_body json" and "problem", or the headers that gRPC wants.
  */
 
 
@@ -15,7 +16,10 @@
 #include "http/ngx_rl_ctx.h"
 
 
-/* sends the whole response; returns what a phase handler must return */
+/*
+ * Sends the whole response, or leaves it to nginx and its "error_page";
+ * returns what a phase handler must return.
+ */
 ngx_int_t ngx_rl_body_send(ngx_http_request_t *r, ngx_rl_ctx_t *ctx);
 
 

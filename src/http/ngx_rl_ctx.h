@@ -45,6 +45,7 @@ struct ngx_rl_ctx_s {
     unsigned               done:1;
     unsigned               returned:1;  /* the phase handler has returned */
     unsigned               final:1;     /* no later location may decide */
+    unsigned               grpc:1;      /* rejected in the way of gRPC */
 
     /* an earlier location in a dry run or a preview, or NULL */
     ngx_rl_ctx_t          *before;

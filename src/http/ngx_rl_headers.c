@@ -11,6 +11,8 @@
  * another reason.
  *
  * A limit in a dry run sends no headers unless this is configured.
+ *
+ * The headers of gRPC are the answer itself, so they are always sent.
  */
 
 
@@ -33,7 +35,11 @@ typedef enum {
 
     NGX_RL_H_DEGRADED,
     NGX_RL_H_REASON,
-    NGX_RL_H_RETRY_AFTER
+    NGX_RL_H_RETRY_AFTER,
+
+    NGX_RL_H_GRPC_STATUS,
+    NGX_RL_H_GRPC_MESSAGE,
+    NGX_RL_H_GRPC_PUSHBACK
 } ngx_rl_header_e;
 
 
@@ -42,6 +48,7 @@ static ngx_int_t ngx_rl_headers_legacy(ngx_rl_ctx_t *ctx);
 static ngx_int_t ngx_rl_headers_draft_8(ngx_rl_ctx_t *ctx);
 static ngx_int_t ngx_rl_headers_policy(ngx_rl_ctx_t *ctx);
 static ngx_int_t ngx_rl_headers_common(ngx_rl_ctx_t *ctx);
+static ngx_int_t ngx_rl_headers_grpc(ngx_rl_ctx_t *ctx);
 static ngx_uint_t ngx_rl_headers_wait(ngx_rl_decision_t *d);
 static void ngx_rl_headers_remove(ngx_rl_ctx_t *ctx, ngx_rl_header_e first,
     ngx_rl_header_e last);
@@ -52,6 +59,10 @@ static ngx_int_t ngx_rl_header_set(ngx_rl_ctx_t *ctx, ngx_rl_header_e name,
 
 
 static ngx_http_output_header_filter_pt  ngx_http_next_header_filter;
+
+
+#define NGX_RL_GRPC_EXHAUSTED    8
+#define NGX_RL_GRPC_UNAVAILABLE  14
 
 
 #define ngx_rl_header(name, lowcase)  { ngx_string(name), (u_char *) lowcase }
@@ -68,7 +79,10 @@ static struct {
     ngx_rl_header("RateLimit", "ratelimit"),
     ngx_rl_header("X-RateLimit-Degraded", "x-ratelimit-degraded"),
     ngx_rl_header("X-RateLimit-Degraded-Reason", "x-ratelimit-degraded-reason"),
-    ngx_rl_header("Retry-After", "retry-after")
+    ngx_rl_header("Retry-After", "retry-after"),
+    ngx_rl_header("grpc-status", "grpc-status"),
+    ngx_rl_header("grpc-message", "grpc-message"),
+    ngx_rl_header("grpc-retry-pushback-ms", "grpc-retry-pushback-ms")
 };
 
 
@@ -90,6 +104,10 @@ ngx_rl_header_filter(ngx_http_request_t *r)
     }
 
     ctx = ngx_rl_ctx_get(r);
+
+    if (ctx && ctx->grpc && ngx_rl_headers_grpc(ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
     if (ctx == NULL || !ctx->done
         || ctx->decision.outcome == NGX_RL_SKIPPED
@@ -298,6 +316,70 @@ ngx_rl_headers_common(ngx_rl_ctx_t *ctx)
     }
 
     return ngx_rl_header_number(ctx, NGX_RL_H_RETRY_AFTER, d->retry_after);
+}
+
+
+/*
+ * grpc-status: 8
+ * grpc-message: rate limit "ip" exceeded
+ * grpc-retry-pushback-ms: 3000
+ *
+ * A client with a retry policy obeys the last one; -1 is "do not retry".
+ * nginx's own page does not name the limit, so its place does not either.
+ */
+
+static ngx_int_t
+ngx_rl_headers_grpc(ngx_rl_ctx_t *ctx)
+{
+    u_char             *p, *start;
+    ngx_str_t          *name;
+    ngx_uint_t          closed;
+    ngx_rl_decision_t  *d;
+
+    static const char  exceeded[] = "rate limit exceeded";
+    static const char  unavailable[] = "rate limit unavailable";
+
+    d = &ctx->decision;
+    name = &ctx->shown->limit->name;
+    closed = (d->source == NGX_RL_SOURCE_CLOSED);
+
+    p = ngx_pnalloc(ctx->request->pool, sizeof(unavailable) + sizeof(" \"\"")
+                    + ngx_rl_percent_size(name->len)
+                    + NGX_INT64_LEN + sizeof("000"));
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    start = p;
+
+    if (closed) {
+        p = ngx_cpymem(p, unavailable, sizeof(unavailable) - 1);
+
+    } else if (ctx->conf->body == NGX_RL_BODY_DEFAULT) {
+        p = ngx_cpymem(p, exceeded, sizeof(exceeded) - 1);
+
+    } else {
+        p = ngx_sprintf(p, "rate limit \"");
+        p = ngx_rl_percent(p, name->data, name->len);
+        p = ngx_sprintf(p, "\" exceeded");
+    }
+
+    if (ngx_rl_header_number(ctx, NGX_RL_H_GRPC_STATUS,
+                             closed ? NGX_RL_GRPC_UNAVAILABLE
+                                    : NGX_RL_GRPC_EXHAUSTED)
+        != NGX_OK
+        || ngx_rl_header_set(ctx, NGX_RL_H_GRPC_MESSAGE, start, p - start)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    start = p;
+
+    p = ngx_rl_headers_wait(d) ? ngx_sprintf(p, "%uL000", d->retry_after)
+                               : ngx_sprintf(p, "-1");
+
+    return ngx_rl_header_set(ctx, NGX_RL_H_GRPC_PUSHBACK, start, p - start);
 }
 
 

@@ -161,13 +161,10 @@ ngx_rl_verdict_return(ngx_http_request_t *r, ngx_rl_ctx_t *ctx)
         }
     }
 
-    if (ctx->decision.outcome == NGX_RL_REJECTED) {
-        return (ctx->conf->body == NGX_RL_BODY_DEFAULT)
-               ? (ngx_int_t) ctx->conf->status : ngx_rl_body_send(r, ctx);
-    }
-
-    if (ctx->decision.source == NGX_RL_SOURCE_CLOSED) {
-        return ctx->conf->error_status;
+    if (ctx->decision.outcome == NGX_RL_REJECTED
+        || ctx->decision.source == NGX_RL_SOURCE_CLOSED)
+    {
+        return ngx_rl_body_send(r, ctx);
     }
 
     if (ctx->before && !ctx->final) {

@@ -64,6 +64,30 @@ ngx_rl_quote(unsigned char *dst, const void *src, size_t len)
 }
 
 
+unsigned char *
+ngx_rl_percent(unsigned char *dst, const void *src, size_t len)
+{
+    size_t                i;
+    const unsigned char  *s;
+
+    s = src;
+
+    for (i = 0; i < len; i++) {
+
+        if (s[i] < 0x20 || s[i] >= 0x7f || s[i] == '%') {
+            *dst++ = '%';
+            *dst++ = ngx_rl_hex[s[i] >> 4];
+            *dst++ = ngx_rl_hex[s[i] & 0xf];
+
+        } else {
+            *dst++ = s[i];
+        }
+    }
+
+    return dst;
+}
+
+
 char *
 ngx_rl_number(char *last, uint64_t n)
 {

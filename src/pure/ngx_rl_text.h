@@ -14,11 +14,12 @@
 
 
 /* the most that n bytes may become */
-#define ngx_rl_escape_size(n)  (4 * (n))
-#define ngx_rl_quote_size(n)   (3 * (n) + 2)
+#define ngx_rl_escape_size(n)   (4 * (n))
+#define ngx_rl_quote_size(n)    (3 * (n) + 2)
+#define ngx_rl_percent_size(n)  (3 * (n))
 
 /* bytes that a number may take */
-#define NGX_RL_NUMBER_LEN      (sizeof("18446744073709551615") - 1)
+#define NGX_RL_NUMBER_LEN       (sizeof("18446744073709551615") - 1)
 
 
 /*
@@ -34,6 +35,12 @@ size_t ngx_rl_escape(unsigned char *dst, const void *src, size_t len);
  * stay different.  Returns the end of the text.
  */
 unsigned char *ngx_rl_quote(unsigned char *dst, const void *src, size_t len);
+
+/*
+ * Replaces bytes other than printable ASCII, and % itself, by %HH, as the
+ * header grpc-message wants it.  Returns the end of the text.
+ */
+unsigned char *ngx_rl_percent(unsigned char *dst, const void *src, size_t len);
 
 /*
  * Writes a number that ends before "last", and returns its beginning; much

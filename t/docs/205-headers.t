@@ -323,7 +323,8 @@ EOC
     my %type = map { (code_in($_->[0]))[0] => (code_in($_->[2]))[0] }
                rows_after($section{Bodies}, 'value');
 
-    is join(' | ', sort keys %type), $directive{ratelimit_body}{words}, 'the values';
+    is_deeply [sort keys %type],
+              [sort split / \| /, $directive{ratelimit_body}{words}], 'the values';
 
     my $get = sub { $nginx->get($_[0]) };
     my $response = $get->('/json');
@@ -510,8 +511,9 @@ EOC
 
     my $nginx = RateLimit::Nginx->start(conf => "$patient$text");
     my $call = sub {
+        my $type = shift // 'application/grpc';
         my $curl = 'curl -sSim 30 --http2-prior-knowledge -X POST'
-                   . " -H 'TE: trailers' -H 'Content-Type: application/grpc'";
+                   . " -H 'TE: trailers' -H 'Content-Type: $type'";
 
         return scalar qx($curl ${\ $nginx->url('/shop.Orders/Get')} 2>&1);
     };
@@ -524,18 +526,37 @@ EOC
     like $rejected, qr{^content-type: application/grpc\r?$}m, 'Content-Type';
     like $rejected, qr/^grpc-status: 8\r?$/m, 'RESOURCE_EXHAUSTED';
     like $rejected, qr/^grpc-message: rate limit exceeded\r?$/m, 'the message';
+    like $rejected, qr/^grpc-retry-pushback-ms: [1-9]\d*000\r?$/m, 'the wait';
     like $rejected, qr/^retry-after: \d+\r?$/m, 'retry-after';
 
     $nginx->finish;
 
-    # what clients would get otherwise
+    # the table of requests; an error page of this kind is no gRPC
 
-    $text =~ s/^(\s*ratelimit_capacity)/ratelimit_body json;\n$1/m;
-    $redis->cmd('FLUSHALL');
-    $nginx = RateLimit::Nginx->start(conf => "$patient$text");
-    $call->();
-    like $call->(), qr{^HTTP/2 429}m, 'with another body the page has no effect';
-    $nginx->finish;
+    my $plain = '@page { return 200 page; }';
+
+    for my $row (rows_after($section{gRPC}, '`ratelimit_body`')) {
+        my ($bodies, $request, $answer) = @$row;
+
+        for my $body (code_in($bodies)) {
+            my $conf = $text =~ s/^(\s*ratelimit_capacity)/ratelimit_body $body;\n$1/mr;
+
+            $conf =~ s/^(\s*ratelimit_body)/error_page 429 = \@page;\n$1/m
+                if $request =~ /there is an|^any/;
+            $conf =~ s/^(\s*location )/location $plain\n$1/m;
+            $redis->cmd('FLUSHALL');
+            $nginx = RateLimit::Nginx->start(conf => "$patient$conf");
+            $call->($request =~ /^any/ ? 'application/json' : ())  for 1 .. 2;
+
+            my $got = $call->($request =~ /^any/ ? 'application/json' : ());
+
+            like $got, $answer eq 'gRPC'     ? qr{^HTTP/2\ 200.*^grpc-status:\ 8}ms
+                     : $answer eq 'the page' ? qr{^page\z}m
+                     : $body eq 'default'    ? qr{^page\z}m : qr{^HTTP/2 429}m,
+                 "$body, $request: $answer";
+            $nginx->finish;
+        }
+    }
 };
 
 

@@ -954,7 +954,8 @@ $behaviour{'grpc.conf'} = sub {
     is $call->{':status'}, 200, 'HTTP status';
     is $call->{'content-type'}, 'application/grpc', 'Content-Type';
     is $call->{'grpc-status'}, 8, 'RESOURCE_EXHAUSTED';
-    is $call->{'grpc-message'}, 'rate limit exceeded', 'the message';
+    is $call->{'grpc-message'}, 'rate limit "localhost/shop.Orders/" exceeded',
+       'the message';
     is $call->{body}, '', 'no body';
     like $call->{'retry-after'}, qr/^\d+$/, 'Retry-After';
     is $call->{'grpc-retry-pushback-ms'}, $call->{'retry-after'} . '000',

@@ -126,6 +126,35 @@ test_quote(void)
 }
 
 
+static void
+test_percent(void)
+{
+    int            c, plain;
+    char           src[1], expected[8];
+    size_t         wrong;
+    unsigned char  dst[ngx_rl_percent_size(1)], *last;
+
+    wrong = 0;
+
+    for (c = 0; c < 256; c++) {
+        src[0] = (char) c;
+        plain = c >= 0x20 && c < 0x7f && c != '%';
+
+        snprintf(expected, sizeof(expected), plain ? "%c" : "%%%02X", c);
+
+        last = ngx_rl_percent(dst, src, 1);
+
+        wrong += (size_t) (last - dst) != strlen(expected)
+                 || memcmp(dst, expected, last - dst) != 0;
+    }
+
+    is_number(wrong, 0, "a message for gRPC is percent-encoded");
+
+    last = ngx_rl_percent(dst, src, 0);
+    is_number(last - dst, 0, "nothing stays nothing");
+}
+
+
 /* compares with printf(), and the bytes on both sides with what they were */
 
 static int
@@ -242,6 +271,7 @@ main(void)
 {
     test_escape();
     test_quote();
+    test_percent();
     test_edges();
     test_any();
     test_room();
