@@ -412,7 +412,8 @@ ngx_rl_init(ngx_conf_t *cf)
 
     if (ngx_rl_conf_zone(cf) != NGX_OK || ngx_rl_tables(cf) != NGX_OK
         || ngx_rl_explain_init(cf) != NGX_OK
-        || ngx_rl_console_init(cf) != NGX_OK)
+        || ngx_rl_console_init(cf) != NGX_OK
+        || ngx_rl_variables_check(cf) != NGX_OK)
     {
         return NGX_ERROR;
     }

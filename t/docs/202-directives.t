@@ -529,7 +529,7 @@ EOC
     my @rows = map { code_in($_->[0]) } grep { $_->[0] =~ /^`\$/ }
                table_of($section{Variables});
 
-    is_deeply [sort @rows], [sort @variables],
+    is_deeply [sort @rows], [sort @variables, @per_limit],
               'each variable has a row, each row is a variable';
 
     my @sources = map { code_in($_->[0]) } grep { $_->[0] =~ /^`[a-z]+`$/ }

@@ -7,6 +7,8 @@ use warnings;
 use lib 't/lib';
 use Test::More;
 
+use JSON::PP ();
+
 use Digest::SHA ();
 
 use RateLimit::Docs 'docs/headers.md';
@@ -386,7 +388,7 @@ subtest 'variables have the values that are described' => sub {
     my $text = $section{Variables};
 
     is_deeply [sort map { code_in($_->[0]) } rows_after($text, 'variable')],
-              [sort @variables], 'each variable has a row';
+              [sort @variables, @per_limit], 'each variable has a row';
     is_deeply [sort map { code_in($_->[0]) } rows_after($text, '`$ratelimit_source`')],
               [sort grep { $_ ne 'none' } strings('ngx_rl_source_names')],
               'the sources';
@@ -398,6 +400,7 @@ subtest 'variables have the values that are described' => sub {
     my $format = block_of('Variables');
 
     like $format, qr/\Q$_\E\b/, "$_ is in the log format" for @variables;
+    is scalar(() = $format =~ /^log_format/mg), 2, 'two formats';
 
     my $redis = RateLimit::Redis->start;
     my $headers = join '', map { "add_header X-$_ \$ratelimit_$_ always;\n" }
@@ -409,6 +412,7 @@ subtest 'variables have the values that are described' => sub {
                   . "ratelimit_limit dry capacity=1 rate=1r/h dry_run;\n",
         server => <<'EOC');
 access_log %%DIR%%/logs/limits.log limits;
+access_log %%DIR%%/logs/limits.json limits_json;
 
 location /two   { ratelimit two; empty_gif; }
 location /dry   { ratelimit dry; empty_gif; }
@@ -438,6 +442,17 @@ EOC
     like slurp($log), qr{^127\.0\.0\.1\ "GET\ /two\ HTTP/1\.1"\ 200\ PASSED\ two
                          \ 1/2\ redis\ \Q${\ $redis->addr}\E\ \d+\.\d{6}
                          \ reset=\d+\ wait=-\ net=127\.0\.0\.1$}mx, 'as it is shown';
+
+    my ($line) = split /\n/, slurp($nginx->dir . '/logs/limits.json');
+    my $data = JSON::PP::decode_json($line);
+
+    is $data->{status}, 200, 'JSON, as it is';
+    is $data->{limits}[0]{name}, 'two', '$ratelimit_limits';
+
+    my ($members) = $text =~ /an object with (.*?)\. /s;
+
+    is_deeply [sort keys %{ $data->{limits}[0] }], [sort +code_in($members)],
+              'its members';
 
     $get->('/two');
     $h = $get->('/two');

@@ -53,6 +53,7 @@ package RateLimit::Docs;
 #                          ("on | off", or undef), default (or undef: no merge
 #                          function has it), arguments (flags of the table)
 #   @variables             ('$ratelimit_status', ...)
+#   @per_limit             ('$ratelimit_status_NAME', ...)
 #   @metrics               names of the metric families
 #   breaker_default()      "failures=5 window=10s probe=1s"
 #   log_calls()            calls that log: hash of level, format, words
@@ -129,7 +130,7 @@ sub import {
     *{"${caller}::$_"} = \&{$_} for @EXPORT;
     *{"${caller}::$_"} = \${$_} for qw(page all patient);
     *{"${caller}::$_"} = \%{$_} for qw(section block directive lua);
-    *{"${caller}::$_"} = \@{$_} for qw(log_lines variables metrics);
+    *{"${caller}::$_"} = \@{$_} for qw(log_lines variables per_limit metrics);
 
     if (defined $file) {
         my $read = read_page($file);
@@ -451,6 +452,10 @@ our %directive = _directives();
 our @variables = map { "\$$_" }
     (source('variables.c') =~ /ngx_rl_variables\[\]\s*=\s*\{(.*?)\n\};/s)[0]
     =~ /\bngx_rl_variable\("(\w+)"/g;
+
+our @per_limit = map { "\$${_}NAME" }
+    (source('variables.c') =~ /ngx_rl_per_limit_variables\[\]\s*=\s*\{(.*?)\n\};/s)[0]
+    =~ /\bngx_rl_per_limit\("(\w+)"/g;
 
 our @metrics = do {
     my %seen;
