@@ -66,6 +66,7 @@ static ngx_conf_enum_t  ngx_rl_headers[] = {
     { ngx_string("off"), NGX_RL_HEADERS_OFF },
     { ngx_string("dry_run"), NGX_RL_HEADERS_DRY_RUN },
     { ngx_string("no_degraded"), NGX_RL_HEADERS_HEALTHY },
+    { ngx_string("expose"), NGX_RL_HEADERS_EXPOSE },
     { ngx_null_string, 0 }
 };
 

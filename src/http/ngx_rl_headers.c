@@ -12,6 +12,12 @@
  *
  * A limit in a dry run sends no headers unless this is configured.
  *
+ * A script of a browser reads a header of another origin only if
+ * Access-Control-Expose-Headers lists it.  The names of the headers that are
+ * sent are appended to the list of the backend, if there is one.  A header
+ * that "add_header" adds is not known here yet.  It becomes a second one, and
+ * browsers read both as one list.
+ *
  * The headers of gRPC are the answer itself, so they are always sent.
  */
 
@@ -39,7 +45,9 @@ typedef enum {
 
     NGX_RL_H_GRPC_STATUS,
     NGX_RL_H_GRPC_MESSAGE,
-    NGX_RL_H_GRPC_PUSHBACK
+    NGX_RL_H_GRPC_PUSHBACK,
+
+    NGX_RL_H_EXPOSE  /* lists those above */
 } ngx_rl_header_e;
 
 
@@ -49,6 +57,7 @@ static ngx_int_t ngx_rl_headers_draft_8(ngx_rl_ctx_t *ctx);
 static ngx_int_t ngx_rl_headers_policy(ngx_rl_ctx_t *ctx);
 static ngx_int_t ngx_rl_headers_common(ngx_rl_ctx_t *ctx);
 static ngx_int_t ngx_rl_headers_grpc(ngx_rl_ctx_t *ctx);
+static ngx_int_t ngx_rl_headers_expose(ngx_rl_ctx_t *ctx);
 static ngx_uint_t ngx_rl_headers_wait(ngx_rl_decision_t *d);
 static void ngx_rl_headers_remove(ngx_rl_ctx_t *ctx, ngx_rl_header_e first,
     ngx_rl_header_e last);
@@ -82,7 +91,9 @@ static struct {
     ngx_rl_header("Retry-After", "retry-after"),
     ngx_rl_header("grpc-status", "grpc-status"),
     ngx_rl_header("grpc-message", "grpc-message"),
-    ngx_rl_header("grpc-retry-pushback-ms", "grpc-retry-pushback-ms")
+    ngx_rl_header("grpc-retry-pushback-ms", "grpc-retry-pushback-ms"),
+    ngx_rl_header("Access-Control-Expose-Headers",
+                  "access-control-expose-headers")
 };
 
 
@@ -122,7 +133,9 @@ ngx_rl_header_filter(ngx_http_request_t *r)
          && ngx_rl_headers_legacy(ctx) != NGX_OK)
         || ((ctx->conf->headers & NGX_RL_HEADERS_DRAFT_8)
             && ngx_rl_headers_draft_8(ctx) != NGX_OK)
-        || ngx_rl_headers_common(ctx) != NGX_OK)
+        || ngx_rl_headers_common(ctx) != NGX_OK
+        || ((ctx->conf->headers & NGX_RL_HEADERS_EXPOSE)
+            && ngx_rl_headers_expose(ctx) != NGX_OK))
     {
         return NGX_ERROR;
     }
@@ -380,6 +393,98 @@ ngx_rl_headers_grpc(ngx_rl_ctx_t *ctx)
                                : ngx_sprintf(p, "-1");
 
     return ngx_rl_header_set(ctx, NGX_RL_H_GRPC_PUSHBACK, start, p - start);
+}
+
+
+static ngx_int_t
+ngx_rl_headers_expose(ngx_rl_ctx_t *ctx)
+{
+    u_char           *p, *start;
+    size_t            len;
+    ngx_str_t        *name;
+    ngx_uint_t        i, k, sent;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *h, *expose;
+
+    len = 0;
+    sent = 0;
+    expose = NULL;
+
+    part = &ctx->request->headers_out.headers.part;
+    h = part->elts;
+
+    for (i = 0; /* void */ ; i++) {
+
+        if (i >= part->nelts) {
+            if (part->next == NULL) {
+                break;
+            }
+
+            part = part->next;
+            h = part->elts;
+            i = 0;
+        }
+
+        if (h[i].hash == 0) {
+            continue;
+        }
+
+        /* the headers that this module has set have names of this table */
+
+        for (k = 0; k < NGX_RL_H_EXPOSE; k++) {
+            if (h[i].key.data == ngx_rl_headers[k].name.data) {
+                sent |= (ngx_uint_t) 1 << k;
+                len += sizeof(", ") + h[i].key.len;
+            }
+        }
+
+        name = &ngx_rl_headers[NGX_RL_H_EXPOSE].name;
+
+        if (h[i].key.len == name->len
+            && ngx_strncasecmp(h[i].key.data, name->data, name->len) == 0)
+        {
+            expose = &h[i];
+        }
+    }
+
+    if (sent == 0) {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(ctx->request->pool, (expose ? expose->value.len : 0) + len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    start = p;
+
+    if (expose) {
+        p = ngx_cpymem(p, expose->value.data, expose->value.len);
+    }
+
+    for (k = 0; k < NGX_RL_H_EXPOSE; k++) {
+
+        if (!(sent & ((ngx_uint_t) 1 << k))) {
+            continue;
+        }
+
+        if (p != start) {
+            *p++ = ',';
+            *p++ = ' ';
+        }
+
+        p = ngx_cpymem(p, ngx_rl_headers[k].name.data,
+                       ngx_rl_headers[k].name.len);
+    }
+
+    if (expose == NULL) {
+        return ngx_rl_header_set(ctx, NGX_RL_H_EXPOSE, start, p - start);
+    }
+
+    expose->value.data = start;
+    expose->value.len = p - start;
+
+    return NGX_OK;
 }
 
 

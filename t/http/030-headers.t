@@ -835,3 +835,60 @@ location /both   { ratelimit_rate 1r/d; ratelimit_headers legacy; empty_gif; }
  "X-RateLimit-Limit: 1\n!X-RateLimit-Degraded\n!X-RateLimit-Degraded-Reason",
  "Retry-After: 1\n!X-RateLimit-Degraded\n!X-RateLimit-Degraded-Reason",
  "X-RateLimit-Limit: 1\nX-RateLimit-Degraded: true"]
+
+
+
+=== TEST 35: expose: the headers that are sent, for scripts of other origins
+--- config
+location /legacy { ratelimit_rate 1r/d; ratelimit_headers legacy expose;
+                   empty_gif; }
+location /draft  { ratelimit_rate 1r/d; ratelimit_headers draft-8 expose;
+                   empty_gif; }
+location /none   { ratelimit_rate 1r/d; ratelimit_headers legacy; empty_gif; }
+location /skip   { ratelimit_rate 1r/d; ratelimit_headers legacy expose;
+                   ratelimit_key ""; empty_gif; }
+location /dry    { ratelimit_rate 1r/d; ratelimit_headers legacy expose;
+                   ratelimit_dry_run on; empty_gif; }
+location /down   { ratelimit_rate 1r/d; ratelimit_headers legacy expose;
+                   ratelimit_on_error closed;
+                   ratelimit_shards 127.0.0.1:$TEST_NGINX_DEAD_PORT;
+                   empty_gif; }
+--- request eval
+["GET /legacy", "GET /legacy", "GET /draft", "GET /draft", "GET /none",
+ "GET /skip", "GET /dry", "GET /down"]
+--- error_code eval
+[200, 429, 200, 429, 200, 200, 200, 503]
+--- response_headers eval
+[map { $_ ? "Access-Control-Expose-Headers: $_"
+          : '!Access-Control-Expose-Headers' }
+     'X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset',
+     'X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, '
+     . 'X-RateLimit-Retry-After, Retry-After',
+     'RateLimit-Policy, RateLimit',
+     'RateLimit-Policy, RateLimit, Retry-After',
+     '', '', '',
+     'X-RateLimit-Retry-After, X-RateLimit-Degraded, '
+     . 'X-RateLimit-Degraded-Reason, Retry-After']
+
+
+
+=== TEST 36: expose: the list of a backend goes on, that of add_header is another
+--- http_config
+server {
+    listen 127.0.0.1:$TEST_NGINX_RAND_PORT_2;
+    location /one   { add_header access-control-expose-headers "X-Page, X-Size";
+                      return 204; }
+}
+--- config
+ratelimit_headers draft-8 expose;
+location /one   { ratelimit_rate 1r/d;
+                  proxy_pass http://127.0.0.1:$TEST_NGINX_RAND_PORT_2; }
+location /added { ratelimit_rate 1r/d; empty_gif;
+                  add_header Access-Control-Expose-Headers X-Page; }
+--- request eval
+["GET /one", "GET /added"]
+--- error_code eval
+[204, 200]
+--- response_headers eval
+["Access-Control-Expose-Headers: X-Page, X-Size, RateLimit-Policy, RateLimit",
+ "Access-Control-Expose-Headers: RateLimit-Policy, RateLimit, X-Page"]

@@ -908,7 +908,7 @@ $behaviour{'cors.conf'} = sub {
 
     my $text = text_of('cors.conf');
 
-    is $text =~ s/ always;/;/g, 7, 'without "always"';
+    is $text =~ s/ always;/;/g, 6, 'without "always"';
     ok reconfigure($text), 'after a reload';
     ok wait_until(sub { get('/api/')->{status} == 200 }), 'a request';
     is $fetch->($origin, 'GET')->{status}, 200, 'another one';
