@@ -130,6 +130,12 @@ static ngx_rl_bounds_t  ngx_rl_top_keys = {
 };
 
 
+static ngx_rl_bounds_t  ngx_rl_percents = {
+    NGX_RL_PERCENT, 0, 100, 0,
+    "it must be \"off\" or a percentage from \"0%\" to \"100%\""
+};
+
+
 static ngx_rl_bounds_t  ngx_rl_statuses = {
     NGX_RL_STATUS, 400, 599, 0,
     "it must be a status from 400 to 599, except 401, 403 and 407, which "
@@ -245,6 +251,8 @@ static ngx_command_t  ngx_rl_commands[] = {
                    ngx_rl_directive_headers, headers, &ngx_rl_headers),
     ngx_rl_command("ratelimit_body", NGX_CONF_TAKE1,
                    ngx_rl_directive_enum, body, &ngx_rl_bodies),
+    ngx_rl_command("ratelimit_retry_jitter", NGX_CONF_TAKE1,
+                   ngx_rl_directive_number, jitter, &ngx_rl_percents),
 
     ngx_rl_command("ratelimit_log_level", NGX_CONF_TAKE1,
                    ngx_rl_directive_enum, log_level, &ngx_rl_log_levels),

@@ -123,6 +123,7 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
     conf->error_status = NGX_CONF_UNSET_UINT;
     conf->on_error = NGX_CONF_UNSET_UINT;
     conf->body = NGX_CONF_UNSET_UINT;
+    conf->jitter = NGX_CONF_UNSET_UINT;
     conf->phase = NGX_CONF_UNSET_UINT;
     conf->clock = NGX_CONF_UNSET_UINT;
     conf->log_level = NGX_CONF_UNSET_UINT;
@@ -198,6 +199,7 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_uint_value(conf->on_error, prev->on_error,
                               NGX_RL_ON_ERROR_LOCAL);
     ngx_conf_merge_uint_value(conf->body, prev->body, NGX_RL_BODY_DEFAULT);
+    ngx_conf_merge_uint_value(conf->jitter, prev->jitter, 0);
     ngx_conf_merge_uint_value(conf->phase, prev->phase, NGX_RL_PHASE_ACCESS);
     ngx_conf_merge_uint_value(conf->clock, prev->clock, NGX_RL_CLOCK_REDIS);
     ngx_conf_merge_uint_value(conf->log_level, prev->log_level, NGX_LOG_ERR);

@@ -126,6 +126,7 @@ typedef struct {
     ngx_rl_share_t            local_share;  /* den 0: not set */
     ngx_uint_t                headers;
     ngx_uint_t                body;
+    ngx_uint_t                jitter;       /* % of Retry-After */
     ngx_uint_t                phase;
     ngx_uint_t                clock;
     ngx_uint_t                log_level;

@@ -302,7 +302,7 @@ ngx_rl_directive_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if ((bounds->kind == NGX_RL_AMOUNT
+    if ((bounds->kind == NGX_RL_AMOUNT || bounds->kind == NGX_RL_PERCENT
          || (bounds->kind == NGX_RL_TIME && bounds->min == 0))
         && ngx_strcmp(value[1].data, "off") == 0)
     {

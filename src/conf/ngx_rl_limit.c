@@ -136,8 +136,15 @@ ngx_rl_bounds_parse(const ngx_rl_bounds_t *bounds, ngx_str_t *text,
 {
     ngx_int_t  n;
 
-    n = (bounds->kind == NGX_RL_TIME) ? ngx_parse_time(text, 0)
-                                      : ngx_atoi(text->data, text->len);
+    if (bounds->kind == NGX_RL_PERCENT) {
+
+        n = (text->len && text->data[text->len - 1] == '%')
+            ? ngx_atoi(text->data, text->len - 1) : NGX_ERROR;
+
+    } else {
+        n = (bounds->kind == NGX_RL_TIME) ? ngx_parse_time(text, 0)
+                                          : ngx_atoi(text->data, text->len);
+    }
 
     /* 401, 403 and 407 would let a request in under "satisfy any" */
 

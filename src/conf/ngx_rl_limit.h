@@ -95,10 +95,11 @@ typedef struct {
 
 /* a number, a time in ms or a status, and the message for any other value */
 
-#define NGX_RL_NUMBER  0
-#define NGX_RL_TIME    1
-#define NGX_RL_STATUS  2
-#define NGX_RL_AMOUNT  3        /* a number, or "off": 0 */
+#define NGX_RL_NUMBER   0
+#define NGX_RL_TIME     1
+#define NGX_RL_STATUS   2
+#define NGX_RL_AMOUNT   3       /* a number, or "off": 0 */
+#define NGX_RL_PERCENT  4       /* the same with "%" */
 
 typedef struct {
     ngx_uint_t   kind;

@@ -28,6 +28,7 @@
 
 
 static void ngx_rl_verdict_local(ngx_rl_ctx_t *ctx);
+static void ngx_rl_verdict_jitter(ngx_rl_ctx_t *ctx);
 static ngx_uint_t ngx_rl_verdict_counts(ngx_rl_ctx_t *ctx,
     ngx_rl_http_claim_t *hc);
 static void ngx_rl_verdict_count(ngx_rl_ctx_t *ctx);
@@ -70,6 +71,7 @@ ngx_rl_verdict_reach(ngx_rl_ctx_t *ctx)
     }
 
     ngx_rl_verdict_local(ctx);
+    ngx_rl_verdict_jitter(ctx);
 
     i = ngx_rl_policy_decide(&ctx->policy, ctx->list, ctx->conf->n,
                              &ctx->decision);
@@ -136,6 +138,40 @@ ngx_rl_verdict_local(ngx_rl_ctx_t *ctx)
     if (ngx_rl_policy_ends(&ctx->policy, ctx->list, conf->n)) {
         ngx_rl_take_refund(&ctx->take);
     }
+}
+
+
+/*
+ * Clients that are rejected together should not return together.  All waits of
+ * a request grow by the same share, so headers, bodies and variables agree.
+ * An earlier location has done it for the limits that it asked.
+ */
+
+static void
+ngx_rl_verdict_jitter(ngx_rl_ctx_t *ctx)
+{
+    uint32_t              number;
+    ngx_uint_t            i;
+    ngx_rl_http_claim_t  *hc;
+
+    if (ctx->conf->jitter == 0) {
+        return;
+    }
+
+    number = (uint32_t) ngx_random();
+
+    for (i = 0; i < ctx->conf->n; i++) {
+        hc = &ctx->claims[i];
+
+        if (!hc->asked) {
+            hc->claim.decision.retry_after =
+                ngx_rl_jitter(hc->claim.decision.retry_after,
+                              ctx->conf->jitter, number);
+        }
+    }
+
+    ctx->policy.retry_after = ngx_rl_jitter(ctx->policy.retry_after,
+                                            ctx->conf->jitter, number);
 }
 
 

@@ -107,6 +107,27 @@ ngx_rl_decide_bucket(ngx_rl_decision_t *d,
 }
 
 
+uint64_t
+ngx_rl_jitter(uint64_t wait, unsigned percent, uint32_t random)
+{
+    uint64_t  most;
+
+    if (wait == 0 || wait == NGX_RL_NEVER || percent == 0) {
+        return wait;
+    }
+
+    most = wait / 100 * percent + (wait % 100 * percent + 99) / 100;
+
+    /* more would not fit below; it is 136 years */
+
+    if (most > UINT32_MAX) {
+        most = UINT32_MAX;
+    }
+
+    return wait + (((uint64_t) random * (most + 1)) >> 31);
+}
+
+
 int
 ngx_rl_tighter(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b)
 {

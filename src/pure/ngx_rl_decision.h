@@ -66,6 +66,12 @@ typedef struct {
 void ngx_rl_decide(ngx_rl_decision_t *d,
     const ngx_rl_bucket_t *bucket, const int64_t *state);
 
+/*
+ * A wait with a random part added: from 0 to "percent" of it, rounded up, by a
+ * random number below 2^31.  A longer wait never becomes the shorter one.
+ */
+uint64_t ngx_rl_jitter(uint64_t wait, unsigned percent, uint32_t random);
+
 /* whether "a" has a smaller part of its limit left than "b" */
 int ngx_rl_tighter(const ngx_rl_decision_t *a, const ngx_rl_decision_t *b);
 

@@ -126,7 +126,7 @@ ngx_rl_policy_decide(const ngx_rl_policy_t *policy, ngx_rl_claim_t **claims,
 
         memset(d, 0, sizeof(ngx_rl_decision_t));
         d->outcome = NGX_RL_DEGRADED;
-        d->retry_after = 1;
+        d->retry_after = policy->retry_after;
 
     } else if (d->outcome != NGX_RL_REJECTED_DRY_RUN) {
         d->outcome = NGX_RL_DEGRADED;

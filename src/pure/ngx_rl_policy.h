@@ -16,8 +16,9 @@
 
 
 typedef struct {
-    unsigned  preview:1;  /* looks, and rejects nobody */
-    unsigned  closed:1;   /* "ratelimit_on_error closed" */
+    unsigned  preview:1;    /* looks, and rejects nobody */
+    unsigned  closed:1;     /* "ratelimit_on_error closed" */
+    uint64_t  retry_after;  /* seconds, for those that it rejects */
 } ngx_rl_policy_t;
 
 

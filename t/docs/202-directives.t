@@ -320,6 +320,13 @@ ratelimit_console
     on
     api=ratelimit/
     b=http://b/
+ratelimit_retry_jitter
+    20
+    101%
+    -1%
+    1.5%
+    %
+    on
 ratelimit_error_status
     200
     401

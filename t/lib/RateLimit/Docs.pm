@@ -419,7 +419,8 @@ sub _directives {
             my ($bounds) = $text =~ /ngx_rl_bounds_t\s+\Q${\ substr $post, 1}\E
                                      \s*=\s*\{([^"]*)/x;
             my $time = ($bounds // '') =~ /NGX_RL_TIME/;
-            my $off = ($bounds // '') =~ /NGX_RL_AMOUNT/ && $value eq '0';
+            my $off = ($bounds // '') =~ /NGX_RL_(?:AMOUNT|PERCENT)/
+                      && $value eq '0';
             my $on = $time && $bounds =~ /\b$value\b/ && $value =~ /^NGX_RL_\w+$/;
 
             $value = $word                     ? $word->[0]

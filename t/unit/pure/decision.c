@@ -469,6 +469,52 @@ test_retry_steps(void)
 
 
 static void
+test_jitter(void)
+{
+    uint32_t  random;
+    uint64_t  i, seed, wait, more, low, high, early, wrong;
+    unsigned  percent;
+
+    random = 0x7fffffff;
+
+    is_number(ngx_rl_jitter(0, 50, random), 0, "no wait: nothing is added");
+    ok(ngx_rl_jitter(NGX_RL_NEVER, 50, random) == NGX_RL_NEVER,
+       "a wait without end stays so");
+    is_number(ngx_rl_jitter(60, 0, random), 60, "0%%: nothing is added");
+    is_number(ngx_rl_jitter(60, 50, 0), 60, "50%% of a minute: from 60");
+    is_number(ngx_rl_jitter(60, 50, random), 90, "to 90");
+    is_number(ngx_rl_jitter(1, 20, 0x3fffffff), 1, "20%% of a second: none");
+    is_number(ngx_rl_jitter(1, 20, 0x40000000), 2, "or a whole one");
+    is_number(ngx_rl_jitter(3600, 100, random), 7200, "100%% of an hour");
+
+    seed = 42;
+    low = high = early = wrong = 0;
+
+    for (i = 0; i < 100000; i++) {
+        wait = 1 + tap_random(&seed) % 100000;
+        percent = (unsigned) (1 + tap_random(&seed) % 100);
+        random = (uint32_t) (tap_random(&seed) & 0x7fffffff);
+
+        more = ngx_rl_jitter(wait, percent, random);
+
+        early += more < wait;
+        wrong += more - wait > (wait * percent + 99) / 100;
+        wrong += ngx_rl_jitter(wait + 1, percent, random) < more;
+        low += ngx_rl_jitter(100, 20, random) < 110;
+        high += ngx_rl_jitter(100, 20, random) > 110;
+    }
+
+    is_number(early, 0, "100000 times: never earlier");
+    is_number(wrong, 0, "never beyond, and in the order of the waits");
+    ok(low > 45000 && high > 45000, "evenly");
+
+    wait = (uint64_t) 1 << 62;
+    more = ngx_rl_jitter(wait, 100, random);
+    ok(more >= wait && more - wait <= UINT32_MAX, "a wait of ages");
+}
+
+
+static void
 test_names(void)
 {
     is_text(ngx_rl_outcome_names[NGX_RL_SKIPPED], "SKIPPED", "SKIPPED");
@@ -497,6 +543,7 @@ main(void)
     test_retry();
     test_retry_steps();
     test_tighter();
+    test_jitter();
     test_names();
 
     return tap_done();

@@ -11,6 +11,9 @@
 #include "pure/ngx_rl_policy.h"
 
 
+#define RETRY_AFTER  7      /* of a request that a failure rejects */
+
+
 #define CLAIMS  4
 
 
@@ -312,7 +315,7 @@ expected(const case_t *t, ngx_rl_decision_t *d)
         d->outcome = NGX_RL_DEGRADED;
         d->source = NGX_RL_SOURCE_CLOSED;
         d->failure = failure_of(failed);
-        d->retry_after = 1;
+        d->retry_after = RETRY_AFTER;
 
         return failed;
     }
@@ -445,6 +448,7 @@ test_all(unsigned preview, unsigned closed, size_t n)
 
     t.policy.preview = preview;
     t.policy.closed = closed;
+    t.policy.retry_after = RETRY_AFTER;
     t.n = n;
 
     cases = 1;
