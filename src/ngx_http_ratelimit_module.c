@@ -130,6 +130,12 @@ static ngx_rl_bounds_t  ngx_rl_top_keys = {
 };
 
 
+static ngx_rl_bounds_t  ngx_rl_error_waits = {
+    NGX_RL_TIME, 1000, 86400000, 0,
+    "it must be a time from 1s to 1d, for example \"5s\""
+};
+
+
 static ngx_rl_bounds_t  ngx_rl_percents = {
     NGX_RL_PERCENT, 0, 100, 0,
     "it must be \"off\" or a percentage from \"0%\" to \"100%\""
@@ -298,6 +304,9 @@ static ngx_command_t  ngx_rl_commands[] = {
                    ngx_rl_directive_silence, silence, &ngx_rl_silences),
     ngx_rl_command("ratelimit_error_status", NGX_CONF_TAKE1,
                    ngx_rl_directive_number, error_status, &ngx_rl_statuses),
+    ngx_rl_command("ratelimit_error_retry_after", NGX_CONF_TAKE1,
+                   ngx_rl_directive_number, error_retry_after,
+                   &ngx_rl_error_waits),
 
     ngx_rl_command("ratelimit_redis_timeout", NGX_CONF_TAKE1,
                    ngx_rl_directive_number, timeout, &ngx_rl_timeouts),

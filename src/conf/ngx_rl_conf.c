@@ -121,6 +121,7 @@ ngx_rl_create_loc_conf(ngx_conf_t *cf)
 
     conf->status = NGX_CONF_UNSET_UINT;
     conf->error_status = NGX_CONF_UNSET_UINT;
+    conf->error_retry_after = NGX_CONF_UNSET_MSEC;
     conf->on_error = NGX_CONF_UNSET_UINT;
     conf->body = NGX_CONF_UNSET_UINT;
     conf->jitter = NGX_CONF_UNSET_UINT;
@@ -196,6 +197,8 @@ ngx_rl_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                               NGX_HTTP_TOO_MANY_REQUESTS);
     ngx_conf_merge_uint_value(conf->error_status, prev->error_status,
                               NGX_HTTP_SERVICE_UNAVAILABLE);
+    ngx_conf_merge_msec_value(conf->error_retry_after, prev->error_retry_after,
+                              NGX_RL_ERROR_RETRY);
     ngx_conf_merge_uint_value(conf->on_error, prev->on_error,
                               NGX_RL_ON_ERROR_LOCAL);
     ngx_conf_merge_uint_value(conf->body, prev->body, NGX_RL_BODY_DEFAULT);

@@ -28,6 +28,7 @@
 
 #define NGX_RL_DENY_CACHE        1000        /* ms */
 #define NGX_RL_LEASE_TTL         1000        /* ms */
+#define NGX_RL_ERROR_RETRY       1000        /* ms */
 #define NGX_RL_TIMEOUT_MAX       60000       /* ms */
 
 #define NGX_RL_HEADERS_LEGACY    0x0002
@@ -122,6 +123,7 @@ typedef struct {
     ngx_flag_t                write;        /* "ratelimit_api" may */
     ngx_uint_t                status;
     ngx_uint_t                error_status;
+    ngx_msec_t                error_retry_after;
     ngx_uint_t                on_error;
     ngx_rl_share_t            local_share;  /* den 0: not set */
     ngx_uint_t                headers;

@@ -86,7 +86,7 @@ ngx_rl_ctx_begin(ngx_http_request_t *r, ngx_rl_ctx_t *ctx,
     ctx->policy.preview = conf->preview;
     ctx->policy.closed = !conf->preview
                          && conf->on_error == NGX_RL_ON_ERROR_CLOSED;
-    ctx->policy.retry_after = 1;
+    ctx->policy.retry_after = (conf->error_retry_after + 999) / 1000;
     ctx->claims = claims;
     ctx->list = list;
     ctx->before = before;

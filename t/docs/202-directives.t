@@ -320,6 +320,11 @@ ratelimit_console
     on
     api=ratelimit/
     b=http://b/
+ratelimit_error_retry_after
+    0
+    999ms
+    86401s
+    off
 ratelimit_retry_jitter
     20
     101%

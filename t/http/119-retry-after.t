@@ -46,6 +46,10 @@ location \@then { ratelimit slow ip; try_files /none \@done; }
 location /never { ratelimit never; try_files /none \@done; }
 location /down  { ratelimit ip; ratelimit_shards 127.0.0.1:$dead;
                   ratelimit_on_error closed; ratelimit_retry_jitter 100%; }
+location /later { ratelimit ip; ratelimit_shards 127.0.0.1:$dead;
+                  ratelimit_on_error closed; ratelimit_retry_jitter off;
+                  ratelimit_error_retry_after 30s;
+                  location /later/ms { ratelimit_error_retry_after 1500ms; } }
 location \@done { return 200 done; }
 EOC
 
@@ -130,6 +134,13 @@ subtest 'without Redis and closed' => sub {
     $seen{ $nginx->get('/down')->{headers}{'retry-after'} // 'none' }++ for 1 .. 100;
 
     is_deeply [sort keys %seen], [1, 2], 'one second, or two';
+
+    my $h = $nginx->get('/later')->{headers};
+
+    is $h->{'retry-after'}, 30, 'ratelimit_error_retry_after';
+    is $h->{'x-ratelimit-retry-after'}, 30, 'in both headers';
+    is $h->{'x-wait'}, 30, 'and in the variable';
+    is $nginx->get('/later/ms')->{headers}{'retry-after'}, 2, 'rounded up';
 };
 
 
