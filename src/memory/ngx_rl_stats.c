@@ -30,7 +30,8 @@ static const ngx_rl_decision_e  ngx_rl_stats_outcomes[] = {
     NGX_RL_DECISION_PASSED,
     NGX_RL_DECISION_REJECTED,
     NGX_RL_DECISION_DRY_RUN,
-    NGX_RL_DECISION_PASSED    /* degraded */
+    NGX_RL_DECISION_PASSED,   /* degraded */
+    NGX_RL_DECISION_PASSED    /* a preview, which is not counted */
 };
 
 

@@ -11,7 +11,8 @@ const char  *const ngx_rl_outcome_names[] = {
     "PASSED",
     "REJECTED",
     "REJECTED_DRY_RUN",
-    "DEGRADED"
+    "DEGRADED",
+    "REJECTED_PREVIEW"
 };
 
 

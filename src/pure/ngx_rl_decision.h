@@ -19,7 +19,8 @@ typedef enum {
     NGX_RL_PASSED,
     NGX_RL_REJECTED,
     NGX_RL_REJECTED_DRY_RUN,
-    NGX_RL_DEGRADED            /* the failure policy decided */
+    NGX_RL_DEGRADED,           /* the failure policy decided */
+    NGX_RL_REJECTED_PREVIEW    /* nothing is left; not counted */
 } ngx_rl_outcome_e;
 
 

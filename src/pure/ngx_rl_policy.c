@@ -57,7 +57,7 @@ static const ngx_rl_outcome_e  ngx_rl_policy_outcomes[2][3][3] = {
 
     { { NGX_RL_SKIPPED, NGX_RL_SKIPPED, NGX_RL_SKIPPED },  /* no answer */
       { NGX_RL_PASSED, NGX_RL_PASSED, NGX_RL_PASSED },
-      { NGX_RL_REJECTED, NGX_RL_REJECTED_DRY_RUN, NGX_RL_PASSED } },
+      { NGX_RL_REJECTED, NGX_RL_REJECTED_DRY_RUN, NGX_RL_REJECTED_PREVIEW } },
 
     /* the server failed: an answer is this machine's own */
 
@@ -174,6 +174,15 @@ ngx_rl_policy_outcome(const ngx_rl_policy_t *policy, ngx_rl_claim_t *claim)
     if (policy->preview) {
         mode = NGX_RL_MODE_PREVIEW;
         d->retry_after = 0;
+
+        /*
+         * Whatever the cost: is anything left?  A limit with nothing left is
+         * the tightest, so it is shown.
+         */
+
+        if (d->limit) {
+            d->outcome = d->remaining ? NGX_RL_PASSED : NGX_RL_REJECTED;
+        }
 
     } else {
         mode = claim->shadow ? NGX_RL_MODE_DRY_RUN : NGX_RL_MODE_ENFORCED;

@@ -555,7 +555,7 @@ EOC
                      table_of($section{Variables});
     my @statuses = code_in($statuses);
 
-    is scalar @statuses, 5, 'statuses';
+    is scalar @statuses, 6, 'statuses';
     like $all, qr/"$_"/, $_ for @statuses;
 
     my $now = time;

@@ -64,7 +64,8 @@ subtest 'what happens to a request' => sub {
     my %seen = map { $_ => 1 } grep { /^[A-Z]/ } @statuses;
 
     is_deeply [sort keys %seen],
-              [qw(DEGRADED PASSED REJECTED REJECTED_DRY_RUN SKIPPED)],
+              [qw(DEGRADED PASSED REJECTED REJECTED_DRY_RUN REJECTED_PREVIEW
+                  SKIPPED)],
               'all values of $ratelimit_status';
 
     my $redis = RateLimit::Redis->start;
@@ -76,7 +77,10 @@ server {
     listen 127.0.0.1:%%PORT%%;
     server_name localhost;
 
-    location /passed { ratelimit_rate 1r/d; }
+    location /passed {
+        ratelimit_rate 1r/d;
+        location /passed/quota { ratelimit_preview on; }
+    }
     location /dry    { ratelimit_rate 1r/d; ratelimit_dry_run on; }
     location /empty  { ratelimit_rate 1r/d; ratelimit_key ""; }
     location /down   { ratelimit_rate 1r/d; ratelimit_shards 127.0.0.1:1; }
@@ -109,6 +113,7 @@ EOC
 
     is $status->('/passed'), '404 PASSED', 'enough tokens';
     is $status->('/passed'), '429 REJECTED', 'not enough';
+    is $status->('/passed/quota'), '404 REJECTED_PREVIEW', 'a preview';
     is $status->('/dry'), '404 PASSED', 'dry run';
     is $status->('/dry'), '404 REJECTED_DRY_RUN', 'dry run, not enough';
     is $status->('/empty'), '404 SKIPPED', 'no limit applies';

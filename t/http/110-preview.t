@@ -344,15 +344,15 @@ location /quota { ratelimit_preview on; empty_gif; }
 ["X-RateLimit-Remaining: 2", "X-RateLimit-Remaining: 2",
  "X-RateLimit-Remaining: 2", "X-RateLimit-Remaining: 1",
  "X-RateLimit-Remaining: 1", "X-RateLimit-Remaining: 0",
- "X-RateLimit-Remaining: 0\nX-Status: PASSED\n!Retry-After\n"
+ "X-RateLimit-Remaining: 0\nX-Status: REJECTED_PREVIEW\n!Retry-After\n"
  . "!X-RateLimit-Retry-After",
  "X-RateLimit-Remaining: 0\nX-Status: REJECTED",
- "X-RateLimit-Remaining: 0\nX-Status: PASSED\n!Retry-After\n"
+ "X-RateLimit-Remaining: 0\nX-Status: REJECTED_PREVIEW\n!Retry-After\n"
  . "!X-RateLimit-Retry-After"]
 --- after
 ::is_deeply($::redis->contents, { 'localhost:{127.0.0.1}' => 0 }, 'the bucket');
 ::is(scalar(() = ::slurp($Test::Nginx::Util::ErrLogFile)
-                 =~ /ratelimit REJECTED/g), 1, 'the log tells of one rejection');
+                 =~ /ratelimit REJECTED,/g), 1, 'the log tells of one rejection');
 
 
 
@@ -547,7 +547,7 @@ location /quota { ratelimit_preview on; empty_gif; }
 --- request eval
 ["GET /api", "GET /quota", "GET /api"]
 --- response_headers eval
-["X-Status: PASSED", "X-Status: PASSED\nX-RateLimit-Remaining: 0",
+["X-Status: PASSED", "X-Status: REJECTED_PREVIEW\nX-RateLimit-Remaining: 0",
  "X-Status: REJECTED_DRY_RUN"]
 
 
@@ -676,7 +676,7 @@ location /quota { ratelimit_preview on; empty_gif; }
 ["GET /api", "GET /quota", "GET /quota"]
 --- response_headers eval
 ["X-RateLimit-Remaining: 0", "X-Source: redis\nX-RateLimit-Remaining: 0",
- "X-Source: cache\nX-Status: PASSED\nX-RateLimit-Remaining: 0\n!Retry-After"]
+ "X-Source: cache\nX-Status: REJECTED_PREVIEW\nX-RateLimit-Remaining: 0\n!Retry-After"]
 --- after
 $::redis->cmd('FLUSHALL');
 my $r = RateLimit::Load::get(Test::Nginx::Util::server_port(), '/api');

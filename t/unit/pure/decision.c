@@ -522,6 +522,8 @@ test_names(void)
     is_text(ngx_rl_outcome_names[NGX_RL_REJECTED], "REJECTED", "REJECTED");
     is_text(ngx_rl_outcome_names[NGX_RL_REJECTED_DRY_RUN],
             "REJECTED_DRY_RUN", "REJECTED_DRY_RUN");
+    is_text(ngx_rl_outcome_names[NGX_RL_REJECTED_PREVIEW],
+            "REJECTED_PREVIEW", "REJECTED_PREVIEW");
     is_text(ngx_rl_outcome_names[NGX_RL_DEGRADED], "DEGRADED", "DEGRADED");
 
     is_text(ngx_rl_source_names[NGX_RL_SOURCE_NONE], "none", "none");

@@ -280,6 +280,10 @@ outcome_of(const case_t *t, size_t i)
         return NGX_RL_DEGRADED;
     }
 
+    if (t->policy.preview && a->limit && a->remaining == 0) {
+        return NGX_RL_REJECTED_PREVIEW;
+    }
+
     return a->limit ? NGX_RL_PASSED : NGX_RL_SKIPPED;
 }
 
