@@ -63,6 +63,7 @@ static ngx_conf_enum_t  ngx_rl_on_error[] = {
 static ngx_conf_enum_t  ngx_rl_headers[] = {
     { ngx_string("legacy"), NGX_RL_HEADERS_LEGACY },
     { ngx_string("draft-8"), NGX_RL_HEADERS_DRAFT_8 },
+    { ngx_string("draft-11"), NGX_RL_HEADERS_DRAFT_11 },
     { ngx_string("off"), NGX_RL_HEADERS_OFF },
     { ngx_string("dry_run"), NGX_RL_HEADERS_DRY_RUN },
     { ngx_string("no_degraded"), NGX_RL_HEADERS_HEALTHY },

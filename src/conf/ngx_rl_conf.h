@@ -37,6 +37,9 @@
 #define NGX_RL_HEADERS_DRY_RUN   0x0010
 #define NGX_RL_HEADERS_HEALTHY   0x0020  /* none of degradation */
 #define NGX_RL_HEADERS_EXPOSE    0x0040  /* to scripts of browsers */
+#define NGX_RL_HEADERS_DRAFT_11  0x0080
+#define NGX_RL_HEADERS_DRAFT     (NGX_RL_HEADERS_DRAFT_8                      \
+                                  |NGX_RL_HEADERS_DRAFT_11)
 
 #define NGX_RL_BODY_DEFAULT      0
 #define NGX_RL_BODY_JSON         1

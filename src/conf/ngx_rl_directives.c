@@ -243,9 +243,15 @@ ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                                    "values in \"%V\"", &cmd->name);
     }
 
-    if (!(rlcf->headers & (NGX_RL_HEADERS_LEGACY|NGX_RL_HEADERS_DRAFT_8))) {
+    if (!(rlcf->headers & (NGX_RL_HEADERS_LEGACY|NGX_RL_HEADERS_DRAFT))) {
         return ngx_rl_conf_error(cf, "no header family in \"%V\": add "
-                                 "\"legacy\", \"draft-8\" or both", &cmd->name);
+                                 "\"legacy\", \"draft-11\" or both", &cmd->name);
+    }
+
+    if ((rlcf->headers & NGX_RL_HEADERS_DRAFT) == NGX_RL_HEADERS_DRAFT) {
+        return ngx_rl_conf_error(cf, "\"draft-8\" can't be combined with "
+                                 "\"draft-11\" in \"%V\": both have the same "
+                                 "headers", &cmd->name);
     }
 
     return NGX_CONF_OK;

@@ -53,7 +53,8 @@ typedef enum {
 
 static ngx_int_t ngx_rl_header_filter(ngx_http_request_t *r);
 static ngx_int_t ngx_rl_headers_legacy(ngx_rl_ctx_t *ctx);
-static ngx_int_t ngx_rl_headers_draft_8(ngx_rl_ctx_t *ctx);
+static ngx_int_t ngx_rl_headers_draft(ngx_rl_ctx_t *ctx);
+static uint64_t ngx_rl_headers_effective(ngx_rl_ctx_t *ctx, uint64_t *left);
 static ngx_int_t ngx_rl_headers_policy(ngx_rl_ctx_t *ctx);
 static ngx_int_t ngx_rl_headers_common(ngx_rl_ctx_t *ctx);
 static ngx_int_t ngx_rl_headers_grpc(ngx_rl_ctx_t *ctx);
@@ -131,8 +132,8 @@ ngx_rl_header_filter(ngx_http_request_t *r)
 
     if (((ctx->conf->headers & NGX_RL_HEADERS_LEGACY)
          && ngx_rl_headers_legacy(ctx) != NGX_OK)
-        || ((ctx->conf->headers & NGX_RL_HEADERS_DRAFT_8)
-            && ngx_rl_headers_draft_8(ctx) != NGX_OK)
+        || ((ctx->conf->headers & NGX_RL_HEADERS_DRAFT)
+            && ngx_rl_headers_draft(ctx) != NGX_OK)
         || ngx_rl_headers_common(ctx) != NGX_OK
         || ((ctx->conf->headers & NGX_RL_HEADERS_EXPOSE)
             && ngx_rl_headers_expose(ctx) != NGX_OK))
@@ -184,10 +185,10 @@ ngx_rl_headers_legacy(ngx_rl_ctx_t *ctx)
  */
 
 static ngx_int_t
-ngx_rl_headers_draft_8(ngx_rl_ctx_t *ctx)
+ngx_rl_headers_draft(ngx_rl_ctx_t *ctx)
 {
     u_char             *p, *start;
-    uint64_t            t;
+    uint64_t            r, t;
     ngx_str_t          *name;
     ngx_rl_decision_t  *d;
 
@@ -214,15 +215,57 @@ ngx_rl_headers_draft_8(ngx_rl_ctx_t *ctx)
     start = p;
 
     p = ngx_rl_quote(p, name->data, name->len);
-    p = ngx_sprintf(p, ";r=%uL", d->remaining);
 
-    t = ngx_rl_headers_wait(d) ? d->retry_after : d->reset;
+    r = d->remaining;
+
+    if (ctx->conf->headers & NGX_RL_HEADERS_DRAFT_11) {
+        t = ngx_rl_headers_effective(ctx, &r);
+
+    } else {
+        t = ngx_rl_headers_wait(d) ? d->retry_after : d->reset;
+    }
+
+    p = ngx_sprintf(p, ";r=%uL", r);
 
     if (t != NGX_RL_NEVER) {
         p = ngx_sprintf(p, ";t=%uL", t);
     }
 
     return ngx_rl_header_set(ctx, NGX_RL_H_RATELIMIT, start, p - start);
+}
+
+
+/*
+ * The effective window of draft 11.  A client may divide r by t, so this must
+ * not be more than q by w: t is the time in which r tokens come back.  On a
+ * rejection t is the wait, and r is lowered instead if that is too short.
+ */
+
+static uint64_t
+ngx_rl_headers_effective(ngx_rl_ctx_t *ctx, uint64_t *left)
+{
+    uint64_t            w, t;
+    ngx_rl_decision_t  *d;
+
+    d = &ctx->decision;
+    w = ngx_rl_bucket_span(&ctx->shown->claim.bucket);
+
+    if (w == NGX_RL_NEVER) {
+        return NGX_RL_NEVER;
+    }
+
+    if (ngx_rl_headers_wait(d)) {
+        *left = ngx_min(*left, d->retry_after * d->limit / w);
+        return d->retry_after;
+    }
+
+    t = (ngx_max(*left, 1) * w + d->limit - 1) / d->limit;
+
+    if (ctx->shown->claim.bucket.algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+        t = ngx_max(t, d->reset);
+    }
+
+    return t;
 }
 
 

@@ -152,7 +152,7 @@ my @WRONG = (
      map { "probe=$_" } qw(0 99ms 3600001ms 2h -1 abc), ''],
     [ratelimit_breaker => $BREAKER,
      qw(5 off on failures Failures=5 failure=5 timeout=1s =5), ''],
-    [ratelimit_headers => 'it must be "legacy", "draft-8", "off", "dry_run"',
+    [ratelimit_headers => 'it must be "legacy", "draft-8", "draft-11", "off"',
      qw(foo on draft8), ''],
     [ratelimit_body => 'it must be "default", "json", "problem" or "grpc"',
      qw(foo html off), ''],
@@ -513,6 +513,9 @@ refused('headers without a family', $SHARDS,
 refused('a header family twice', $SHARDS,
         'ratelimit_rate 1r/s; ratelimit_headers legacy draft-8 legacy;',
         'ratelimit_headers', 'duplicate value "legacy"');
+refused('both drafts',  '',
+        'ratelimit_rate 1r/s; ratelimit_headers draft-8 draft-11;',
+        'ratelimit_headers', '"draft-8" can\'t be combined with "draft-11"');
 refused('an algorithm without a rate', $SHARDS,
         'ratelimit_algorithm token_bucket;', 'ratelimit_algorithm',
         'without "ratelimit_rate"', 'location "/t"');
@@ -683,7 +686,7 @@ my @RIGHT = (
                                    window=1h window=30 probe=100ms probe=1h),
                                 'failures=3 window=10s probe=1s',
                                 'probe=1s failures=3', 'window=1m probe=1m'],
-    [ratelimit_headers       => qw(legacy draft-8 off),
+    [ratelimit_headers       => qw(legacy draft-8 draft-11 off),
                                 'legacy draft-8', 'draft-8 legacy',
                                 'legacy expose'],
     [ratelimit_body          => qw(default json problem grpc)],

@@ -588,3 +588,51 @@ GET /t
 --- response_headers
 RateLimit-Policy: "localhost/t";q=10;w=10, "ip";q=100;w=20
 RateLimit: "localhost/t";r=7;t=3
+
+
+
+=== TEST 90: draft-11: r by t is at most the rate, whatever is left
+--- replies eval
+[99000000, 6500000, 500000, -500001]
+--- config
+location /t { ratelimit_rate 6r/m; ratelimit_capacity 100;
+              ratelimit_headers draft-11; empty_gif; }
+--- request eval
+[("GET /t") x 4]
+--- error_code eval
+[200, 200, 200, 429]
+--- response_headers eval
+[map { "RateLimit-Policy: \"localhost/t\";q=100;w=1000\n"
+       . "RateLimit: \"localhost/t\";$_" }
+     'r=99;t=990', 'r=6;t=60', 'r=0;t=10', 'r=0;t=5']
+
+
+
+=== TEST 91: draft-11: a rejection with something left
+--- replies eval
+[-2500001, -9900001]
+--- config
+location /t { ratelimit_rate 6r/m; ratelimit_capacity 100; ratelimit_cost $arg_c;
+              ratelimit_headers draft-11; empty_gif; }
+--- request eval
+["GET /t?c=3", "GET /t?c=20"]
+--- error_code eval
+[429, 429]
+--- response_headers eval
+["Retry-After: 5\nRateLimit: \"localhost/t\";r=0;t=5",
+ "Retry-After: 101\nRateLimit: \"localhost/t\";r=9;t=101"]
+
+
+
+=== TEST 92: draft-11: a limit that never refills, a window, and one that is fast
+--- config
+ratelimit_headers draft-11;
+location /never  { ratelimit_rate 0r/s; ratelimit_capacity 5; empty_gif; }
+location /window { ratelimit_algorithm sliding_window_log; ratelimit_window 60s;
+                   ratelimit_capacity 10; empty_gif; }
+location /fast   { ratelimit_rate 1000r/s; ratelimit_capacity 100; empty_gif; }
+--- request eval
+["GET /never", "GET /window", "GET /fast"]
+--- response_headers eval
+["RateLimit: \"localhost/never\";r=4", "RateLimit: \"localhost/window\";r=9;t=60",
+ "RateLimit: \"localhost/fast\";r=99;t=1"]
