@@ -245,7 +245,8 @@ ngx_rl_directive_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (!(rlcf->headers & (NGX_RL_HEADERS_LEGACY|NGX_RL_HEADERS_DRAFT))) {
         return ngx_rl_conf_error(cf, "no header family in \"%V\": add "
-                                 "\"legacy\", \"draft-11\" or both", &cmd->name);
+                                 "\"legacy\", \"draft-11\" or both",
+                                 &cmd->name);
     }
 
     if ((rlcf->headers & NGX_RL_HEADERS_DRAFT) == NGX_RL_HEADERS_DRAFT) {
