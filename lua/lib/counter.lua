@@ -5,7 +5,7 @@
 --                                COUNT; nil if that is not the state of one
 --          counter_text(start, finish, previous)
 --                                the string before COUNT
--- Needs    format
+-- Needs    format, moment
 --
 -- START and END are those of the current period, as in "fixed". COUNT is what
 -- was taken in it, with ten digits, and PREVIOUS what was taken in the period
@@ -25,6 +25,6 @@ local function counter_parse(state)
 end
 
 local function counter_text(start, finish, previous)
-    return format('%013.0f:%013.0f:%.0f:', start / 1000, finish / 1000,
-                  previous)
+    return moment(start) .. ':' .. moment(finish)
+           .. format(':%d:', previous)
 end

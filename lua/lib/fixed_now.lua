@@ -5,7 +5,7 @@
 --                         was counted in it, and whether the state is of just
 --                         this period; the state may be missing
 --          fixed_text(start, finish)      what stands before the count
--- Needs    period, now, format
+-- Needs    period, now, moment
 --
 -- A clock that is a little behind a period that has begun waits for it: if the
 -- earlier period came back, its requests would not be known any more. If the
@@ -29,5 +29,5 @@ local function fixed_now(length, shift, from, to, count)
 end
 
 local function fixed_text(start, finish)
-    return format('%013.0f:%013.0f:', start / 1000, finish / 1000)
+    return moment(start) .. ':' .. moment(finish) .. ':'
 end
