@@ -261,7 +261,7 @@ ngx_rl_headers_effective(ngx_rl_ctx_t *ctx, uint64_t *left)
 
     t = (ngx_max(*left, 1) * w + d->limit - 1) / d->limit;
 
-    if (ctx->shown->claim.bucket.algorithm == NGX_RL_SLIDING_WINDOW_LOG) {
+    if (ngx_rl_algorithm_window(ctx->shown->claim.bucket.algorithm)) {
         t = ngx_max(t, d->reset);
     }
 

@@ -636,3 +636,21 @@ location /fast   { ratelimit_rate 1000r/s; ratelimit_capacity 100; empty_gif; }
 --- response_headers eval
 ["RateLimit: \"localhost/never\";r=4", "RateLimit: \"localhost/window\";r=9;t=60",
  "RateLimit: \"localhost/fast\";r=99;t=1"]
+
+
+
+=== TEST 93: draft-11: nothing comes back before a fixed window ends
+--- config
+location /t { ratelimit_algorithm fixed_window; ratelimit_window 1d;
+              ratelimit_capacity 1000; ratelimit_cost 1000;
+              ratelimit_headers legacy draft-11; empty_gif; }
+location /u { ratelimit off; empty_gif; }
+--- request
+GET /u
+--- after
+my $r = RateLimit::Load::get(Test::Nginx::Util::server_port(), '/t');
+my ($t) = $r->{headers}{ratelimit} =~ /;r=0;t=(\d+)$/;
+my $end = $r->{headers}{'x-ratelimit-reset'} - CORE::time();
+::is($r->{status}, 200, 'the last tokens');
+::cmp_ok($t, '>=', $end - 2, 't is the end of the window');
+::cmp_ok($t, '<=', $end < 87 ? 87 : $end + 2, 'no later');
