@@ -251,7 +251,7 @@ EOC
 
     $nginx = RateLimit::Nginx->start(
         conf   => "ratelimit_shards 127.0.0.1:$dead;\n"
-                  . "ratelimit_breaker failures=100;\n"      # it stays closed
+                  . "ratelimit_breaker failures=10;\n"   # not at once
                   . "ratelimit_headers legacy draft-8;\n",
         server => <<'EOC');
 ratelimit_capacity 4;
