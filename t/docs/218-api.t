@@ -76,7 +76,8 @@ subtest 'the fields are those that are listed' => sub {
 
     my $limit = json('limits/client');
     my %definition = map { $_ => 1 } qw(name algorithm key capacity window rate
-                                        refill_interval cost dry_run);
+                                        refill_interval cost dry_run
+                                        period timezone anchor);
 
     is_deeply [sort grep { !$definition{$_} } keys %$limit], [fields('Limits')],
               'a limit';

@@ -967,7 +967,7 @@ location @app  { ratelimit app; rewrite ^ /t break; }
 ["X-Status: PASSED\nX-RateLimit-Remaining: 1",
  "X-Status: PASSED\nX-RateLimit-Remaining: 0", "X-Status: REJECTED"]
 --- grep_error_log_out eval
-qr/\Aratelimit PASSED\nratelimit (?:PASSED|REJECTED)\n\z/
+qr/\Aratelimit (?:PASSED|REJECTED_PREVIEW)\nratelimit (?:PASSED|REJECTED)\n\z/
 --- grep_error_log eval
 qr/ratelimit [A-Z_]+(?=, limit)/
 --- no_error_log

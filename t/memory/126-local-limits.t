@@ -872,7 +872,7 @@ location /look { ratelimit_preview on; empty_gif; }
  "X-Source: local\nX-RateLimit-Remaining: 1",
  "X-RateLimit-Remaining: 0",
  "X-Status: REJECTED",
- "X-Status: PASSED\nX-Source: local\nX-RateLimit-Remaining: 0\n"
+ "X-Status: REJECTED_PREVIEW\nX-Source: local\nX-RateLimit-Remaining: 0\n"
  . "$::silent$::sound"]
 
 
@@ -889,7 +889,7 @@ location /look { ratelimit_preview on; empty_gif; }
 --- response_headers eval
 ["X-RateLimit-Remaining: 2", "X-RateLimit-Remaining: 1",
  ("X-RateLimit-Remaining: 1\nX-Source: local") x 2,
- "X-RateLimit-Remaining: 0", "X-RateLimit-Remaining: 0\nX-Status: PASSED"]
+ "X-RateLimit-Remaining: 0", "X-RateLimit-Remaining: 0\nX-Status: REJECTED_PREVIEW"]
 
 
 

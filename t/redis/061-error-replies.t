@@ -472,7 +472,7 @@ EOC
     is $nginx->log_count(qr/\[info\].*refused CLIENT SETNAME, which is optional/),
        1, 'CLIENT SETNAME was refused';
     is $nginx->log_count(qr/\[info\].*refused SCRIPT LOAD, which is optional/),
-       4, 'so was SCRIPT LOAD, of four scripts';
+       6, 'so was SCRIPT LOAD, of six scripts';
     is $nginx->log_count(qr/\[error\](?!.* ratelimit REJECTED)/), 0,
        'no error';
 
