@@ -20,6 +20,7 @@ package Bench::Cases;
 #   server     which nginx serves it: those with the same name share one
 #   conf, http, main   configuration inside its location, of http, on top
 #   redis      more of redis.conf
+#   commands   what its redis-server is told first, each an array
 #   goal       true if a target needs it
 #
 #   Bench::Cases::base_of($case, @cases);      # the limit_req that it is
@@ -162,6 +163,18 @@ sub all {
     for my $kind (qw(hot keys)) {
         $add->('top', $kind, title => 'local, top keys',
                conf => limit($kind) . "ratelimit_top 100;\n");
+    }
+
+    # the limit has an override, of another key
+
+    for my $kind (qw(hot keys)) {
+        $add->('override', $kind, title => 'exact, an override',
+               server => "override-$kind",
+               http => "ratelimit_overrides on;\n"
+                       . named("override-$kind", $key{$kind}, $rate{$kind}),
+               commands => [['HSET', "ratelimit:{override-$kind}:overrides",
+                             'somebody', 'ban', '', 1]],
+               conf => shard() . "ratelimit override-$kind;\n");
     }
 
     for my $kind (qw(hot keys)) {
